@@ -1,0 +1,44 @@
+# Everything that people do twice. `make run` and `make test` are all a newcomer needs; both set up .venv by themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.whippet-installed
+
+.PHONY: run test setup lint types imports docs bench torture clean
+
+run: setup  ## set up, then start the gateway on its embedded local store
+	exec $(BIN)/whippet serve
+
+test: setup  ## set up, then pass all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "whippet needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	  || { rm -rf $(VENV); apt-get install -y python3-venv && $(PYTHON) -m venv $(VENV); } \
+	  || { echo "python3 cannot make a virtual environment: install it with 'apt-get install python3-venv'" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $(STAMP)
+
+lint: setup  ## style
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: setup  ## mypy, strict
+	$(BIN)/mypy
+
+imports: setup  ## dependencies point one way
+	$(BIN)/lint-imports
+
+docs: setup  ## write the pages that are generated from the code
+	$(BIN)/whippet config --docs > docs/configuration.md
+
+bench: setup  ## the storage benchmark, with its yardsticks
+	$(BIN)/whippet bench storage
+
+torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
+	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

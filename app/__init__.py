@@ -1,0 +1,1 @@
+"""What the server does, whoever asks and however they ask."""

@@ -1,0 +1,1 @@
+"""What survives a restart: bytes, offsets, files. Knows no network, no user and no JSON API."""

@@ -1,0 +1,84 @@
+"""What the store can be told: one frozen value, made once by the composition root from the configuration.
+
+Nothing here reads a file or a variable, and no module of the store has settings of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal
+
+import msgspec
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+class Durability(enum.IntEnum):
+    """What an acknowledgement promises. A higher level includes the lower ones."""
+
+    MEMORY = 0
+    """Appended: survives a graceful stop."""
+    WRITTEN = 1
+    """Handed to the operating system: survives kill -9 of the process."""
+    SYNCED = 2
+    """fdatasync has returned: survives a power cut."""
+
+
+class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    """The data folder."""
+    streams_folder: str = "streams"
+    topics_folder: str = "topics"
+    partitions_folder: str = "partitions"
+
+    durability: Durability = Durability.WRITTEN
+    """The level that an append reaches before it is acknowledged, unless a partition says otherwise."""
+    messages_required_to_save: int = 1
+    """At level MEMORY: so many buffered messages of one partition are handed to the disk ..."""
+    bytes_required_to_save: int = MIB
+    """... or so many buffered bytes, whichever is reached first."""
+    saver_interval_s: float | None = 30.0
+    """Period of the message saver, which writes what is still buffered; None: no saver."""
+    saver_syncs: bool = True
+    """Whether the saver also makes durable what it finds written but not synced."""
+    catalog_syncs: bool = True
+    """Whether catalogue documents are synced before a command that changes them is answered."""
+
+    segment_bytes: int = GIB
+    """A segment that has reached this size is closed; the batch that reaches it stays whole, so it may be larger."""
+    index_cache: Literal["all", "open_segment", "none"] = "open_segment"
+    """Which indexes of closed segments stay in memory: all, those lately used within the budget below, or none."""
+    index_cache_bytes: int = 64 * MIB
+    """Budget of all cached indexes of closed segments together."""
+    validate_checksum: bool = False
+    """Check every batch of every segment when the store is opened, not only the end of the last segment."""
+    recreate_missing_state: bool = False
+    """Make up catalogue documents and folders that are missing, from what is there."""
+
+    shards: int = 1
+    """Threads that own the partitions' files."""
+    cpus: tuple[int, ...] = ()
+    """Cores to pin the shards to, one after the other; empty: not pinned."""
+
+    tail_bytes_max: int = 256 * MIB
+    """Budget of recent batches kept in memory for readers, over all partitions."""
+    unflushed_bytes_max: int = 256 * MIB
+    """Bytes accepted but not yet written, over all partitions; appends wait above it."""
+    partition_unflushed_bytes_max: int = 64 * MIB
+    """The same for one partition, so that a slow disk under one does not stop the others."""
+    batch_bytes_max: int = 64 * MIB
+    """A batch with its header."""
+    batch_messages_max: int = 1_000_000
+    """Messages of one batch."""
+    payload_bytes_max: int = 64_000_000
+    """Payload of one message."""
+    user_headers_bytes_max: int = 100_000
+    """Encoded user headers of one message."""
+    read_bytes_max: int = 64 * MIB
+    """What one read returns at most; one message is always returned, whatever its size."""
+    open_files_max: int = 4096
+    """Segment files that the store keeps open, over all shards."""
+    write_retry_s: float = 1.0
+    """Pause before acknowledged but unwritten messages are tried again after a failed write (a full disk)."""

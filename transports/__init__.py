@@ -1,0 +1,1 @@
+"""Bytes on a socket <-> commands. Knows no file."""
