@@ -1,0 +1,481 @@
+"""The batch, the unit of everything: FORMAT.md, section 2, as pure functions over bytes.
+
+`check` refuses a batch that is not exactly as the format says, `stamp` gives it its place in a partition, `cut` takes
+some of its messages, `build` makes one from plain messages. No function here knows a file, a clock or a thread.
+
+Three ways lead through `check`, because a batch is checked for every append and the cost of numpy (some 10 us a batch)
+and of a Python loop (some 0.3 us a message) cross: a loop for a few messages, numpy when all frames have one length,
+and a walk over the frames followed by one pass of hashing for the rest. All three say only "good" or "bad"; what is
+wrong, and in which message, is found afterwards by `refuse`, where speed does not matter.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+import msgspec
+import numpy as np
+import xxhash
+
+from storage.errors import BatchFault, InvalidBatch
+from storage.options import StoreOptions
+
+HEADER_BYTES = 256
+FRAME_BYTES = 48
+RESERVED_AT = 52
+NO_BYTES_RESERVED = bytes(HEADER_BYTES - RESERVED_AT)
+TIME_SPAN_MAX_US = 2**32 - 1
+
+HEADER = struct.Struct("<QQQQQQI")
+"""partition, base offset, base timestamp, origin timestamp, length, checksum, count"""
+FRAME = struct.Struct("<Q16sIIIIQ")
+"""checksum, id, offset delta, timestamp delta, length of the user headers, of the payload, reserved"""
+
+_PLACE = struct.Struct("<QQQ")
+_U64 = struct.Struct("<Q")
+_LENGTH_AND_COUNT = struct.Struct("<QQI")
+_FRAME_NUMBERS = struct.Struct("<IIIIQ")
+_FRAME_LENGTHS = struct.Struct("<II")
+
+# A handful of messages is walked in plain Python; numpy starts to pay above this.
+_FEW = 12
+
+_hash = xxhash.xxh3_64_intdigest
+
+Writable = bytearray | memoryview
+Readable = bytes | bytearray | memoryview
+
+Frames: TypeAlias = "int | array[int]"
+"""Where the frames of a batch are: the one length that all have, or the positions at which they start (and the end)."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one batch may hold; the names of the settings are in `exceeded`."""
+
+    batch_bytes: int
+    messages: int
+    payload_bytes: int
+    user_headers_bytes: int
+
+    @classmethod
+    def of(cls, options: StoreOptions) -> Limits:
+        return cls(
+            options.batch_bytes_max,
+            options.batch_messages_max,
+            options.payload_bytes_max,
+            options.user_headers_bytes_max,
+        )
+
+
+UNLIMITED = Limits(2**63, 2**32, 2**32, 2**32)
+"""For what is on the disk already: it was checked against the limits of its day."""
+
+
+class Header(NamedTuple):
+    """The batch header by name, in the order of the bytes."""
+
+    partition_id: int
+    base_offset: int
+    base_timestamp: int
+    origin_timestamp: int
+    length: int
+    checksum: int
+    message_count: int
+
+
+class Checked(NamedTuple):
+    """What is known of a batch that was found good; `checksums` are the frames' own, back to back."""
+
+    message_count: int
+    frames: Frames
+    checksums: bytes
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A plain message, as `build` takes it."""
+
+    payload: bytes
+    id: int = 0
+    user_headers: bytes = b""
+    origin_timestamp: int | None = None
+
+
+class StoredMessage(msgspec.Struct, frozen=True):
+    """A message with its place, as `messages` gives it."""
+
+    offset: int
+    timestamp: int
+    origin_timestamp: int
+    id: int
+    payload: bytes
+    user_headers: bytes
+
+
+def header(batch: Readable) -> Header:
+    return Header._make(HEADER.unpack_from(batch))
+
+
+# ------------------------------------------------------------------------------------------------------------ checking
+
+
+def check(batch: Readable, limits: Limits = UNLIMITED) -> Checked:
+    """Says where the frames are, or raises InvalidBatch; the caller's bytes are not changed."""
+    size = len(batch)
+    if size < HEADER_BYTES + FRAME_BYTES + 1 or size > limits.batch_bytes:
+        refuse(batch, limits)
+    length, checksum, count = _LENGTH_AND_COUNT.unpack_from(batch, 32)
+    if length != size or not 0 < count <= limits.messages or batch[RESERVED_AT:HEADER_BYTES] != NO_BYTES_RESERVED:
+        refuse(batch, limits)
+    view = memoryview(batch)
+    if count <= _FEW:
+        found = _check_few(view, count, limits)
+    else:
+        first = FRAME_BYTES + sum(_FRAME_LENGTHS.unpack_from(batch, HEADER_BYTES + 32))
+        found = _check_uniform(view, count, first, limits) if first * count == size - HEADER_BYTES else None
+        found = found or _check_mixed(view, count, limits)
+    if found is None or _hash(b"".join((batch[:40], batch[48:52], found[1]))) != checksum:
+        refuse(batch, limits)
+    return Checked(count, *found)
+
+
+def _check_few(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
+    size = len(view)
+    position = HEADER_BYTES
+    positions = array("I", (position,))
+    checksums = []
+    for i in range(count):
+        if position + FRAME_BYTES > size:
+            return None
+        delta, _, headers, payload, reserved = _FRAME_NUMBERS.unpack_from(view, position + 24)
+        end = position + FRAME_BYTES + headers + payload
+        if (
+            delta != i
+            or reserved
+            or not 0 < payload <= limits.payload_bytes
+            or headers > limits.user_headers_bytes
+            or end > size
+        ):
+            return None
+        stored = view[position : position + 8]
+        if _hash(view[position + 8 : end]) != _U64.unpack(stored)[0]:
+            return None
+        checksums.append(stored)
+        positions.append(end)
+        position = end
+    if position != size:
+        return None
+    if count == 1:
+        return size - HEADER_BYTES, bytes(checksums[0])
+    return positions, b"".join(checksums)
+
+
+def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> tuple[Frames, bytes] | None:
+    heads = _frame_heads(view, count, frame)
+    payloads = heads["payload"]
+    if (
+        (heads["headers"].astype(np.uint64) + payloads != frame - FRAME_BYTES).any()
+        or not np.array_equal(heads["delta"], _counting(count))
+        or heads["reserved"].any()
+        or not payloads.all()
+        or payloads.max() > limits.payload_bytes
+        or heads["headers"].max() > limits.user_headers_bytes
+    ):
+        return None
+    return _checksums_match(view, heads["checksum"], _uniform_slices(count, frame), frame)
+
+
+def _check_mixed(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
+    """One walk for the lengths, then everything else without a bytecode a message."""
+    size = len(view)
+    lengths_at = _FRAME_LENGTHS.unpack_from
+    hashed = []
+    position = HEADER_BYTES
+    positions = array("I", (position,))
+    for _ in range(count):
+        if position + FRAME_BYTES > size:
+            return None
+        headers, payload = lengths_at(view, position + 32)
+        end = position + FRAME_BYTES + headers + payload
+        if not 0 < payload <= limits.payload_bytes or headers > limits.user_headers_bytes or end > size:
+            return None
+        hashed.append(slice(position + 8, end))
+        positions.append(end)
+        position = end
+    if position != size:
+        return None
+    octets = np.frombuffer(view, dtype=np.uint8)
+    starts = np.frombuffer(positions, dtype=np.uint32)[:-1].astype(np.int64)
+    heads = octets[starts[:, None] + _FRAME_OCTETS].view(_FRAME_TYPE)[:, 0]
+    if not np.array_equal(heads["delta"], _counting(count)) or heads["reserved"].any():
+        return None
+    return _checksums_match(view, heads["checksum"], hashed, positions)
+
+
+def _checksums_match(
+    view: memoryview, stored: np.ndarray[Any, Any], hashed: Sequence[slice], frames: Frames
+) -> tuple[Frames, bytes] | None:
+    found = np.fromiter(map(_hash, map(view.__getitem__, hashed)), dtype="<u8", count=len(hashed))
+    return (frames, found.tobytes()) if np.array_equal(found, stored) else None
+
+
+def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
+    """Finds the first thing that is wrong, reading the batch from its start, and raises it."""
+    size = len(batch)
+    if size > limits.batch_bytes:
+        raise exceeded(BatchFault.BATCH_LIMIT, "a batch", size, limits.batch_bytes, "system.limits.batch_bytes")
+    if size < HEADER_BYTES:
+        raise InvalidBatch(BatchFault.LENGTH, f"{size} bytes are no batch: its header alone has {HEADER_BYTES}")
+    named = header(batch)
+    if named.length != size:
+        raise InvalidBatch(BatchFault.LENGTH, f"the batch says it has {named.length} bytes and has {size}")
+    if batch[RESERVED_AT:HEADER_BYTES] != NO_BYTES_RESERVED:
+        raise InvalidBatch(BatchFault.RESERVED, "reserved bytes of the batch header are not zero")
+    if not named.message_count:
+        raise InvalidBatch(BatchFault.COUNT, "the batch has no messages")
+    if named.message_count > limits.messages:
+        raise exceeded(
+            BatchFault.COUNT,
+            "a number of messages",
+            named.message_count,
+            limits.messages,
+            "system.limits.batch_messages",
+        )
+    checksums = []
+    position = HEADER_BYTES
+    for i in range(named.message_count):
+        if position == size:
+            raise InvalidBatch(
+                BatchFault.COUNT, f"the batch says it has {named.message_count} messages and ends before this one", i
+            )
+        checksums.append(bytes(batch[position : position + 8]))
+        position = _refuse_frame(memoryview(batch), position, i, limits)
+    if position != size:
+        raise InvalidBatch(
+            BatchFault.COUNT,
+            f"the batch says it has {named.message_count} messages and {size - position} bytes follow them",
+        )
+    if _hash(b"".join((batch[:40], batch[48:52], *checksums))) != named.checksum:
+        raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the batch does not match")
+    raise AssertionError("the three ways of checking disagree with this one")
+
+
+def _refuse_frame(view: memoryview, position: int, index: int, limits: Limits) -> int:
+    """Raises what is wrong with one frame, or says where it ends."""
+    left = len(view) - position
+    if left < FRAME_BYTES:
+        raise InvalidBatch(BatchFault.LENGTH, f"{left} bytes are left, its header alone has {FRAME_BYTES}", index)
+    checksum, _, delta, _, headers, payload, reserved = FRAME.unpack_from(view, position)
+    end: int = position + FRAME_BYTES + headers + payload
+    if reserved:
+        raise InvalidBatch(BatchFault.RESERVED, "its reserved bytes are not zero", index)
+    if delta != index:
+        raise InvalidBatch(BatchFault.DELTA, f"its offset delta is {delta}", index)
+    if not payload:
+        raise InvalidBatch(BatchFault.EMPTY_PAYLOAD, "its payload is empty", index)
+    if payload > limits.payload_bytes:
+        raise exceeded(
+            BatchFault.PAYLOAD_LIMIT, "a payload", payload, limits.payload_bytes, "system.limits.payload_bytes", index
+        )
+    if headers > limits.user_headers_bytes:
+        fault, limit = BatchFault.USER_HEADERS_LIMIT, limits.user_headers_bytes
+        raise exceeded(fault, "user headers", headers, limit, "system.limits.user_headers_bytes", index)
+    if end > len(view):
+        raise InvalidBatch(BatchFault.LENGTH, f"it would end {end - len(view)} bytes after the batch", index)
+    if _hash(view[position + 8 : end]) != checksum:
+        raise InvalidBatch(BatchFault.FRAME_CHECKSUM, "its checksum does not match", index)
+    return end
+
+
+def exceeded(
+    fault: BatchFault, what: str, found: int, limit: int, setting: str, message: int | None = None
+) -> InvalidBatch:
+    return InvalidBatch(fault, f"{what} of {found} is over the limit {setting} = {limit}", message)
+
+
+# ------------------------------------------------------------------------------------------------------------ stamping
+
+
+def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: int, checksums: bytes) -> None:
+    """Gives a checked batch its place, in the caller's own bytes: 32 of them change, the frames do not."""
+    _PLACE.pack_into(batch, 0, partition_id, base_offset, base_timestamp)
+    _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
+
+
+# ------------------------------------------------------------------------------------------------------------- slicing
+
+
+def frame_positions(batch: Readable) -> Frames:
+    """Where the frames of a good batch are, for one whose `Checked` is not at hand."""
+    count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
+    size = len(batch)
+    lengths_at = _FRAME_LENGTHS.unpack_from
+    first: int = FRAME_BYTES + sum(lengths_at(batch, HEADER_BYTES + 32))
+    if first * count == size - HEADER_BYTES and (count < 2 or _all_have_length(batch, count, first)):
+        return first
+    positions = array("I", (HEADER_BYTES,))
+    position = HEADER_BYTES
+    for _ in range(count):
+        headers, payload = lengths_at(batch, position + 32)
+        position += FRAME_BYTES + headers + payload
+        positions.append(position)
+    return positions
+
+
+def _all_have_length(batch: Readable, count: int, frame: int) -> bool:
+    heads = _frame_heads(memoryview(batch), count, frame)
+    return not (heads["headers"].astype(np.uint64) + heads["payload"] != frame - FRAME_BYTES).any()
+
+
+def start_of(frames: Frames, index: int) -> int:
+    """The position of a frame in its batch; of the end, for the index after the last."""
+    return HEADER_BYTES + index * frames if isinstance(frames, int) else frames[index]
+
+
+def fitting(frames: Frames, first: int, last: int, room: int) -> int:
+    """How many of the frames first .. last-1 fit into `room` bytes."""
+    start = start_of(frames, first)
+    low, high = first, last
+    while low < high:
+        middle = (low + high + 1) // 2
+        if start_of(frames, middle) - start <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low - first
+
+
+def cut(batch: Readable, frames: Frames, first: int, last: int) -> list[Readable]:
+    """The messages first .. last-1 as a batch of their own: a new header, and a view of the frames as they are.
+
+    Base offset and timestamps stay those of the whole batch, so the deltas of the frames keep their meaning.
+    """
+    start, end = start_of(frames, first), start_of(frames, last)
+    view = memoryview(batch)
+    head = bytearray(batch[:HEADER_BYTES])
+    struct.pack_into("<Q", head, 32, HEADER_BYTES + end - start)
+    struct.pack_into("<I", head, 48, last - first)
+    if isinstance(frames, int) and last - first > _FEW:
+        heads = _frame_heads(view[start - HEADER_BYTES :], last - first, frames)
+        checksums = heads["checksum"].tobytes()
+    else:
+        starts = (start_of(frames, i) for i in range(first, last))
+        checksums = b"".join([view[at : at + 8] for at in starts])
+    _U64.pack_into(head, 40, _hash(b"".join((head[:40], head[48:52], checksums))))
+    return [head, view[start:end]]
+
+
+# ------------------------------------------------------------------------------------------------------ plain messages
+
+
+def build(messages: Sequence[Message], now_us: int, random_bytes: Callable[[int], bytes]) -> bytearray:
+    """A batch as a producer sends it, its place still zeros. Messages without an id get a random UUID."""
+    if not messages:
+        raise InvalidBatch(BatchFault.COUNT, "the batch has no messages")
+    origins = [now_us if m.origin_timestamp is None else m.origin_timestamp for m in messages]
+    origin = min(origins)
+    if (span := max(origins) - origin) > TIME_SPAN_MAX_US:
+        sentence = f"origin timestamps {span} us apart do not fit one batch, which spans at most {TIME_SPAN_MAX_US} us"
+        raise InvalidBatch(BatchFault.TIME_SPAN, sentence)
+    parts: list[bytes] = [bytes(HEADER_BYTES)]
+    random = random_bytes(16 * len(messages))
+    for i, message in enumerate(messages):
+        identity = message.id.to_bytes(16, "little") if message.id else _uuid(random[16 * i : 16 * i + 16])
+        headers, payload = message.user_headers, message.payload
+        delta = origins[i] - origin
+        parts += (FRAME.pack(0, identity, i, delta, len(headers), len(payload), 0), payload, headers)
+    batch = bytearray().join(parts)
+    HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, len(messages))
+    _seal(batch, len(messages))
+    return batch
+
+
+def _seal(batch: bytearray, count: int) -> None:
+    """Computes and sets every checksum of a batch whose other bytes are final."""
+    frames = frame_positions(batch)
+    view = memoryview(batch)
+    if isinstance(frames, int) and count > _FEW:
+        found = np.fromiter(map(_hash, map(view.__getitem__, _uniform_slices(count, frames))), "<u8", count)
+        _frame_heads(view, count, frames)["checksum"] = found
+        checksums = found.tobytes()
+    else:
+        bounds = [start_of(frames, i) for i in range(count + 1)]
+        hashes = [_hash(view[start + 8 : end]) for start, end in pairwise(bounds)]
+        checksums = struct.pack(f"<{count}Q", *hashes)
+        for i, start in enumerate(bounds[:-1]):
+            batch[start : start + 8] = checksums[8 * i : 8 * i + 8]
+    _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
+
+
+def _uuid(random: bytes) -> bytes:
+    """Version 4: the server's own ids look like the ones that SDKs make."""
+    octets = bytearray(random)
+    octets[6] = octets[6] & 0x0F | 0x40
+    octets[8] = octets[8] & 0x3F | 0x80
+    return bytes(octets)
+
+
+def messages(batch: Readable) -> Iterator[StoredMessage]:
+    """The messages of a good batch one by one: for tools and tests, never on the hot path."""
+    named = header(batch)
+    view = memoryview(batch)
+    position = HEADER_BYTES
+    for _ in range(named.message_count):
+        _, identity, delta, origin, headers, payload, _ = FRAME.unpack_from(view, position)
+        body = position + FRAME_BYTES
+        yield StoredMessage(
+            offset=named.base_offset + delta,
+            timestamp=named.base_timestamp,
+            origin_timestamp=named.origin_timestamp + origin,
+            id=int.from_bytes(identity, "little"),
+            payload=bytes(view[body : body + payload]),
+            user_headers=bytes(view[body + payload : body + payload + headers]),
+        )
+        position = body + payload + headers
+
+
+# ------------------------------------------------------------------------------------------ numpy's view of the frames
+
+_FRAME_FIELDS: dict[str, Any] = {
+    "names": ["checksum", "delta", "headers", "payload", "reserved"],
+    "formats": ["<u8", "<u4", "<u4", "<u4", "<u8"],
+    "offsets": [0, 24, 32, 36, 40],
+}
+_FRAME_TYPE: np.dtype[Any] = np.dtype({**_FRAME_FIELDS, "itemsize": FRAME_BYTES})  # type: ignore[call-overload]
+_FRAME_OCTETS = np.arange(FRAME_BYTES)
+
+
+def _frame_heads(view: memoryview, count: int, frame: int) -> np.ndarray[Any, Any]:
+    """The heads of `count` frames of one length as records, without a copy."""
+    return np.ndarray((count,), dtype=_frame_type(frame), buffer=view, offset=HEADER_BYTES)
+
+
+@lru_cache(maxsize=256)
+def _frame_type(frame: int) -> np.dtype[Any]:
+    return np.dtype({**_FRAME_FIELDS, "itemsize": frame})  # type: ignore[call-overload,no-any-return]
+
+
+_COUNT = np.arange(1024, dtype=np.uint32)
+
+
+def _counting(count: int) -> np.ndarray[Any, Any]:
+    return _COUNT[:count] if count <= len(_COUNT) else np.arange(count, dtype=np.uint32)
+
+
+def _uniform_slices(count: int, frame: int) -> Sequence[slice]:
+    """What of each frame is hashed. The same few shapes of batches come again and again; huge ones are not kept."""
+    return _kept_slices(count, frame) if count <= 4096 else _slices(count, frame)
+
+
+@lru_cache(maxsize=64)
+def _kept_slices(count: int, frame: int) -> Sequence[slice]:
+    return _slices(count, frame)
+
+
+def _slices(count: int, frame: int) -> Sequence[slice]:
+    starts = range(HEADER_BYTES, HEADER_BYTES + count * frame, frame)
+    return [slice(start + 8, start + frame) for start in starts]

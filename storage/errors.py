@@ -1,0 +1,102 @@
+"""Everything that the store refuses or cannot do, as types whose text is one clear line.
+
+    StorageError
+    |-- InvalidBatch          the caller's bytes are not a batch; says which rule and which message
+    |-- InvalidOffset         a consumer offset that the partition does not have
+    |-- DiskError
+    |   |-- WriteFailed       the disk refused (full, I/O error); nothing was acknowledged; may be tried again
+    |   `-- ReadFailed        the disk could not give what is on it
+    |-- PartitionFailed       a sync failed: writes are refused until the partition was re-opened and checked
+    |-- PartitionClosed       deleted or shut down while the caller waited
+    |-- StoreLocked           another process has the data folder open
+    |-- UnsupportedFormat     the data folder was written by another format version
+    `-- CatalogueError        a catalogue document is missing, unreadable or in the way
+
+Whose fault an error is shows in its type; the numbers that clients see are in app/errors.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+
+
+class StorageError(Exception):
+    """The root: whatever the store raises on purpose."""
+
+
+class BatchFault(enum.Enum):
+    """The rule of FORMAT.md, section 2, that a batch breaks."""
+
+    LENGTH = "length"
+    """Lengths that do not fit the bytes: shorter than a header, frames that do not tile the batch."""
+    COUNT = "count"
+    """No message, more than the limit, or another number than there are frames."""
+    RESERVED = "reserved"
+    """Reserved bytes that are not zero."""
+    DELTA = "delta"
+    """Offset deltas that are not 0, 1, 2 ..."""
+    EMPTY_PAYLOAD = "empty payload"
+    PAYLOAD_LIMIT = "payload limit"
+    USER_HEADERS_LIMIT = "user headers limit"
+    BATCH_LIMIT = "batch limit"
+    TIME_SPAN = "time span"
+    """Origin timestamps further apart than a delta can say."""
+    FRAME_CHECKSUM = "message checksum"
+    BATCH_CHECKSUM = "batch checksum"
+
+
+class InvalidBatch(StorageError):
+    """A batch is refused whole; `message` is the index of the first wrong message, None when it is the header."""
+
+    def __init__(self, fault: BatchFault, sentence: str, message: int | None = None) -> None:
+        super().__init__(sentence if message is None else f"message {message}: {sentence}")
+        self.fault = fault
+        self.message = message
+
+
+class InvalidOffset(StorageError):
+    """A consumer offset beyond the last message that may be read."""
+
+
+class DiskError(StorageError):
+    """What the operating system said, and about what."""
+
+    act = "used"
+
+    def __init__(self, where: str, error: OSError) -> None:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        super().__init__(f"{where} cannot be {self.act}: {reason}")
+        self.errno = error.errno
+
+
+class WriteFailed(DiskError):
+    """The operating system refused to write."""
+
+    act = "written"
+
+
+class ReadFailed(DiskError):
+    """The operating system could not read what is there."""
+
+    act = "read"
+
+
+class PartitionFailed(StorageError):
+    """What was written may not be on the disk, so nothing more is accepted until that is known."""
+
+
+class PartitionClosed(StorageError):
+    """The partition was deleted or the store is stopping."""
+
+
+class StoreLocked(StorageError):
+    """Two processes must never write one folder."""
+
+
+class UnsupportedFormat(StorageError):
+    """Newer or foreign data: opening it could only harm it."""
+
+
+class CatalogueError(StorageError):
+    """A document or folder of the catalogue is not as it must be."""

@@ -1,0 +1,188 @@
+"""The only module that touches the operating system's files: every call of the store goes through a `Files` value.
+
+That is the seam at which tests fail, shorten, lose or cut off any operation. All methods block, so only the shards'
+threads (and the command line's offline tools) call them; the event loop never does.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Buffer = bytes | bytearray | memoryview
+
+BUFFERS_PER_WRITE = 1024
+"""IOV_MAX of Linux: what one writev takes."""
+
+
+class Item(NamedTuple):
+    """One name in a folder."""
+
+    name: str
+    is_folder: bool
+    size: int
+
+
+class Files:
+    """The real disk. Errors are the OSErrors of the operating system, unchanged."""
+
+    def open_for_reading(self, path: str) -> int:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_for_writing(self, path: str) -> int:
+        """Opens for reading and writing; makes the file when it is not there."""
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def size(self, handle: int) -> int:
+        return os.fstat(handle).st_size
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        """Reads what is there: shorter than `length` only at the end of the file (or at Linux's 2 GiB a call)."""
+        return os.pread(handle, length, position)
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        """Writes at a position and returns how many bytes were taken, which may be fewer than given."""
+        return os.pwritev(handle, buffers, position)
+
+    def truncate(self, handle: int, size: int) -> None:
+        os.ftruncate(handle, size)
+
+    def sync(self, handle: int) -> None:
+        """Returns when the file's content and length are on the disk."""
+        os.fdatasync(handle)
+
+    def sync_folder(self, path: str) -> None:
+        """Returns when the names in a folder are on the disk."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def make_folder(self, path: str) -> None:
+        os.mkdir(path, 0o750)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[Item]:
+        """The names in a folder; sizes of plain files. Raises FileNotFoundError when there is no such folder."""
+        items = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                is_folder = entry.is_dir()
+                try:
+                    size = 0 if is_folder else entry.stat().st_size
+                except FileNotFoundError:
+                    continue
+                items.append(Item(entry.name, is_folder, size))
+        return items
+
+    def lock(self, path: str, owner: bytes) -> int | None:
+        """Takes the lock for as long as the handle lives; None when another process has it."""
+        handle = self.open_for_writing(path)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(handle)
+            if error.errno in (errno.EAGAIN, errno.EACCES):
+                return None
+            raise
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, owner, 0)
+        return handle
+
+
+def write_some(files: Files, handle: int, buffers: Sequence[Buffer], position: int) -> tuple[int, OSError | None]:
+    """Writes everything, however often the operating system takes less than it was given, or says how far it came."""
+    written = 0
+    while buffers:
+        now = buffers[:BUFFERS_PER_WRITE]
+        try:
+            taken = files.write(handle, now, position + written)
+        except OSError as error:
+            return written, error
+        if not taken:
+            return written, OSError(errno.EIO, os.strerror(errno.EIO))
+        written += taken
+        buffers = buffers[len(now) :] if taken == sum(map(len, now)) else after(buffers, taken)
+    return written, None
+
+
+def write_all(files: Files, handle: int, buffers: Sequence[Buffer], position: int) -> None:
+    error = write_some(files, handle, buffers, position)[1]
+    if error is not None:
+        raise error
+
+
+def after(buffers: Sequence[Buffer], taken: int) -> list[Buffer]:
+    """What is left of the buffers once their first `taken` bytes are gone."""
+    for i, buffer in enumerate(buffers):
+        if taken < len(buffer):
+            return [memoryview(buffer)[taken:], *buffers[i + 1 :]]
+        taken -= len(buffer)
+    return []
+
+
+def read_fully(files: Files, handle: int, length: int, position: int) -> bytes:
+    """Reads `length` bytes however many calls it takes; fewer only when the file ends."""
+    content = files.read(handle, length, position)
+    while len(content) < length and (more := files.read(handle, length - len(content), position + len(content))):
+        content += more
+    return content
+
+
+def read_all(files: Files, path: str) -> bytes:
+    """A small file, whole."""
+    handle = files.open_for_reading(path)
+    try:
+        parts = []
+        position = 0
+        while part := files.read(handle, 1 << 20, position):
+            parts.append(part)
+            position += len(part)
+        return b"".join(parts)
+    finally:
+        files.close(handle)
+
+
+def replace(files: Files, path: str, content: bytes, *, sync: bool = True) -> None:
+    """Puts a whole new content in place of a file: a reader, and a crash at any point, sees the old or the new one."""
+    temporary = path + ".new"
+    handle = files.open_for_writing(temporary)
+    try:
+        files.truncate(handle, 0)
+        write_all(files, handle, [content], 0)
+        if sync:
+            files.sync(handle)
+    finally:
+        files.close(handle)
+    files.rename(temporary, path)
+    if sync:
+        files.sync_folder(path.rpartition("/")[0])
+
+
+def make_folders(files: Files, path: str) -> None:
+    """Makes a folder and those above it that are missing."""
+    missing = []
+    while path and not files.exists(path):
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    for folder in reversed(missing):
+        files.make_folder(folder)

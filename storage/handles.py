@@ -1,0 +1,85 @@
+"""What one shard keeps open and cached over all its partitions, each within a bound: file handles and indexes.
+
+Only the shard's own thread uses these, so there is no lock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from storage.files import Files
+from storage.index import Index
+from storage.segment import Segment
+
+
+class Handles:
+    """Open log files, the least recently used closed first. Closing one loses nothing: syncs reopen what they need."""
+
+    def __init__(self, files: Files, open_max: int) -> None:
+        self._files = files
+        self._open_max = max(open_max, 2)
+        self._handles: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+
+    def reading(self, path: str) -> int:
+        return self._get(path, writing=False)
+
+    def writing(self, path: str) -> int:
+        return self._get(path, writing=True)
+
+    def _get(self, path: str, *, writing: bool) -> int:
+        known = self._handles.get(path)
+        if known is not None:
+            if known[1] or not writing:
+                self._handles.move_to_end(path)
+                return known[0]
+            self.drop(path)
+        handle = self._files.open_for_writing(path) if writing else self._files.open_for_reading(path)
+        self._handles[path] = handle, writing
+        if len(self._handles) > self._open_max:
+            self._files.close(self._handles.popitem(last=False)[1][0])
+        return handle
+
+    def drop(self, path: str) -> None:
+        known = self._handles.pop(path, None)
+        if known is not None:
+            self._files.close(known[0])
+
+    def close(self) -> None:
+        while self._handles:
+            self._files.close(self._handles.popitem()[1][0])
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+
+class IndexCache:
+    """Indexes of closed segments within a budget of bytes, the least recently used forgotten first."""
+
+    def __init__(self, budget_bytes: float) -> None:
+        self._budget = budget_bytes
+        self._used = 0
+        self._segments: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
+
+    def put(self, segment: Segment, index: Index) -> None:
+        """Remembers an index with its segment; one over the budget is not kept at all."""
+        self.drop(segment)
+        size = index.memory_bytes()
+        segment.index = index
+        self._segments[id(segment)] = segment, size
+        self._used += size
+        while self._used > self._budget and self._segments:
+            self._forget(next(iter(self._segments)))
+
+    def touch(self, segment: Segment) -> None:
+        if id(segment) in self._segments:
+            self._segments.move_to_end(id(segment))
+
+    def drop(self, segment: Segment) -> None:
+        if id(segment) in self._segments:
+            self._forget(id(segment))
+
+    def _forget(self, key: int) -> None:
+        segment, size = self._segments.pop(key)
+        segment.index = None
+        segment.checked = None
+        self._used -= size

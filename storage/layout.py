@@ -1,0 +1,98 @@
+"""The names of files and folders below the data folder: FORMAT.md, section 1, as functions over text."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from storage.options import StoreOptions
+
+FORMAT_VERSION = 1
+FORMAT_FILE = "FORMAT"
+LOCK_FILE = "LOCK"
+TRASH_FOLDER = "trash"
+STAGING_FOLDER = "staging"
+USERS_FOLDER = "users"
+TOKENS_FOLDER = "tokens"
+GROUPS_FOLDER = "groups"
+STREAM_FILE = "stream.json"
+TOPIC_FILE = "topic.json"
+INTENT_FILE = "intent.json"
+ASIDE_FOLDER = "damaged"
+CONSUMERS_FOLDER = "consumers"
+OFFSETS_FOLDER = "offsets"
+
+_SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index)")
+_NUMBER = re.compile(r"0|[1-9]\d{0,9}")
+
+
+class PartitionId(msgspec.Struct, frozen=True, order=True):
+    """Where a partition belongs; all three are ids, never names."""
+
+    stream: int
+    topic: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"stream {self.stream}, topic {self.topic}, partition {self.partition}"
+
+
+def segment_name(start_offset: int) -> str:
+    return f"{start_offset:020}"
+
+
+def log_file(folder: str, start_offset: int) -> str:
+    return f"{folder}/{start_offset:020}.log"
+
+
+def index_file(folder: str, start_offset: int) -> str:
+    return f"{folder}/{start_offset:020}.index"
+
+
+def segment_of(file_name: str) -> tuple[int, str] | None:
+    """The start offset and the kind ("log" or "index") that a file name says; None for any other name."""
+    match = _SEGMENT_FILE.fullmatch(file_name)
+    if match is None or (start := int(match[1])) >= 2**64:
+        return None
+    return start, match[2]
+
+
+def number(name: str) -> int | None:
+    """The id that a folder or document is named by: a decimal u32 without leading zeros; None for any other name."""
+    if _NUMBER.fullmatch(name) is None or (value := int(name)) >= 2**32:
+        return None
+    return value
+
+
+class Layout:
+    """The folders of one store; the names of three of them are configurable."""
+
+    __slots__ = ("_partitions", "_topics", "root", "streams")
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.root = options.path.rstrip("/") or "/"
+        self.streams = f"{self.root}/{options.streams_folder}"
+        self._topics = options.topics_folder
+        self._partitions = options.partitions_folder
+
+    def stream(self, stream: int) -> str:
+        return f"{self.streams}/{stream}"
+
+    def topics(self, stream: int) -> str:
+        return f"{self.streams}/{stream}/{self._topics}"
+
+    def topic(self, stream: int, topic: int) -> str:
+        return f"{self.topics(stream)}/{topic}"
+
+    def partitions(self, stream: int, topic: int) -> str:
+        return f"{self.topic(stream, topic)}/{self._partitions}"
+
+    def partition(self, place: PartitionId) -> str:
+        return f"{self.partitions(place.stream, place.topic)}/{place.partition}"
+
+    def groups(self, stream: int, topic: int) -> str:
+        return f"{self.topic(stream, topic)}/{GROUPS_FOLDER}"
+
+    def below(self, name: str) -> str:
+        return f"{self.root}/{name}"

@@ -1,0 +1,436 @@
+"""The segments of one partition on the disk: writing, syncing, reading and deleting.
+
+A `Log` belongs to the thread of one shard, which calls all of it; nothing here is shared or locked. Opening one is
+recovery's work. What it finds wrong with bytes that were good when they were written it reports and serves around.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from storage import batch as batches
+from storage import recovery, scan
+from storage.errors import InvalidBatch, ReadFailed
+from storage.files import Files, read_fully, replace, write_all, write_some
+from storage.handles import Handles, IndexCache
+from storage.index import Index, encode
+from storage.layout import index_file, log_file
+from storage.segment import Damage, Segment
+
+
+class Entry(NamedTuple):
+    """A stamped batch on its way to the disk."""
+
+    batch: batches.Writable
+    base_offset: int
+    next_offset: int
+    timestamp: int
+    frames: batches.Frames
+
+
+class Fetched(NamedTuple):
+    """What a read found: whole batches, and at either end perhaps a slice of one, as they travel."""
+
+    buffers: list[batches.Readable]
+    messages: int
+    next_offset: int
+    """Where a reader that wants more goes on: after the last message, and after anything damaged that was skipped."""
+
+
+class LogState(msgspec.Struct, frozen=True):
+    """What the event loop may know of a log's files, as of the shard's last answer."""
+
+    first_offset: int
+    segments: int
+    size_bytes: int
+
+
+class Log:
+    """See the module. `report` is told every damage that is found; it must not raise."""
+
+    def __init__(
+        self,
+        files: Files,
+        handles: Handles,
+        indexes: IndexCache,
+        folder: str,
+        partition_id: int,
+        segment_bytes: int,
+        segments: list[Segment],
+        report: Callable[[Damage], None],
+    ) -> None:
+        self.folder = folder
+        self.segments = segments
+        self.generation = 0
+        """Raised when a write fails: what was handed over before the loop has heard of it is not written."""
+        self._files = files
+        self._handles = handles
+        self._indexes = indexes
+        self._partition_id = partition_id
+        self._segment_bytes = segment_bytes
+        self._report = report
+        self._unsynced: dict[int, None] = {}
+        self._names_unsynced = False
+        self._index_written = 0
+        self.size_bytes = sum(segment.log_bytes for segment in segments)
+
+    @property
+    def next_offset(self) -> int:
+        return self.segments[-1].next_offset
+
+    @property
+    def state(self) -> LogState:
+        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes)
+
+    # ------------------------------------------------------------------------------------------------------- writing
+
+    def write(self, entries: list[Entry]) -> OSError | None:
+        """Writes entries in order, rolling where a segment is full. On an error, all whole entries before it stay."""
+        done = 0
+        while done < len(entries):
+            end = self._end_of_run(entries, done)
+            error = self._write_run(entries[done:end])
+            if error is not None:
+                return error
+            done = end
+            if self.segments[-1].log_bytes >= self._segment_bytes:
+                error = self._roll()
+                if error is not None and done < len(entries):
+                    return error
+        return None
+
+    def _end_of_run(self, entries: list[Entry], start: int) -> int:
+        size = self.segments[-1].log_bytes
+        for i in range(start, len(entries)):
+            size += len(entries[i].batch)
+            if size >= self._segment_bytes:
+                return i + 1
+        return len(entries)
+
+    def _write_run(self, entries: list[Entry]) -> OSError | None:
+        segment = self.segments[-1]
+        path = log_file(self.folder, segment.start_offset)
+        try:
+            handle = self._handles.writing(path)
+        except OSError as refused:
+            self.generation += 1
+            return refused
+        self._unsynced[segment.start_offset] = None
+        written, error = write_some(self._files, handle, [entry.batch for entry in entries], segment.log_bytes)
+        self._account(segment, entries, written)
+        if error is not None:
+            self.generation += 1
+            self._cut_back(path, segment.log_bytes)
+        return error
+
+    def _account(self, segment: Segment, entries: list[Entry], written: int) -> None:
+        assert segment.index is not None
+        position = start = segment.log_bytes
+        for batch, base_offset, next_offset, timestamp, _ in entries:
+            length = len(batch)
+            if position + length - start > written:
+                break
+            segment.index.add(base_offset, position, timestamp, length, next_offset - base_offset)
+            position += length
+            segment.next_offset = next_offset
+            segment.last_timestamp = timestamp
+            if segment.checked is not None:
+                segment.checked.append(1)
+        segment.log_bytes = position
+        self.size_bytes += position - start
+
+    def _cut_back(self, path: str, size: int) -> None:
+        """Takes a part of a batch off the end. If even that fails, the next write goes over it, or recovery cuts it."""
+        try:
+            self._files.truncate(self._handles.writing(path), size)
+        except OSError as error:
+            offset = self.next_offset
+            self._report(Damage(path, size, 0, offset, offset, f"part of a batch could not be cut off: {error}"))
+
+    def _roll(self) -> OSError | None:
+        """Closes the last segment and begins the next. When that fails the old one goes on growing until it works."""
+        closed = self.segments[-1]
+        assert closed.index is not None
+        try:
+            recovery.create_log(self._files, self.folder, closed.next_offset)
+            self._write_index(closed)
+        except OSError as error:
+            return error
+        self._names_unsynced = True
+        self._unsynced[closed.next_offset] = None
+        self.segments.append(Segment.empty(closed.next_offset))
+        self._index_written = 0
+        if closed.whole:
+            closed.checked = None
+        self._indexes.put(closed, closed.index)
+        return None
+
+    def _write_index(self, segment: Segment) -> None:
+        assert segment.index is not None
+        path = index_file(self.folder, segment.start_offset)
+        # Not synced: after a power cut it is whole or it is not believed.
+        replace(self._files, path, encode(segment.index, segment.start_offset, segment.log_bytes), sync=False)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on the disk, names too."""
+        for start in list(self._unsynced):
+            self._files.sync(self._handles.writing(log_file(self.folder, start)))
+        if self._names_unsynced:
+            self._files.sync_folder(self.folder)
+            self._names_unsynced = False
+        self._unsynced.clear()
+
+    def rewrite_unsynced(self, synced_offset: int) -> None:
+        """After a failed sync: the system may believe that pages are clean which never reached the disk, so everything
+        from an offset on is written once more before it is synced."""
+        for segment in self.segments:
+            if segment.next_offset <= synced_offset or not segment.log_bytes:
+                continue
+            index = self._index(segment)
+            i = index.holding(synced_offset)
+            position = index.position(i) if i < len(index) else segment.log_bytes
+            handle = self._handles.writing(log_file(self.folder, segment.start_offset))
+            while piece := self._files.read(handle, scan.CHUNK_BYTES, position):
+                write_all(self._files, handle, [piece], position)
+                position += len(piece)
+            self._unsynced[segment.start_offset] = None
+        self._names_unsynced = True
+        self.sync()
+
+    def begin_segment(self, start_offset: int) -> None:
+        """A new last segment after a gap: offsets that were given out are never given again."""
+        recovery.create_log(self._files, self.folder, start_offset)
+        self.segments.append(Segment.empty(start_offset))
+        self._unsynced[start_offset] = None
+        self._names_unsynced = True
+
+    def close(self) -> None:
+        """Syncs, and leaves an index beside the last segment so that the next start need not read it."""
+        self.sync()
+        last = self.segments[-1]
+        if last.log_bytes and last.index is not None:
+            known = recovery.load_index(self._files, self.folder, last.start_offset)
+            if known is None or known[1] != last.log_bytes:
+                self._write_index(last)
+        self.forget()
+
+    def forget(self) -> None:
+        """Lets go of all handles and cached indexes without touching the disk."""
+        for segment in self.segments:
+            self._let_go(segment)
+
+    def _let_go(self, segment: Segment) -> None:
+        self._handles.drop(log_file(self.folder, segment.start_offset))
+        self._indexes.drop(segment)
+
+    # ------------------------------------------------------------------------------------------------------- reading
+
+    def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
+        """At most `count` messages in `room` bytes (one at least) from an offset on, none at or after `end`."""
+        buffers: list[batches.Readable] = []
+        messages = 0
+        for number in range(self._segment_at(offset), len(self.segments)):
+            if messages == count or room <= 0 or offset >= end:
+                break
+            found, used = self._read_segment(self.segments[number], offset, count - messages, room, end, not messages)
+            buffers += found.buffers
+            messages += found.messages
+            room -= used
+            offset = max(offset, found.next_offset)
+            if offset < self.segments[number].next_offset:
+                break
+        return Fetched(buffers, messages, offset)
+
+    def _segment_at(self, offset: int) -> int:
+        i = bisect_right(self.segments, offset, key=lambda segment: segment.start_offset)
+        return max(i - 1, 0)
+
+    def _read_segment(
+        self, segment: Segment, offset: int, count: int, room: int, end: int, at_least_one: bool
+    ) -> tuple[Fetched, int]:
+        index = self._index(segment)
+        first = index.holding(offset)
+        last, messages, size = first, 0, 0
+        batch_count = len(index)
+        while last < batch_count and messages < count and size < room and index.base_offset(last) < end:
+            messages += index.next_offset(last) - max(offset, index.base_offset(last))
+            size += index.length(last)
+            last += 1
+        if first == last:
+            # Nothing more in this segment; past its last batch there may still be a gap before the next one.
+            return Fetched([], 0, segment.next_offset if first == batch_count else offset), 0
+        position = index.position(first)
+        length = index.end_position(last - 1) - position
+        content = memoryview(self._read_file(segment, length, position))
+        if len(content) < length or not self._good(segment, index, content, first, last):
+            self._rescan(segment)
+            return self._read_segment(segment, offset, count, room, end, at_least_one)
+        return _slice(index, content, first, last, offset, count, room, at_least_one)
+
+    def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
+        path = log_file(self.folder, segment.start_offset)
+        try:
+            return read_fully(self._files, self._handles.reading(path), length, position)
+        except OSError as error:
+            raise ReadFailed(path, error) from error
+
+    def _good(self, segment: Segment, index: Index, content: memoryview, first: int, last: int) -> bool:
+        """Whether the batches are what the index says; each is looked at once after the store was opened."""
+        if segment.whole:
+            return True
+        if segment.checked is None:
+            segment.checked = bytearray(len(index))
+        checked = segment.checked
+        origin = index.position(first)
+        for i in range(first, last):
+            if checked[i]:
+                continue
+            start = index.position(i) - origin
+            view = content[start : start + index.length(i)]
+            try:
+                batches.check(view)
+            except InvalidBatch:
+                return False
+            named = batches.header(view)
+            if (named.base_offset, named.message_count) != (index.base_offset(i), index.count(i)):
+                return False
+            if named.partition_id != self._partition_id or named.base_timestamp != index.timestamp(i):
+                return False
+            checked[i] = 1
+        return True
+
+    def _index(self, segment: Segment) -> Index:
+        if segment.index is not None:
+            self._indexes.touch(segment)
+            return segment.index
+        known = recovery.load_index(self._files, self.folder, segment.start_offset)
+        if known is None or known[1] != segment.log_bytes:
+            return self._rescan(segment)
+        self._indexes.put(segment, known[0])
+        return known[0]
+
+    def _rescan(self, segment: Segment) -> Index:
+        """Makes the index of a segment anew from its log, and reports what in there is damaged."""
+        is_last = segment is self.segments[-1]
+        log_bytes = segment.log_bytes
+        try:
+            for damage in recovery.check_closed(self._files, self.folder, segment, self._partition_id):
+                self._report(damage)
+        except OSError as error:
+            raise ReadFailed(log_file(self.folder, segment.start_offset), error) from error
+        assert segment.index is not None
+        index = segment.index
+        if is_last:
+            segment.log_bytes = log_bytes
+        else:
+            self.size_bytes += segment.log_bytes - log_bytes
+            self._write_index_if_possible(segment)
+            self._indexes.put(segment, index)
+        return index
+
+    def _write_index_if_possible(self, segment: Segment) -> None:
+        try:
+            self._write_index(segment)
+        except OSError as error:
+            path, start = index_file(self.folder, segment.start_offset), segment.start_offset
+            self._report(Damage(path, 0, 0, start, start, f"the index could not be written: {error}"))
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset whose message has this time or a later one; the next offset if there is none."""
+        low, high = 0, len(self.segments) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self.last_timestamp(self.segments[middle]) < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        segment = self.segments[low]
+        index = self._index(segment)
+        i = index.at_time(timestamp)
+        return index.base_offset(i) if i < len(index) else segment.next_offset
+
+    def last_timestamp(self, segment: Segment) -> int:
+        if segment.last_timestamp is None:
+            index = self._index(segment)
+            segment.last_timestamp = index.timestamp(len(index) - 1) if len(index) else 0
+        return segment.last_timestamp
+
+    # ------------------------------------------------------------------------------------------------------ deleting
+
+    def trim(self, before: int) -> list[Segment]:
+        """Deletes the closed segments that end at or before an offset, oldest first: all of them or, if a crash comes
+        first, none or all when the store is opened again."""
+        doomed = [segment for segment in self.segments[:-1] if segment.next_offset <= before]
+        if not doomed:
+            return []
+        recovery.write_intent(self._files, self.folder, recovery.Intent(delete_before=before))
+        for segment in doomed:
+            self._let_go(segment)
+            self._unsynced.pop(segment.start_offset, None)
+        del self.segments[: len(doomed)]
+        self.size_bytes -= sum(segment.log_bytes for segment in doomed)
+        recovery.finish_intent(self._files, self.folder)
+        return doomed
+
+    def purge(self) -> None:
+        """Deletes everything and starts again at offset 0; a crash leaves all of it or nothing."""
+        recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
+        self.forget()
+        recovery.finish_intent(self._files, self.folder)
+        self.segments[:] = [Segment.empty(0)]
+        self._unsynced = {}
+        self.size_bytes = 0
+        self.generation += 1
+
+
+def _slice(
+    index: Index, content: memoryview, first: int, last: int, offset: int, count: int, room: int, at_least_one: bool
+) -> tuple[Fetched, int]:
+    """Cuts what was read to what was asked for: runs of whole batches stay as they are."""
+    buffers: list[batches.Readable] = []
+    messages = used = 0
+    origin = index.position(first)
+    run_start = run_end = 0
+    next_offset = offset
+    for i in range(first, last):
+        start = index.position(i) - origin
+        length, base, total = index.length(i), index.base_offset(i), index.count(i)
+        skip = max(offset - base, 0)
+        wanted = min(total - skip, count - messages)
+        if skip == 0 and wanted == total and used + length <= room:
+            if run_end != start:
+                if run_end > run_start:
+                    buffers.append(content[run_start:run_end])
+                run_start = start
+            run_end = start + length
+            used += length
+        else:
+            view = content[start : start + length]
+            frames = batches.frame_positions(view)
+            space = room - used - batches.HEADER_BYTES
+            fits = batches.fitting(frames, skip, skip + wanted, space) if space > 0 else 0
+            if not fits and at_least_one and not messages:
+                fits = 1
+            if fits:
+                if run_end > run_start:
+                    buffers.append(content[run_start:run_end])
+                    run_start = run_end
+                pieces = batches.cut(view, frames, skip, skip + fits)
+                buffers += pieces
+                used += sum(map(len, pieces))
+            messages += fits
+            next_offset = base + skip + fits
+            if fits < total - skip:
+                # Either the count or the room is used up.
+                break
+            run_start = run_end = start + length
+            continue
+        messages += wanted
+        next_offset = base + total
+    if run_end > run_start:
+        buffers.append(content[run_start:run_end])
+    return Fetched(buffers, messages, next_offset), used

@@ -1,0 +1,124 @@
+"""How far consumers and groups have read, a small file for each: FORMAT.md, section 5.
+
+`OffsetFiles` belongs to the shard that owns the partition. A file holds the newest value and the one before it in two
+places that are written in turn, so that a write that is cut off at any byte leaves the older value readable.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+
+import xxhash
+
+from storage.files import Files, make_folders, read_all, write_all
+from storage.layout import CONSUMERS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
+
+PLACE = struct.Struct("<QQQ")
+"""sequence, offset, checksum of the two"""
+
+
+class Kind(enum.IntEnum):
+    """Consumers and groups have names of their own: consumer 1 and group 1 are two things."""
+
+    CONSUMER = 1
+    GROUP = 2
+
+
+FOLDERS = {Kind.CONSUMER: CONSUMERS_FOLDER, Kind.GROUP: GROUPS_FOLDER}
+
+Key = tuple[Kind, int]
+
+
+def encode(sequence: int, offset: int) -> bytes:
+    head = struct.pack("<QQ", sequence, offset)
+    return head + xxhash.xxh3_64_intdigest(head).to_bytes(8, "little")
+
+
+def decode(content: bytes) -> tuple[int, int] | None:
+    """The newest sequence and offset that are whole; None when neither place is."""
+    found = []
+    for position in (0, PLACE.size):
+        place = content[position : position + PLACE.size]
+        if len(place) == PLACE.size:
+            sequence, offset, checksum = PLACE.unpack(place)
+            if xxhash.xxh3_64_intdigest(place[:16]) == checksum:
+                found.append((sequence, offset))
+    return max(found) if found else None
+
+
+class OffsetFiles:
+    """The offset files of one partition."""
+
+    def __init__(self, files: Files, folder: str) -> None:
+        self.folder = f"{folder}/{OFFSETS_FOLDER}"
+        self._files = files
+        self._sequences: dict[Key, int] = {}
+        self._unsynced: dict[str, None] = {}
+
+    def load(self) -> tuple[dict[Key, int], list[str]]:
+        """Every stored offset, and the files that could not be understood."""
+        offsets: dict[Key, int] = {}
+        unreadable: list[str] = []
+        if not self._files.exists(self.folder):
+            return offsets, unreadable
+        for kind, name in FOLDERS.items():
+            folder = f"{self.folder}/{name}"
+            if not self._files.exists(folder):
+                continue
+            for item in self._files.list(folder):
+                identity = number(item.name)
+                path = f"{folder}/{item.name}"
+                known = decode(read_all(self._files, path)) if identity is not None and not item.is_folder else None
+                if known is None or identity is None:
+                    unreadable.append(path)
+                    continue
+                self._sequences[kind, identity], offsets[kind, identity] = known
+        return offsets, unreadable
+
+    def write(self, changes: dict[Key, int | None], *, sync: bool) -> None:
+        """Stores offsets; None deletes. What fails may simply be written again."""
+        for (kind, identity), offset in changes.items():
+            folder = f"{self.folder}/{FOLDERS[kind]}"
+            path = f"{folder}/{identity}"
+            if offset is None:
+                self._sequences.pop((kind, identity), None)
+                if self._files.exists(path):
+                    self._files.remove(path)
+                self._unsynced.pop(path, None)
+                self._unsynced[folder + "/"] = None
+                continue
+            sequence = self._sequences.get((kind, identity))
+            if sequence is None:
+                make_folders(self._files, folder)
+                above = self.folder.rpartition("/")[0]
+                self._unsynced |= dict.fromkeys((f"{above}/", f"{self.folder}/", f"{folder}/"))
+                sequence = 0
+            sequence += 1
+            handle = self._files.open_for_writing(path)
+            try:
+                write_all(self._files, handle, [encode(sequence, offset)], PLACE.size * (sequence % 2))
+            finally:
+                self._files.close(handle)
+            self._sequences[kind, identity] = sequence
+            self._unsynced[path] = None
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        """Returns when all that was written is on the disk; names that end in "/" are folders."""
+        for path in list(self._unsynced):
+            if path.endswith("/"):
+                self._files.sync_folder(path[:-1])
+            else:
+                handle = self._files.open_for_writing(path)
+                try:
+                    self._files.sync(handle)
+                finally:
+                    self._files.close(handle)
+            del self._unsynced[path]
+
+    def forget(self) -> None:
+        """After a purge has removed the files."""
+        self._sequences.clear()
+        self._unsynced.clear()

@@ -1,0 +1,708 @@
+"""A partition as the event loop sees it: append, read, wait, flush, consumer offsets.
+
+Three offsets, each the one *after* the last message it speaks of:
+
+    synced <= written <= appended
+
+`appended` advances on the loop, when a batch has been checked and stamped and is in the memory tail. `written` and
+`synced` advance when the shard reports. What readers may see ends at `readable`, which is the one of the three that
+the partition's durability level promises: nobody reads a message that could still be taken back.
+
+Only the event loop calls this; what needs a file is posted to the shard. What has state of its own lives elsewhere:
+the memory tail and the budgets in tail.py, the files in log.py, the offset files in offsets.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from storage import batch as batches
+from storage.batch import Limits
+from storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
+from storage.layout import PartitionId
+from storage.log import Entry, Fetched, Log, LogState
+from storage.offsets import Key, Kind, OffsetFiles
+from storage.options import Durability, StoreOptions
+from storage.segment import Segment
+from storage.shard import Order, Shard, Written
+from storage.tail import Tail, TailBudget, UnflushedBudget
+
+_log = logging.getLogger(__name__)
+
+
+class Appended(msgspec.Struct, frozen=True):
+    """Where a batch went, and the durability it had reached when the caller was told."""
+
+    base_offset: int
+    messages: int
+    timestamp: int
+    durability: Durability
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.messages
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What all partitions of a store share."""
+
+    options: StoreOptions
+    limits: Limits
+    tails: TailBudget
+    unflushed: UnflushedBudget
+    clock: Callable[[], int]
+    loop: asyncio.AbstractEventLoop
+
+
+class Partition:
+    """See the module."""
+
+    __slots__ = (
+        "_consumer_offsets",
+        "_dirty_offsets",
+        "_exclusive",
+        "_gathered",
+        "_gathered_bytes",
+        "_generation",
+        "_hand_over_due",
+        "_last_timestamp",
+        "_log",
+        "_offset_files",
+        "_offsets_round",
+        "_readers",
+        "_retry",
+        "_room_waiting",
+        "_shard",
+        "_shared",
+        "_state",
+        "_sync_due",
+        "_tail",
+        "_unflushed_bytes",
+        "_unwritten",
+        "_waiting_synced",
+        "_waiting_written",
+        "appended",
+        "durability",
+        "failed",
+        "place",
+        "readable",
+        "synced",
+        "written",
+    )
+
+    def __init__(
+        self,
+        place: PartitionId,
+        shard: Shard,
+        log: Log,
+        offset_files: OffsetFiles,
+        offsets: dict[Key, int],
+        last_timestamp: int,
+        shared: Surroundings,
+    ) -> None:
+        self.place = place
+        self.durability = shared.options.durability
+        self.failed: StorageError | None = None
+        self.appended = self.written = self.synced = self.readable = log.next_offset
+        self._shard = shard
+        self._log = log
+        self._shared = shared
+        self._state = log.state
+        self._generation = log.generation
+        self._last_timestamp = last_timestamp
+        self._tail = Tail()
+        # Entries that the shard has not been given yet, and what it was given but has not reported.
+        self._gathered: list[Entry] = []
+        self._gathered_bytes = 0
+        self._unwritten: deque[Entry] = deque()
+        self._unflushed_bytes = 0
+        self._hand_over_due = False
+        self._sync_due = False
+        self._waiting_written: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._waiting_synced: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._readers: list[tuple[int, asyncio.Future[None]]] = []
+        self._room_waiting: deque[asyncio.Future[None]] = deque()
+        self._exclusive: asyncio.Future[None] | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        self._offset_files = offset_files
+        self._consumer_offsets = {key: min(offset, log.next_offset - 1) for key, offset in offsets.items()}
+        if log.next_offset == 0:
+            self._consumer_offsets = {}
+        self._dirty_offsets: dict[Key, int | None] = {}
+        self._offsets_round: asyncio.Future[None] | None = None
+
+    # -------------------------------------------------------------------------------------------------- what is known
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest retained offset; where the next message goes when there is none."""
+        return self._state.first_offset
+
+    @property
+    def segments_count(self) -> int:
+        return self._state.segments
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the log files, and of what is on its way to them."""
+        return self._state.size_bytes + self._unflushed_bytes
+
+    @property
+    def messages_count(self) -> int:
+        return self.appended - self.first_offset
+
+    @property
+    def last_timestamp(self) -> int:
+        return self._last_timestamp
+
+    @property
+    def unflushed_bytes(self) -> int:
+        return self._unflushed_bytes
+
+    # ------------------------------------------------------------------------------------------------------ appending
+
+    async def append(self, batch: batches.Writable, durability: Durability | None = None) -> Appended:
+        """Appends a batch and returns when it has reached the durability of the partition, or the higher one asked for.
+
+        The bytes belong to the partition from now on: its place is stamped into them, and readers get views of them.
+        """
+        checked = batches.check(batch, self._shared.limits)
+        size = len(batch)
+        shared = self._shared
+        if (
+            self.failed is not None
+            or self._exclusive is not None
+            or self._unflushed_bytes >= shared.options.partition_unflushed_bytes_max
+            or shared.unflushed.full
+        ):
+            await self._admission()
+        level = self.durability
+        if durability is not None and durability > level:
+            level = durability
+        base = self.appended
+        timestamp = shared.clock()
+        if timestamp < self._last_timestamp:
+            timestamp = self._last_timestamp
+        else:
+            self._last_timestamp = timestamp
+        batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
+        self.appended = end = base + checked.message_count
+        entry = Entry(batch, base, end, timestamp, checked.frames)
+        self._tail.push(entry)
+        self._gathered.append(entry)
+        self._gathered_bytes += size
+        self._unflushed_bytes += size
+        shared.unflushed.used += size
+        if self.durability is Durability.MEMORY:
+            self._advance()
+        if level is Durability.MEMORY:
+            if self._must_save():
+                self._schedule_hand_over()
+            else:
+                shared.unflushed.buffering[self._schedule_hand_over] = None
+        else:
+            self._schedule_hand_over()
+            future: asyncio.Future[None] = shared.loop.create_future()
+            if level is Durability.SYNCED:
+                self._sync_due = True
+                self._waiting_synced.append((end, future))
+            else:
+                self._waiting_written.append((end, future))
+            await future
+        return Appended(base, checked.message_count, timestamp, level)
+
+    def _must_save(self) -> bool:
+        options = self._shared.options
+        return (
+            self.appended - self._gathered[0].base_offset >= options.messages_required_to_save
+            or self._gathered_bytes >= options.bytes_required_to_save
+        )
+
+    async def _admission(self) -> None:
+        """Waits until there is room and nobody has the partition to himself; refuses when it has failed."""
+        shared = self._shared
+        while True:
+            if self.failed is not None:
+                raise self.failed
+            if self._exclusive is not None:
+                await asyncio.shield(self._exclusive)
+            elif self._unflushed_bytes >= shared.options.partition_unflushed_bytes_max:
+                self._schedule_hand_over()
+                future: asyncio.Future[None] = shared.loop.create_future()
+                self._room_waiting.append(future)
+                await future
+            elif shared.unflushed.full:
+                await shared.unflushed.room()
+            else:
+                return
+
+    def _schedule_hand_over(self) -> None:
+        """What is appended in one turn of the loop goes to the shard together."""
+        if not self._hand_over_due:
+            self._hand_over_due = True
+            self._shared.loop.call_soon(self._hand_over)
+
+    def _hand_over(self) -> None:
+        self._hand_over_due = False
+        self._shared.unflushed.buffering.pop(self._schedule_hand_over, None)
+        entries, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
+        sync, self._sync_due = self._sync_due, False
+        if entries or sync:
+            self._unwritten.extend(entries)
+            self._shard.write(Order(self, self._log, self._generation, entries, sync))
+        if self._dirty_offsets:
+            self._write_offsets(sync)
+
+    # ------------------------------------------------------------------------------------------- the shard's reports
+
+    def on_written(self, result: Written) -> None:
+        if result.generation != self._generation and result.error is None:
+            return
+        self._state = result.state
+        if result.next_offset > self.written:
+            self._count_written(result.next_offset)
+        if result.error is not None:
+            self._generation = result.generation
+            self._on_write_failed(result.error)
+        elif result.sync_error is not None:
+            self._on_sync_failed(result.sync_error)
+        elif result.synced:
+            self.synced = max(self.synced, result.next_offset)
+        self._advance()
+
+    def _count_written(self, next_offset: int) -> None:
+        """Written batches stop counting as unflushed and start counting as tail."""
+        self.written = next_offset
+        unwritten, tails, tail = self._unwritten, self._shared.tails, self._tail
+        freed = 0
+        while unwritten and unwritten[0].next_offset <= next_offset:
+            size = len(unwritten.popleft().batch)
+            freed += size
+            tails.admit(tail, size)
+        self._free(freed)
+
+    def _free(self, size: int) -> None:
+        self._unflushed_bytes -= size
+        self._shared.unflushed.give_back(size)
+        if self._room_waiting and self._unflushed_bytes < self._shared.options.partition_unflushed_bytes_max:
+            _wake(self._room_waiting)
+
+    def _advance(self) -> None:
+        """Wakes whoever waited for what is true now."""
+        assert self.synced <= self.written <= self.appended
+        self.readable = (self.appended, self.written, self.synced)[self.durability]
+        _wake_until(self._waiting_written, self.written)
+        _wake_until(self._waiting_synced, self.synced)
+        if self._readers:
+            readable = self.readable
+            ready = [future for offset, future in self._readers if offset < readable]
+            if ready:
+                self._readers = [reader for reader in self._readers if reader[0] >= readable]
+                _wake(ready)
+
+    def _on_write_failed(self, error: BaseException) -> None:
+        """Nothing after `written` is on the disk. What was acknowledged from memory is kept and tried again; what was
+        not acknowledged is taken back, and its offsets with it: nobody could read them."""
+        failure: StorageError
+        if isinstance(error, OSError):
+            failure = WriteFailed(str(self.place), error)
+        else:
+            failure = PartitionFailed(f"{self.place}: writes are refused after a defect: {error!r}")
+        _log.error("%s", failure)
+        if self.durability is Durability.MEMORY:
+            # The entries go back to the front of what is still to be handed over.
+            self._gathered = [*self._unwritten, *self._gathered]
+            self._gathered_bytes = sum(len(entry.batch) for entry in self._gathered)
+            self._unwritten.clear()
+            if self._gathered:
+                self.failed = failure
+                if self._retry is None:
+                    self._retry = self._shared.loop.call_later(self._shared.options.write_retry_s, self._try_again)
+        else:
+            taken_back = [*self._unwritten, *self._gathered]
+            self._unwritten.clear()
+            self._gathered, self._gathered_bytes = [], 0
+            self._tail.drop_from(self.written)
+            self.appended = self.written
+            self._free(sum(len(entry.batch) for entry in taken_back))
+            if not isinstance(error, OSError):
+                self.failed = failure
+        self._refuse_waiting(failure)
+
+    def _refuse_waiting(self, failure: StorageError) -> None:
+        _refuse_after(self._waiting_written, self.written, failure)
+        _refuse_after(self._waiting_synced, self.written, failure)
+        _wake(self._room_waiting)
+
+    def _try_again(self) -> None:
+        """After a failed write, with acknowledged messages in memory: the disk may have room again."""
+        self._retry = None
+        if isinstance(self.failed, WriteFailed):
+            self.failed = None
+            self._hand_over()
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        """The system may have dropped what it could not write and call it clean: only a new look can tell."""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+        self.failed = PartitionFailed(
+            f"{self.place}: a sync failed ({reason}); writes are refused until it was re-opened and checked"
+        )
+        _log.error("%s", self.failed)
+        for waiting in (self._waiting_written, self._waiting_synced):
+            _refuse_after(waiting, self.synced if waiting is self._waiting_synced else self.written, self.failed)
+        _wake(self._room_waiting)
+
+    # -------------------------------------------------------------------------------------------------------- flushing
+
+    async def flush(self, *, sync: bool = False) -> Durability:
+        """Writes what is still buffered, consumer offsets too, and with `sync` returns when the disk has it all."""
+        while self._exclusive is not None:
+            await asyncio.shield(self._exclusive)
+        return await self._flush(sync=sync)
+
+    async def _flush(self, *, sync: bool) -> Durability:
+        if self.failed is not None:
+            raise self.failed
+        end = self.appended
+        waiting = []
+        if self.written < end:
+            waiting.append(self._until(self._waiting_written, end))
+        if self._dirty_offsets or self._offsets_round is not None:
+            waiting.append(self._offsets_written())
+        self._hand_over()
+        for future in waiting:
+            await future
+        if not sync:
+            return Durability.WRITTEN
+        await self._sync()
+        return Durability.SYNCED
+
+    async def _sync(self) -> None:
+        log, offset_files, generation = self._log, self._offset_files, self._generation
+
+        def act() -> int:
+            log.sync()
+            offset_files.sync()
+            return log.next_offset
+
+        try:
+            synced = await self._shard.call(act)
+        except OSError as error:
+            self._on_sync_failed(error)
+            assert self.failed is not None
+            raise self.failed from error
+        if generation == self._generation:
+            self.synced = max(self.synced, min(synced, self.written))
+            self._advance()
+
+    def _until(self, waiting: deque[tuple[int, asyncio.Future[None]]], offset: int) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = self._shared.loop.create_future()
+        waiting.append((offset, future))
+        return future
+
+    @property
+    def needs_saver(self) -> bool:
+        """Whether the message saver would find something to do here."""
+        return bool(self._gathered or self._dirty_offsets or self.synced < self.written or self.failed is not None)
+
+    async def until(self, offset: int) -> None:
+        """Returns as soon as the message at an offset may be read."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        if offset >= self.readable:
+            future: asyncio.Future[None] = self._shared.loop.create_future()
+            self._readers.append((offset, future))
+            await future
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    async def read(self, offset: int, count: int, room: int | None = None) -> Fetched:
+        """At most `count` messages in at most `room` bytes from an offset on, or from the first retained one after it.
+
+        One message is returned however large it is. The buffers are batches exactly as they travel.
+        """
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        limit = self._shared.options.read_bytes_max
+        left = limit if room is None else min(room, limit)
+        end = self.readable
+        offset = max(offset, self._state.first_offset)
+        found = Fetched([], 0, offset)
+        while found.messages < count and offset < end and left > 0:
+            tail_start = self._tail.first_offset
+            if tail_start is not None and offset >= tail_start:
+                more = self._tail.read(offset, count - found.messages, left, end)
+            else:
+                log, wanted = self._log, count - found.messages
+                until = min(end, self.written)
+                if offset >= until:
+                    break
+                more = await self._shard.call(lambda: log.read(offset, wanted, left, until))  # noqa: B023 -- awaited here
+            if found.messages and more.messages and sum(map(len, more.buffers)) > left:
+                # The next message alone is larger than what is left: it is the next read's.
+                break
+            if more.next_offset == offset:
+                break
+            left -= sum(map(len, more.buffers))
+            offset = more.next_offset
+            found = Fetched(found.buffers + more.buffers, found.messages + more.messages, offset)
+        return found
+
+    async def read_last(self, count: int, room: int | None = None) -> Fetched:
+        """The newest `count` messages, in ascending order."""
+        return await self.read(max(self.readable - count, 0), count, room)
+
+    async def read_from_time(self, timestamp: int, count: int, room: int | None = None) -> Fetched:
+        """From the first message that was appended at a time (in us) or later."""
+        return await self.read(await self.offset_at(timestamp), count, room)
+
+    async def offset_at(self, timestamp: int) -> int:
+        """The first offset whose message has this time or a later one; the next offset if there is none."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        found = self._tail.offset_at(timestamp)
+        if found is not None:
+            return found
+        log, tail_start = self._log, self._tail.first_offset
+        if tail_start is not None and tail_start <= self._state.first_offset:
+            return tail_start
+        return await self._shard.call(lambda: log.offset_at(timestamp))
+
+    # ------------------------------------------------------------------------------------------------ consumer offsets
+
+    def offset_of(self, kind: Kind, identity: int) -> int | None:
+        """What a consumer or a group has stored; None when nothing is."""
+        return self._consumer_offsets.get((kind, identity))
+
+    @property
+    def lowest_consumer_offset(self) -> int | None:
+        """The consumer barrier of retention: nothing after it may be deleted; None when nobody has stored anything."""
+        return min(self._consumer_offsets.values(), default=None)
+
+    async def store_offset(self, kind: Kind, identity: int, offset: int) -> None:
+        """Remembers how far somebody has read, with the same promise as the messages of this partition."""
+        if not 0 <= offset < self.readable:
+            newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
+            raise InvalidOffset(f"{self.place}: offset {offset} cannot be stored, {newest}")
+        await self._change_offset((kind, identity), offset)
+
+    async def delete_offset(self, kind: Kind, identity: int) -> bool:
+        """Forgets a stored offset; False when there was none."""
+        if (kind, identity) not in self._consumer_offsets:
+            return False
+        await self._change_offset((kind, identity), None)
+        return True
+
+    async def _change_offset(self, key: Key, offset: int | None) -> None:
+        while self._exclusive is not None:
+            await asyncio.shield(self._exclusive)
+        if isinstance(self.failed, PartitionFailed | PartitionClosed):
+            raise self.failed
+        if offset is None:
+            self._consumer_offsets.pop(key, None)
+        else:
+            self._consumer_offsets[key] = offset
+        self._dirty_offsets[key] = offset
+        if self.durability is Durability.MEMORY:
+            return
+        self._schedule_hand_over()
+        await self._offsets_written()
+
+    def _offsets_written(self) -> asyncio.Future[None]:
+        """Done when every offset changed so far is written: one future for all who wait."""
+        if self._offsets_round is None:
+            self._offsets_round = self._shared.loop.create_future()
+        return asyncio.shield(self._offsets_round)
+
+    def _write_offsets(self, sync: bool) -> None:
+        """Posted after the messages of the same turn, so that no offset gets ahead of them."""
+        changes, self._dirty_offsets = self._dirty_offsets, {}
+        done, self._offsets_round = self._offsets_round, None
+        sync = sync or self.durability is Durability.SYNCED
+        files = self._offset_files
+
+        def report(answer: asyncio.Future[None]) -> None:
+            error = None if answer.cancelled() else answer.exception()
+            if error is not None:
+                # They stay due; the next hand-over tries again.
+                self._dirty_offsets = {**changes, **self._dirty_offsets}
+                failure = WriteFailed(files.folder, error) if isinstance(error, OSError) else error
+                _log.error("%s: consumer offsets: %s", self.place, failure)
+                if done is not None and not done.done():
+                    done.set_exception(failure)
+                    done.exception()
+            elif done is not None and not done.done():
+                done.set_result(None)
+
+        self._shard.call(lambda: files.write(changes, sync=sync)).add_done_callback(report)
+
+    # ------------------------------------------------------------------------------ deleting, re-opening and closing
+
+    async def trim(self, before: int) -> int:
+        """Deletes the closed segments that end at or before an offset; says how many."""
+        log = self._log
+
+        def act() -> tuple[int, LogState]:
+            return len(log.trim(before)), log.state
+
+        try:
+            count, self._state = await self._shard.call(act)
+        except OSError as error:
+            raise WriteFailed(str(self.place), error) from error
+        return count
+
+    async def closed_segments(self) -> list[Segment]:
+        """The segments that may be deleted, oldest first, each with the time of its last message."""
+        log = self._log
+
+        def act() -> list[Segment]:
+            closed = []
+            for segment in log.segments[:-1]:
+                copy = Segment(segment.start_offset, segment.log_bytes, segment.next_offset)
+                copy.last_timestamp = log.last_timestamp(segment)
+                closed.append(copy)
+            return closed
+
+        return await self._shard.call(act)
+
+    async def purge(self) -> None:
+        """Deletes all messages and all consumer offsets; the next message gets offset 0."""
+        log, offset_files = self._log, self._offset_files
+
+        def act() -> tuple[LogState, int]:
+            log.purge()
+            offset_files.forget()
+            return log.state, log.generation
+
+        await self._enter()
+        try:
+            if self.failed is not None and not isinstance(self.failed, WriteFailed):
+                raise self.failed
+            self._hand_over()
+            try:
+                state, generation = await self._shard.call(act)
+            except OSError as error:
+                self.failed = PartitionFailed(f"{self.place}: a purge was cut short ({error.strerror}); re-open it")
+                raise WriteFailed(str(self.place), error) from error
+            self._forget_unwritten()
+            self._state, self._generation = state, generation
+            self.appended = self.written = self.synced = 0
+            self.failed = None
+            self._consumer_offsets, self._dirty_offsets = {}, {}
+            self._advance()
+        finally:
+            self._leave()
+
+    async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
+        """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
+        await self._enter()
+        try:
+            old = self._log
+            synced = self.synced
+            kept = [*self._unwritten, *self._gathered] if self.durability is Durability.MEMORY else []
+            lowest = kept[0].base_offset if kept else self.readable
+
+            def act() -> tuple[Log, int]:
+                old.forget()
+                log, last_timestamp = recovered()
+                if log.next_offset < lowest:
+                    log.begin_segment(lowest)
+                log.rewrite_unsynced(synced)
+                return log, last_timestamp
+
+            try:
+                log, last_timestamp = await self._shard.call(act)
+            except OSError as error:
+                self.failed = PartitionFailed(f"{self.place}: cannot be re-opened: {error.strerror or error}")
+                raise self.failed from error
+            self._log, self._generation, self._state = log, log.generation, log.state
+            self._last_timestamp = max(self._last_timestamp, last_timestamp)
+            self._take_up(log.next_offset, kept)
+            self.failed = None
+            self._advance()
+            if self._gathered or self._dirty_offsets:
+                self._schedule_hand_over()
+        finally:
+            self._leave()
+
+    def _take_up(self, next_offset: int, kept: list[Entry]) -> None:
+        """Goes on from what the files hold, with the acknowledged entries that they lack."""
+        self._forget_unwritten()
+        self._gathered = [entry for entry in kept if entry.base_offset >= next_offset]
+        self._gathered_bytes = sum(len(entry.batch) for entry in self._gathered)
+        self._unflushed_bytes = self._gathered_bytes
+        self._shared.unflushed.used += self._gathered_bytes
+        for entry in self._gathered:
+            self._tail.push(entry)
+        self.written = self.synced = next_offset
+        self.appended = self._gathered[-1].next_offset if self._gathered else next_offset
+
+    def _forget_unwritten(self) -> None:
+        self._shared.tails.release(self._tail)
+        self._tail = Tail()
+        self._unwritten.clear()
+        self._gathered, self._gathered_bytes = [], 0
+        self._free(self._unflushed_bytes)
+
+    async def close(self, reason: str = "the store is stopping", *, keep: bool = True) -> None:
+        """Writes and syncs everything (unless it is being deleted), lets go of the files and refuses what comes."""
+        await self._enter()
+        try:
+            closed = PartitionClosed(f"{self.place}: {reason}")
+            log = self._log
+            if keep and self.failed is None:
+                await self._flush(sync=True)
+            self.failed = closed
+            if self._retry is not None:
+                self._retry.cancel()
+            await self._shard.call(log.close if keep else log.forget)
+            self._refuse_waiting(closed)
+            for _, future in self._readers:
+                if not future.done():
+                    future.set_exception(closed)
+            self._readers = []
+            self._forget_unwritten()
+        finally:
+            self._leave()
+
+    async def _enter(self) -> None:
+        """Keeps appends and others like this one out until `_leave`."""
+        while self._exclusive is not None:
+            await asyncio.shield(self._exclusive)
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        self._exclusive = self._shared.loop.create_future()
+
+    def _leave(self) -> None:
+        assert self._exclusive is not None
+        self._exclusive.set_result(None)
+        self._exclusive = None
+
+
+def _wake(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
+
+
+def _wake_until(waiting: deque[tuple[int, asyncio.Future[None]]], offset: int) -> None:
+    while waiting and waiting[0][0] <= offset:
+        future = waiting.popleft()[1]
+        if not future.done():
+            future.set_result(None)
+
+
+def _refuse_after(waiting: deque[tuple[int, asyncio.Future[None]]], offset: int, failure: StorageError) -> None:
+    """Those up to the offset have what they waited for; the others hear why they do not get it."""
+    _wake_until(waiting, offset)
+    while waiting:
+        future = waiting.popleft()[1]
+        if not future.done():
+            future.set_exception(failure)

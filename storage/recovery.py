@@ -1,0 +1,273 @@
+"""Opens the folder of a partition as a crash, a full disk or a careless hand may have left it.
+
+What it does, in this order: finishes a deletion that was under way; lists the segments; checks the end of the last one
+(all of every one if asked) and cuts it after the last whole batch, keeping the cut bytes aside; says what is damaged.
+It never removes a byte that it has not kept, and after it the partition's next offset is one that was never given out.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import msgspec
+
+from storage import scan
+from storage.files import Files, make_folders, read_all, replace, write_all
+from storage.index import Index, decode
+from storage.layout import ASIDE_FOLDER, INTENT_FILE, OFFSETS_FOLDER, index_file, log_file, segment_of
+from storage.segment import Damage, Segment
+
+RECHECKED_BYTES = 1 << 20
+"""How much of a log is checked again although its index, written when the log was closed and synced, describes it."""
+RECHECKED_BATCHES = 2
+
+
+class Intent(msgspec.Struct, frozen=True):
+    """A deletion of several files, noted before the first of them goes, so that a crash half-way is finished later."""
+
+    delete_before: int | None = None
+    """Segments that end at or before this offset go."""
+    purge: bool = False
+    """Everything goes, consumer offsets too; the partition starts again at offset 0."""
+
+
+class Recovered(NamedTuple):
+    """A partition ready to be written to; the last segment is the one that grows."""
+
+    segments: list[Segment]
+    last_timestamp: int
+    damage: list[Damage]
+
+
+def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = False) -> Recovered:
+    damage = _finish_noted(files, folder)
+    logs: dict[int, int] = {}
+    indexes: set[int] = set()
+    for item in files.list(folder):
+        name = segment_of(item.name)
+        if name is None or item.is_folder:
+            continue
+        if name[1] == "log":
+            logs[name[0]] = item.size
+        else:
+            indexes.add(name[0])
+    starts = sorted(logs)
+    segments = [Segment(start, logs[start]) for start in starts]
+    for segment, after in pairwise(segments):
+        segment.next_offset = after.start_offset
+    if check_all:
+        for segment in segments[:-1]:
+            damage += check_closed(files, folder, segment, partition_id)
+    if segments:
+        damage += _recover_last(
+            files, folder, segments[-1], partition_id, check_all, segments[-1].start_offset in indexes
+        )
+    orphans = sorted(start for start in indexes if not segments or start > segments[-1].start_offset)
+    if orphans or not segments:
+        damage += _continue_after(files, folder, segments, orphans)
+    return Recovered(segments, _last_timestamp(files, folder, segments, partition_id), damage)
+
+
+# ------------------------------------------------------------------------------------------------- deletions under way
+
+
+def write_intent(files: Files, folder: str, intent: Intent) -> None:
+    replace(files, f"{folder}/{INTENT_FILE}", msgspec.json.encode(intent))
+
+
+def finish_intent(files: Files, folder: str) -> None:
+    """Carries out what an intent says; may be repeated after a crash at any point of it."""
+    path = f"{folder}/{INTENT_FILE}"
+    if not files.exists(path):
+        return
+    intent = msgspec.json.decode(read_all(files, path), type=Intent)
+    starts = sorted({name[0] for item in files.list(folder) if (name := segment_of(item.name)) and not item.is_folder})
+    if intent.purge:
+        doomed = starts
+        if files.exists(f"{folder}/{OFFSETS_FOLDER}"):
+            files.remove_tree(f"{folder}/{OFFSETS_FOLDER}")
+    else:
+        before = intent.delete_before or 0
+        doomed = [start for start, end in pairwise(starts) if end <= before]
+    for start in doomed:
+        for file in (index_file(folder, start), log_file(folder, start)):
+            if files.exists(file):
+                files.remove(file)
+    if intent.purge:
+        create_log(files, folder, 0)
+    files.sync_folder(folder)
+    files.remove(path)
+    files.sync_folder(folder)
+
+
+def _finish_noted(files: Files, folder: str) -> list[Damage]:
+    """Finishes a deletion; one whose note cannot be read is not guessed at, and the note is kept aside."""
+    try:
+        finish_intent(files, folder)
+    except msgspec.DecodeError as error:
+        path = f"{folder}/{INTENT_FILE}"
+        make_folders(files, f"{folder}/{ASIDE_FOLDER}")
+        kept = f"{folder}/{ASIDE_FOLDER}/{INTENT_FILE}"
+        files.rename(path, kept)
+        return [Damage(path, 0, 0, 0, 0, f"a deletion was under way and its note cannot be read: {error}", kept)]
+    return []
+
+
+def create_log(files: Files, folder: str, start_offset: int) -> None:
+    files.close(files.open_for_writing(log_file(folder, start_offset)))
+
+
+# ---------------------------------------------------------------------------------------------------- the last segment
+
+
+def _recover_last(
+    files: Files, folder: str, segment: Segment, partition_id: int, check_all: bool, has_index: bool
+) -> list[Damage]:
+    path = log_file(folder, segment.start_offset)
+    segment.index, segment.whole = Index(), True
+    if not segment.log_bytes:
+        return []
+    described = 0
+    trusted = 0
+    if has_index:
+        known = load_index(files, folder, segment.start_offset)
+        if known is not None:
+            segment.index, described = known
+            trusted = 0 if check_all else _trusted(segment.index, min(described, segment.log_bytes))
+            segment.index.keep(trusted)
+    handle = files.open_for_writing(path)
+    try:
+        window = scan.Window(files, handle, segment.log_bytes)
+        found = _scan_after(window, segment, trusted, path, partition_id)
+        damage = found.damage
+        if found.reason is not None:
+            kept = keep_aside(files, folder, segment, window, found.end)
+            files.truncate(handle, found.end)
+            files.sync(handle)
+            length = segment.log_bytes - found.end
+            damage.append(Damage(path, found.end, length, found.next_offset, found.next_offset, found.reason, kept))
+        if has_index and found.end < described:
+            # What is appended now must never be described by an index that was made for other bytes.
+            files.remove(index_file(folder, segment.start_offset))
+            files.sync_folder(folder)
+    finally:
+        files.close(handle)
+    segment.log_bytes = found.end
+    segment.next_offset = found.next_offset
+    return damage
+
+
+def _trusted(index: Index, described: int) -> int:
+    """How many entries of an index are believed without looking at the log."""
+    inside = len(index)
+    while inside and index.end_position(inside - 1) > described:
+        inside -= 1
+    return max(0, min(index.before(described - RECHECKED_BYTES), inside - RECHECKED_BATCHES))
+
+
+def _scan_after(window: scan.Window, segment: Segment, trusted: int, path: str, partition_id: int) -> scan.Scan:
+    """Checks the log from where the index is no longer believed; from its start if the two do not fit together."""
+    index = segment.index
+    assert index is not None
+    if trusted:
+        position, offset = index.end_position(trusted - 1), index.next_offset(trusted - 1)
+        found = scan.scan(window, index, path, partition_id, position, offset)
+        if len(index) > trusted and index.position(trusted) == position:
+            segment.whole = False
+            segment.checked = bytearray(trusted) + b"\1" * (len(index) - trusted)
+            return found
+        index.keep(0)
+    return scan.scan(window, index, path, partition_id, 0, segment.start_offset)
+
+
+def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window, position: int) -> str:
+    """Copies the bytes from a position on to a file of their own and returns when they are safe there."""
+    aside = f"{folder}/{ASIDE_FOLDER}"
+    make_folders(files, aside)
+    name = f"{aside}/{segment.start_offset:020}.log@{position}"
+    taken = {item.name for item in files.list(aside)}
+    copy = 0
+    while (path := f"{name}.{copy}" if copy else name).rpartition("/")[2] in taken:
+        copy += 1
+    handle = files.open_for_writing(path)
+    try:
+        at = position
+        while len(piece := window.view(at, scan.CHUNK_BYTES)):
+            write_all(files, handle, [piece], at - position)
+            at += len(piece)
+        files.sync(handle)
+    finally:
+        files.close(handle)
+    files.sync_folder(aside)
+    files.sync_folder(folder)
+    return path
+
+
+# ----------------------------------------------------------------------------------------------------- closed segments
+
+
+def load_index(files: Files, folder: str, start_offset: int) -> tuple[Index, int] | None:
+    """The index in a segment's file and the log bytes it describes; None when there is none to be believed."""
+    try:
+        content = read_all(files, index_file(folder, start_offset))
+    except FileNotFoundError:
+        return None
+    return decode(content, start_offset)
+
+
+def check_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
+    """Reads a closed segment whole, makes its index anew and says what is damaged; changes no file."""
+    path = log_file(folder, segment.start_offset)
+    segment.index = Index()
+    handle = files.open_for_reading(path)
+    try:
+        segment.log_bytes = files.size(handle)
+        window = scan.Window(files, handle, segment.log_bytes)
+        start, ceiling = segment.start_offset, segment.next_offset
+        found = scan.scan(window, segment.index, path, partition_id, 0, start, ceiling)
+    finally:
+        files.close(handle)
+    segment.whole, segment.checked = True, None
+    length = len(segment.index)
+    segment.last_timestamp = segment.index.timestamp(length - 1) if length else 0
+    damage = found.damage
+    if found.reason is not None or found.next_offset < ceiling:
+        reason = found.reason or "the file ends before the next segment begins"
+        damage.append(Damage(path, found.end, segment.log_bytes - found.end, found.next_offset, ceiling, reason))
+    return damage
+
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+
+
+def _continue_after(files: Files, folder: str, segments: list[Segment], orphans: list[int]) -> list[Damage]:
+    """A new last segment, after whatever the indexes of log files that are gone say was once given out."""
+    after = segments[-1].next_offset if segments else 0
+    lost = after
+    for start in orphans:
+        known = load_index(files, folder, start)
+        after = max(after, start)
+        if known is not None and len(known[0]):
+            after = max(after, known[0].next_offset(len(known[0]) - 1))
+    create_log(files, folder, after)
+    files.sync_folder(folder)
+    segments.append(Segment.empty(after))
+    if not orphans:
+        return []
+    return [Damage(log_file(folder, orphans[0]), 0, 0, lost, after, "the file is missing although its index is there")]
+
+
+def _last_timestamp(files: Files, folder: str, segments: list[Segment], partition_id: int) -> int:
+    """The time of the newest message, which no later one may precede."""
+    last = segments[-1]
+    assert last.index is not None
+    last.last_timestamp = last.index.timestamp(len(last.index) - 1) if len(last.index) else 0
+    if last.last_timestamp or len(segments) == 1:
+        return last.last_timestamp
+    previous = segments[-2]
+    known = load_index(files, folder, previous.start_offset)
+    if known is not None and known[1] == previous.log_bytes and len(known[0]):
+        return known[0].timestamp(len(known[0]) - 1)
+    check_closed(files, folder, previous, partition_id)
+    return previous.last_timestamp or 0

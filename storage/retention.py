@@ -1,0 +1,69 @@
+"""Which closed segments may go: pure decisions over values, for the cleaner and for explicit deletions.
+
+Whole closed segments only, from the oldest on: the first one that has to stay protects all that come after it. A
+segment stays while anybody who has stored an offset in its partition has not read its last message (the barrier).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from storage.segment import Segment
+
+TRIM_TO = 0.9
+"""A topic over its size limit is brought below this part of it, so that the cleaner has not to come back at once."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    """The closed segments of one partition, oldest first, and its barrier: the lowest stored offset, if any."""
+
+    segments: Sequence[Segment]
+    barrier: int | None
+
+
+def is_read(segment: Segment, barrier: int | None) -> bool:
+    return barrier is None or barrier >= segment.next_offset - 1
+
+
+def expired(closed: Closed, now: int, expiry_us: int) -> int:
+    """The offset before which everything is older than the expiry and read; 0 when nothing may go."""
+    before = 0
+    for segment in closed.segments:
+        if not is_read(segment, closed.barrier) or (segment.last_timestamp or 0) + expiry_us > now:
+            break
+        before = segment.next_offset
+    return before
+
+
+def oldest(closed: Closed, count: int) -> int:
+    """The offset before which the `count` oldest segments end, fewer where the barrier is in the way."""
+    before = 0
+    for segment in closed.segments[:count]:
+        if not is_read(segment, closed.barrier):
+            break
+        before = segment.next_offset
+    return before
+
+
+def oversize(partitions: Sequence[Closed], size_bytes: int, max_bytes: int) -> list[int]:
+    """For each partition the offset before which to delete, so that the topic gets below its limit: always the segment
+    whose newest message is the oldest of all goes first."""
+    before = [0] * len(partitions)
+    if size_bytes <= max_bytes:
+        return before
+    queues = [list(closed.segments) for closed in partitions]
+    while size_bytes >= max_bytes * TRIM_TO:
+        heads = [
+            (queue[0].last_timestamp or 0, i)
+            for i, queue in enumerate(queues)
+            if queue and is_read(queue[0], partitions[i].barrier)
+        ]
+        if not heads:
+            break
+        _, i = min(heads)
+        segment = queues[i].pop(0)
+        before[i] = segment.next_offset
+        size_bytes -= segment.log_bytes
+    return before

@@ -1,0 +1,135 @@
+"""Reads a log file batch by batch and says what in it is whole; where something is not, finds the next whole batch.
+
+Recovery uses it on the last segment, the store on any segment whose index is missing or wrong. It changes no file.
+
+How the next whole batch is found: the length in the damaged batch's header is tried first, because most damage is in a
+payload. If that leads nowhere, the 204 reserved zeros of a batch header are looked for, and what surrounds them is
+believed only if it is a good batch of this partition that comes later.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from storage import batch as batches
+from storage.errors import InvalidBatch
+from storage.files import Files, read_fully
+from storage.index import Index
+from storage.segment import Damage
+
+CHUNK_BYTES = 8 << 20
+
+_ZEROS = batches.NO_BYTES_RESERVED
+_NOT_ZERO = re.compile(rb"[^\0]")
+_OVERLAP = 4 * batches.HEADER_BYTES
+
+
+class Scan(NamedTuple):
+    """What a scan found. Between `end` and the end of the file there is no whole batch."""
+
+    end: int
+    """The position after the last whole batch."""
+    next_offset: int
+    damage: list[Damage]
+    """Inside the log, before `end`."""
+    reason: str | None
+    """Why the bytes at `end` are no batch; None when the file ends there."""
+
+
+class Window:
+    """A view over a file that reads it in large pieces and hands out small ones."""
+
+    def __init__(self, files: Files, handle: int, size: int) -> None:
+        self.size = size
+        self._files = files
+        self._handle = handle
+        self._position = 0
+        self._piece = memoryview(b"")
+
+    def view(self, position: int, length: int) -> memoryview:
+        """The bytes at a position; fewer than asked for only when the file ends."""
+        start = position - self._position
+        if start < 0 or start + length > len(self._piece):
+            wanted = min(max(length, CHUNK_BYTES), max(self.size - position, 0))
+            self._piece = memoryview(read_fully(self._files, self._handle, wanted, position))
+            self._position, start = position, 0
+        return self._piece[start : start + length]
+
+
+def scan(
+    window: Window, index: Index, file: str, partition_id: int, position: int, offset: int, ceiling: int = 2**64
+) -> Scan:
+    """Adds every whole batch from `position` on to the index. `offset` is the one that should come next there;
+    a batch that starts at `ceiling` or later belongs to the next segment."""
+    damage: list[Damage] = []
+    while position < window.size:
+        length, reason = _whole(window, position, partition_id, offset, ceiling)
+        if reason is not None:
+            found = _next_whole(window, position, partition_id, offset, ceiling)
+            if found is None:
+                return Scan(position, offset, damage, reason)
+            after = batches.header(window.view(found, batches.HEADER_BYTES)).base_offset
+            damage.append(Damage(file, position, found - position, offset, after, reason))
+            position, offset = found, after
+            continue
+        named = batches.header(window.view(position, batches.HEADER_BYTES))
+        if named.base_offset > offset:
+            damage.append(Damage(file, position, 0, offset, named.base_offset, "the messages before it are missing"))
+        index.add(named.base_offset, position, named.base_timestamp, length, named.message_count)
+        position += length
+        offset = named.base_offset + named.message_count
+    return Scan(position, offset, damage, None)
+
+
+def _whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> tuple[int, str | None]:
+    """The length of the whole batch at a position, or why there is none."""
+    head = window.view(position, batches.HEADER_BYTES)
+    if len(head) < batches.HEADER_BYTES:
+        return 0, f"the file ends inside a batch header, after {len(head)} bytes of it"
+    named = batches.header(head)
+    if named.partition_id != partition_id:
+        return 0, f"no batch of partition {partition_id}"
+    if not batches.HEADER_BYTES < named.length <= window.size - position:
+        return 0, f"a batch of {named.length} bytes, and the file has {window.size - position} left"
+    if named.base_offset < offset:
+        return 0, f"a batch with offset {named.base_offset}, where {offset} comes next"
+    if named.base_offset + named.message_count > ceiling:
+        return 0, f"a batch with offset {named.base_offset}, which belongs to the next segment"
+    try:
+        batches.check(window.view(position, named.length))
+    except InvalidBatch as error:
+        return 0, str(error)
+    return named.length, None
+
+
+def _next_whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> int | None:
+    head = window.view(position, batches.HEADER_BYTES)
+    if len(head) < batches.HEADER_BYTES:
+        return None
+    jump = position + batches.header(head).length
+    if jump < window.size and _whole(window, jump, partition_id, offset, ceiling)[1] is None:
+        return jump
+    start = position + 1
+    while window.size - start >= batches.HEADER_BYTES:
+        piece = bytes(window.view(start, CHUNK_BYTES))
+        for zeros in _runs_of_zeros(piece):
+            # The last byte of the count that is not zero stands one to four bytes before the reserved zeros.
+            for candidate in range(start + zeros - 52, start + zeros - 48):
+                if candidate > position and _whole(window, candidate, partition_id, offset, ceiling)[1] is None:
+                    return candidate
+        if start + len(piece) >= window.size:
+            return None
+        start += len(piece) - _OVERLAP
+    return None
+
+
+def _runs_of_zeros(piece: bytes) -> list[int]:
+    """Where runs of zeros start that are long enough to be the reserved bytes of a batch header."""
+    starts = []
+    at = piece.find(_ZEROS)
+    while at >= 0:
+        starts.append(at)
+        end = _NOT_ZERO.search(piece, at)
+        at = piece.find(_ZEROS, end.start()) if end else -1
+    return starts

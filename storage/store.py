@@ -1,0 +1,444 @@
+"""The store: a data folder, its shards, its catalogue and its partitions.
+
+`Store.open` takes the lock, reads the catalogue and recovers every partition, each on the shard that owns it; from then
+on the store is used from the event loop that opened it. Whoever makes or removes something uses the methods here, so
+that the documents on the disk and the partitions in memory always say the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from storage import recovery, retention
+from storage.batch import Limits
+from storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
+from storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
+from storage.files import Files, make_folders, read_all, replace
+from storage.layout import (
+    FORMAT_FILE,
+    FORMAT_VERSION,
+    LOCK_FILE,
+    TOKENS_FOLDER,
+    USERS_FOLDER,
+    Layout,
+    PartitionId,
+)
+from storage.log import Log
+from storage.offsets import Key, OffsetFiles
+from storage.options import StoreOptions
+from storage.partition import Partition, Surroundings
+from storage.segment import Damage, Segment
+from storage.shard import Shard, shard_of
+from storage.tail import TailBudget, UnflushedBudget
+
+_log = logging.getLogger(__name__)
+
+DAMAGE_KEPT = 1000
+"""Reports of damage that are remembered for whoever asks; all of them are logged."""
+
+Answer = TypeVar("Answer")
+
+Progress = Callable[[str], None]
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The file FORMAT: what this folder is."""
+
+    whippet_store: int
+    """The format version."""
+    id: str
+    created_at: int
+
+
+class Opened(NamedTuple):
+    """A partition's files, ready for use, as a shard hands them to the loop."""
+
+    place: PartitionId
+    log: Log
+    offset_files: OffsetFiles
+    offsets: dict[Key, int]
+    last_timestamp: int
+
+
+class Store:
+    """See the module. Made by `open`, ended by `close`."""
+
+    def __init__(self, options: StoreOptions, files: Files, clock: Callable[[], int]) -> None:
+        loop = asyncio.get_running_loop()
+        self.options = options
+        self.layout = Layout(options)
+        self.clock = clock
+        self.damage: deque[Damage] = deque(maxlen=DAMAGE_KEPT)
+        self.problems: list[str] = []
+        self.partitions: dict[PartitionId, Partition] = {}
+        self.unavailable: dict[PartitionId, str] = {}
+        """Partitions that could not be opened, and why."""
+        self.streams: dict[int, Stream] = {}
+        self.users: dict[int, bytes] = {}
+        self.tokens: dict[int, bytes] = {}
+        self.reserved: dict[str, set[int]] = {}
+        self.catalog = Catalog(files, self.layout, sync=options.catalog_syncs, clock=clock)
+        self.shards = [Shard(number, files, options, loop) for number in range(options.shards)]
+        self._files = files
+        self._lock: int | None = None
+        self._saver: asyncio.Task[None] | None = None
+        self._shared = Surroundings(
+            options=options,
+            limits=Limits.of(options),
+            tails=TailBudget(options.tail_bytes_max),
+            unflushed=UnflushedBudget(options.unflushed_bytes_max),
+            clock=clock,
+            loop=loop,
+        )
+
+    # ----------------------------------------------------------------------------------------------- opening, closing
+
+    @classmethod
+    async def open(
+        cls,
+        options: StoreOptions,
+        progress: Progress | None = None,
+        *,
+        files: Files | None = None,
+        clock: Callable[[], int] = now_us,
+    ) -> Store:
+        """Opens the folder, making it if it is not there. Damage is not raised: it is logged, and kept in `damage`."""
+        store = cls(options, files or Files(), clock)
+        try:
+            await store.shards[0].call(store._enter_folder)
+            found = await store.shards[0].call(lambda: store.catalog.load(recreate=options.recreate_missing_state))
+            await store._open_partitions(found, progress or (lambda _: None))
+        except BaseException:
+            await store._stop_shards()
+            raise
+        if options.saver_interval_s is not None:
+            store._saver = asyncio.create_task(store._save_regularly(options.saver_interval_s))
+        return store
+
+    def _enter_folder(self) -> None:
+        root = self.layout.root
+        make_folders(self._files, root)
+        owner = f"pid {os.getpid()}\n".encode()
+        self._lock = self._files.lock(self.layout.below(LOCK_FILE), owner)
+        if self._lock is None:
+            raise StoreLocked(f"{root}: another process has this data folder open (see {LOCK_FILE} in it)")
+        self._check_format()
+        for folder in (self.layout.streams, self.layout.below(USERS_FOLDER), self.layout.below(TOKENS_FOLDER)):
+            make_folders(self._files, folder)
+        self._files.sync_folder(root)
+
+    def _check_format(self) -> None:
+        path = self.layout.below(FORMAT_FILE)
+        if not self._files.exists(path):
+            if self._files.exists(self.layout.streams) and self._files.list(self.layout.streams):
+                if not self.options.recreate_missing_state:
+                    raise UnsupportedFormat(
+                        f"{path}: missing, and there are streams beside it; is this a folder of Whippet? "
+                        "system.recovery.recreate_missing_state = true takes it for one"
+                    )
+                self.problems.append(f"{path}: missing; made anew")
+            identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self.clock())
+            replace(self._files, path, msgspec.json.encode(identity) + b"\n")
+            return
+        try:
+            identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
+        except msgspec.DecodeError as error:
+            raise UnsupportedFormat(f"{path}: cannot be understood: {error}") from error
+        if identity.whippet_store != FORMAT_VERSION:
+            raise UnsupportedFormat(
+                f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
+            )
+
+    async def _open_partitions(self, found: Found, progress: Progress) -> None:
+        self.streams, self.users, self.tokens, self.reserved = found.streams, found.users, found.tokens, found.reserved
+        self.problems += found.problems
+        for problem in self.problems:
+            _log.warning("%s", problem)
+        by_shard: dict[int, list[PartitionId]] = {number: [] for number in range(len(self.shards))}
+        total = 0
+        for stream_id, stream in found.streams.items():
+            for topic_id, topic in stream.topics.items():
+                for partition_id in topic.partitions:
+                    place = PartitionId(stream_id, topic_id, partition_id)
+                    by_shard[shard_of(place, len(self.shards))].append(place)
+                    total += 1
+        counted = _Counter(total, progress)
+        await asyncio.gather(*(self._open_on(number, places, counted) for number, places in by_shard.items()))
+
+    async def _open_on(self, number: int, places: list[PartitionId], counted: _Counter) -> None:
+        """In groups, so that the loop hears of progress and the mailbox is not filled with thousands of calls."""
+        shard = self.shards[number]
+        for start in range(0, len(places), 64):
+            group = places[start : start + 64]
+            for opened in await shard.call(lambda group=group: [self._try_to_open(place, shard) for place in group]):  # type: ignore[misc]
+                if isinstance(opened, Opened):
+                    self._add(opened, shard)
+                else:
+                    place, reason = opened
+                    self.unavailable[place] = reason
+                    _log.error("%s is not served: %s", place, reason)
+            counted.add(len(group))
+
+    def _try_to_open(self, place: PartitionId, shard: Shard) -> Opened | tuple[PartitionId, str]:
+        try:
+            return self._recover(place, shard)
+        except (OSError, StorageError) as error:
+            return place, str(error)
+
+    def _recover(self, place: PartitionId, shard: Shard) -> Opened:
+        folder = self.layout.partition(place)
+        recovered = recovery.recover(self._files, folder, place.partition, check_all=self.options.validate_checksum)
+        for damage in recovered.damage:
+            self._report(damage)
+        offset_files = OffsetFiles(self._files, folder)
+        offsets, unreadable = offset_files.load()
+        for path in unreadable:
+            _log.warning("%s: no consumer offset can be read from it; it is ignored", path)
+        log = self._log_of(place, shard, recovered.segments)
+        return Opened(place, log, offset_files, offsets, recovered.last_timestamp)
+
+    def _log_of(self, place: PartitionId, shard: Shard, segments: list[Segment]) -> Log:
+        return Log(
+            self._files,
+            shard.handles,
+            shard.indexes,
+            self.layout.partition(place),
+            place.partition,
+            self.options.segment_bytes,
+            segments,
+            self._report,
+        )
+
+    def _report(self, damage: Damage) -> None:
+        # Called on any thread: both are safe there.
+        self.damage.append(damage)
+        _log.warning("%s", damage)
+
+    def _add(self, opened: Opened, shard: Shard) -> Partition:
+        partition = Partition(
+            opened.place,
+            shard,
+            opened.log,
+            opened.offset_files,
+            opened.offsets,
+            opened.last_timestamp,
+            self._shared,
+        )
+        self.partitions[opened.place] = partition
+        return partition
+
+    async def close(self) -> None:
+        """Writes and syncs everything, then lets go of the folder. Says so, and raises, if something could not be."""
+        if self._saver is not None:
+            self._saver.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._saver
+        failures = await asyncio.gather(
+            *(partition.close() for partition in self.partitions.values()), return_exceptions=True
+        )
+        await self._stop_shards()
+        for failure in failures:
+            if isinstance(failure, BaseException):
+                raise failure
+
+    async def _stop_shards(self) -> None:
+        for shard in self.shards:
+            await shard.stop()
+        if self._lock is not None:
+            self._files.close(self._lock)
+            self._lock = None
+
+    # ------------------------------------------------------------------------------------------------------ partitions
+
+    def partition(self, stream_id: int, topic_id: int, partition_id: int) -> Partition | None:
+        return self.partitions.get(PartitionId(stream_id, topic_id, partition_id))
+
+    def partitions_of(self, stream_id: int, topic_id: int) -> Iterator[Partition]:
+        for partition_id in self.streams[stream_id].topics[topic_id].partitions:
+            yield self.partitions[PartitionId(stream_id, topic_id, partition_id)]
+
+    async def reopen(self, partition: Partition) -> None:
+        """Looks at the files of a failed partition again, writes once more what may be lost, and goes on from there."""
+        place = partition.place
+        shard = self.shards[shard_of(place, len(self.shards))]
+
+        def recovered() -> tuple[Log, int]:
+            opened = self._recover(place, shard)
+            return opened.log, opened.last_timestamp
+
+        await partition.reopen(recovered)
+        _log.warning("%s: re-opened and checked; the next offset is %d", place, partition.appended)
+
+    async def _save_regularly(self, interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.save()
+
+    async def save(self) -> None:
+        """One round of the message saver: writes what is buffered, syncs it if told to, re-opens what has failed."""
+        for partition in list(self.partitions.values()):
+            if not partition.needs_saver:
+                continue
+            try:
+                if isinstance(partition.failed, PartitionFailed):
+                    await self.reopen(partition)
+                await partition.flush(sync=self.options.saver_syncs)
+            except StorageError as error:
+                _log.warning("the message saver: %s", error)
+
+    # ------------------------------------------------------------------------------------------- making and removing
+
+    async def create_stream(self, document: StreamDocument) -> None:
+        await self._change(lambda: self.catalog.create_stream(document))
+        self.streams[document.id] = Stream(document, {})
+
+    async def update_stream(self, document: StreamDocument) -> None:
+        await self._change(lambda: self.catalog.write_stream(document))
+        self.streams[document.id].document = document
+
+    async def remove_stream(self, stream_id: int) -> None:
+        stream = self.streams[stream_id]
+        for topic_id in list(stream.topics):
+            await self._close_partitions(stream_id, topic_id, range(2**32))
+        await self._change(lambda: self.catalog.remove_stream(stream_id))
+        del self.streams[stream_id]
+        await self._change(self.catalog.empty_trash)
+
+    async def create_topic(self, stream_id: int, document: TopicDocument) -> None:
+        await self._change(lambda: self.catalog.create_topic(stream_id, document))
+        self.streams[stream_id].topics[document.id] = Topic(document, {}, [])
+        self._add_empty(stream_id, document.id, range(document.partitions_count))
+
+    async def update_topic(self, stream_id: int, document: TopicDocument) -> None:
+        await self._change(lambda: self.catalog.write_topic(stream_id, document))
+        self.streams[stream_id].topics[document.id].document = document
+
+    async def remove_topic(self, stream_id: int, topic_id: int) -> None:
+        await self._close_partitions(stream_id, topic_id, range(2**32))
+        await self._change(lambda: self.catalog.remove_topic(stream_id, topic_id))
+        del self.streams[stream_id].topics[topic_id]
+        await self._change(self.catalog.empty_trash)
+
+    async def create_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
+        topic = self.streams[stream_id].topics[topic_id]
+        first = topic.document.partitions_count
+        document = msgspec.structs.replace(topic.document, partitions_count=first + count)
+        await self._change(lambda: self.catalog.create_partitions(stream_id, document, first))
+        topic.document = document
+        self._add_empty(stream_id, topic_id, range(first, first + count))
+
+    async def remove_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
+        topic = self.streams[stream_id].topics[topic_id]
+        left = topic.document.partitions_count - count
+        if left < 0:
+            raise CatalogueError(f"a topic of {topic.document.partitions_count} partitions cannot lose {count}")
+        await self._close_partitions(stream_id, topic_id, range(left, left + count))
+        before = topic.document
+        topic.document = await self._change(lambda: self.catalog.remove_partitions(stream_id, before, count))
+        await self._change(self.catalog.empty_trash)
+
+    async def purge_topic(self, stream_id: int, topic_id: int) -> None:
+        for partition in self.partitions_of(stream_id, topic_id):
+            await partition.purge()
+
+    async def write_group(self, stream_id: int, topic_id: int, document: GroupDocument) -> None:
+        await self._change(lambda: self.catalog.write_group(stream_id, topic_id, document))
+        self.streams[stream_id].topics[topic_id].groups[document.id] = document
+
+    async def remove_group(self, stream_id: int, topic_id: int, group_id: int) -> None:
+        await self._change(lambda: self.catalog.remove_group(stream_id, topic_id, group_id))
+        del self.streams[stream_id].topics[topic_id].groups[group_id]
+
+    async def write_user(self, user_id: int, document: bytes) -> None:
+        await self._change(lambda: self.catalog.write_user(user_id, document))
+        self.users[user_id] = document
+
+    async def remove_user(self, user_id: int) -> None:
+        await self._change(lambda: self.catalog.remove_user(user_id))
+        del self.users[user_id]
+
+    async def write_token(self, token_id: int, document: bytes) -> None:
+        await self._change(lambda: self.catalog.write_token(token_id, document))
+        self.tokens[token_id] = document
+
+    async def remove_token(self, token_id: int) -> None:
+        await self._change(lambda: self.catalog.remove_token(token_id))
+        del self.tokens[token_id]
+
+    async def _change(self, function: Callable[[], Answer]) -> Answer:
+        """Catalogue changes are made one after the other, by the first shard."""
+        try:
+            return await self.shards[0].call(function)
+        except OSError as error:
+            raise CatalogueError(f"the catalogue cannot be changed: {error.strerror}: {error.filename}") from error
+
+    def _add_empty(self, stream_id: int, topic_id: int, partition_ids: range) -> None:
+        """Partitions whose folders were just made need no recovery."""
+        topic = self.streams[stream_id].topics[topic_id]
+        for partition_id in partition_ids:
+            place = PartitionId(stream_id, topic_id, partition_id)
+            shard = self.shards[shard_of(place, len(self.shards))]
+            log = self._log_of(place, shard, [Segment.empty(0)])
+            self._add(Opened(place, log, OffsetFiles(self._files, log.folder), {}, 0), shard)
+            topic.partitions.append(partition_id)
+
+    async def _close_partitions(self, stream_id: int, topic_id: int, partition_ids: range) -> None:
+        topic = self.streams[stream_id].topics[topic_id]
+        for partition_id in [identity for identity in topic.partitions if identity in partition_ids]:
+            partition = self.partitions.pop(PartitionId(stream_id, topic_id, partition_id))
+            topic.partitions.remove(partition_id)
+            await partition.close("it was removed", keep=False)
+
+    # ------------------------------------------------------------------------------------------------------- retention
+
+    async def retain(self, stream_id: int, topic_id: int, *, expiry_us: int | None, max_bytes: int | None) -> int:
+        """Deletes what a topic's limits allow to go, by age and then by size; says how many segments."""
+        partitions = list(self.partitions_of(stream_id, topic_id))
+        deleted = 0
+        if expiry_us is not None:
+            for partition in partitions:
+                before = retention.expired(await self._closed(partition), self.clock(), expiry_us)
+                deleted += await partition.trim(before)
+        if max_bytes is not None and sum(partition.size_bytes for partition in partitions) > max_bytes:
+            closed = [await self._closed(partition) for partition in partitions]
+            size = sum(partition.size_bytes for partition in partitions)
+            for partition, before in zip(partitions, retention.oversize(closed, size, max_bytes), strict=True):
+                deleted += await partition.trim(before)
+        return deleted
+
+    async def delete_segments(self, partition: Partition, count: int) -> int:
+        """Deletes the oldest closed segments of a partition, fewer where the consumer barrier is in the way."""
+        return await partition.trim(retention.oldest(await self._closed(partition), count))
+
+    async def _closed(self, partition: Partition) -> retention.Closed:
+        return retention.Closed(await partition.closed_segments(), partition.lowest_consumer_offset)
+
+
+class _Counter:
+    """Says now and then how far the opening has come."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self._total = total
+        self._done = 0
+        self._progress = progress
+        self._said_at = time.monotonic()
+
+    def add(self, count: int) -> None:
+        self._done += count
+        if self._done == self._total or time.monotonic() - self._said_at > 1:
+            self._said_at = time.monotonic()
+            self._progress(f"opened {self._done} of {self._total} partitions")

@@ -1,0 +1,159 @@
+"""The newest batches of a partition in memory, for readers that keep up; and the budgets that bound memory.
+
+Only the event loop touches these. A batch is in its partition's tail from the moment it is appended; once it is written
+it counts against the tail budget of the store, which drops the oldest written batch of any partition first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Callable
+
+from storage import batch as batches
+from storage.log import Entry, Fetched
+
+OBJECT_BYTES = 400
+"""What Python needs for one entry besides the bytes of the batch."""
+
+
+class Tail:
+    """Consecutive entries, the last one always the newest of the partition."""
+
+    __slots__ = ("_entries", "_gone", "_offsets")
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._offsets: list[int] = []
+        # Entries before this one were dropped; the lists are shortened only now and then, so that dropping is cheap.
+        self._gone = 0
+
+    def __len__(self) -> int:
+        return len(self._entries) - self._gone
+
+    @property
+    def first_offset(self) -> int | None:
+        return self._offsets[self._gone] if len(self) else None
+
+    def push(self, entry: Entry) -> None:
+        self._entries.append(entry)
+        self._offsets.append(entry.base_offset)
+
+    def drop_first(self) -> int:
+        """Forgets the oldest entry and says how many bytes that frees; 0 when there is none."""
+        if not len(self):
+            return 0
+        size = len(self._entries[self._gone].batch) + OBJECT_BYTES
+        self._entries[self._gone] = _NOTHING
+        self._gone += 1
+        if self._gone > 64 and 2 * self._gone > len(self._entries):
+            del self._entries[: self._gone], self._offsets[: self._gone]
+            self._gone = 0
+        return size
+
+    def drop_from(self, offset: int) -> None:
+        """Forgets what was appended at an offset and after it: it could not be written."""
+        i = max(bisect_left(self._offsets, offset), self._gone)
+        del self._entries[i:], self._offsets[i:]
+
+    def from_offset(self, offset: int) -> list[Entry]:
+        i = max(bisect_left(self._offsets, offset), self._gone)
+        return self._entries[i:]
+
+    def offset_at(self, timestamp: int) -> int | None:
+        """The first offset at this time or later, if the tail can tell: None when an older message may be it."""
+        if not len(self) or self._entries[self._gone].timestamp >= timestamp:
+            return None
+        i = bisect_left(self._entries, timestamp, lo=self._gone, key=lambda entry: entry.timestamp)
+        return self._offsets[i] if i < len(self._entries) else self._entries[-1].next_offset
+
+    def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
+        """As `Log.read`, without a copy: the buffers are the tail's own, or views of them."""
+        buffers: list[batches.Readable] = []
+        messages = 0
+        i = max(bisect_right(self._offsets, offset) - 1, self._gone)
+        while i < len(self._entries) and messages < count and room > 0:
+            batch, base, after, _, frames = self._entries[i]
+            if base >= end:
+                break
+            i += 1
+            skip = max(offset - base, 0)
+            total = after - base
+            if skip >= total:
+                continue
+            wanted = min(total - skip, count - messages)
+            if skip or wanted < total or len(batch) > room:
+                space = room - batches.HEADER_BYTES
+                wanted = batches.fitting(frames, skip, skip + wanted, space) if space > 0 else 0
+                if not wanted:
+                    if messages:
+                        break
+                    wanted = 1
+                pieces = batches.cut(batch, frames, skip, skip + wanted)
+                room -= sum(map(len, pieces))
+                buffers += pieces
+            else:
+                buffers.append(batch)
+                room -= len(batch)
+            messages += wanted
+            offset = base + skip + wanted
+            if skip + wanted < total:
+                break
+        return Fetched(buffers, messages, offset)
+
+
+_NOTHING = Entry(bytearray(), 0, 0, 0, 0)
+
+
+class TailBudget:
+    """Bytes of written batches that all tails together may keep."""
+
+    def __init__(self, limit: int) -> None:
+        self.used = 0
+        self._limit = limit
+        self._oldest: deque[Tail] = deque()
+
+    def admit(self, tail: Tail, size: int) -> None:
+        """A batch of a tail was written: from now on it may be dropped, after all that were admitted before it."""
+        self._oldest.append(tail)
+        self.used += size + OBJECT_BYTES
+        while self.used > self._limit:
+            self.used -= self._oldest.popleft().drop_first()
+
+    def release(self, tail: Tail) -> None:
+        """A partition is gone or purged: nothing of its tail counts any more."""
+        kept = [other for other in self._oldest if other is not tail]
+        for _ in range(len(self._oldest) - len(kept)):
+            self.used -= tail.drop_first()
+        self._oldest = deque(kept)
+
+
+class UnflushedBudget:
+    """Bytes accepted but not yet written, over all partitions; who would go over it waits until there is room."""
+
+    def __init__(self, limit: int) -> None:
+        self.used = 0
+        self.limit = limit
+        self.buffering: dict[Callable[[], None], None] = {}
+        """How to make those write that hold acknowledged messages back, to write more of them at once."""
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def full(self) -> bool:
+        return self.used >= self.limit
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        if self._waiting and not self.full:
+            waiting, self._waiting = self._waiting, deque()
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
+
+    async def room(self) -> None:
+        for hand_over in self.buffering:
+            hand_over()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
