@@ -1,0 +1,31 @@
+"""`whippet config`: what is in effect and where it comes from, and the pages that are made from the list of keys."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from app.config import ConfigError, docs, load, render
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print what is in effect as JSON")
+    forms.add_argument("--docs", action="store_true", help="print the documentation of all keys, in Markdown")
+    forms.add_argument("--toml", action="store_true", help="print a commented server.toml with all defaults")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.docs or arguments.toml:
+        print(docs.page() if arguments.docs else render.sample(), end="")
+        return 0
+    try:
+        loaded = load(os.environ, os.getcwd())
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(render.as_json(loaded) if arguments.json else render.toml(loaded), end="")
+    return 0

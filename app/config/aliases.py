@@ -1,0 +1,46 @@
+"""Older and other spellings of keys, each with the key that it means today.
+
+Files and variables may use them as if they were the key itself, with the values of that key. Where both are given in
+the same place, the key of today counts.
+"""
+
+from __future__ import annotations
+
+from app.config.keys import KEYS, numbered, variable
+
+ALIASES = {
+    "message_cleaner.enabled": "data_maintenance.messages.cleaner_enabled",
+    "message_cleaner.interval": "data_maintenance.messages.interval",
+    "data_maintenance.archiver.archive_expired": "system.segment.archive_expired",
+    "data_maintenance.archiver.path": "data_maintenance.archiver.disk.path",
+    "data_maintenance.archiver.s3.key_id": "data_maintenance.archiver.s3.access_key_id",
+    "data_maintenance.archiver.s3.key_secret": "data_maintenance.archiver.s3.secret_access_key",
+    "system.logging.max_size": "system.logging.max_file_size",
+    "system.segment.message_expiry": "system.topic.message_expiry",
+    "system.segment.validate_checksum": "system.partition.validate_checksum",
+    "system.partition.message_saver.enabled": "message_saver.enabled",
+    "system.partition.message_saver.enforce_fsync": "message_saver.enforce_fsync",
+    "system.partition.message_saver.interval": "message_saver.interval",
+    "topic.max_topic_size": "system.topic.max_size",
+    "topic.delete_oldest_segments": "system.topic.delete_oldest_segments",
+    "archiver.enabled": "data_maintenance.archiver.enabled",
+    "archiver.kind": "data_maintenance.archiver.kind",
+    "archiver.interval": "data_maintenance.archiver.interval",
+    "archiver.s3.bucket": "data_maintenance.archiver.s3.bucket",
+    "archiver.s3.region": "data_maintenance.archiver.s3.region",
+    "archiver.s3.access_key_id": "data_maintenance.archiver.s3.access_key_id",
+    "archiver.s3.secret_access_key": "data_maintenance.archiver.s3.secret_access_key",
+    "encryption.enabled": "system.encryption.enabled",
+    "encryption.key": "system.encryption.key",
+    "tracing.enabled": "telemetry.enabled",
+    "tracing.endpoint": "telemetry.traces.endpoint",
+}
+
+NAMES = (*KEYS, *ALIASES)
+"""Every accepted dotted name."""
+
+TABLES = {name[:dot] for name in NAMES for dot in range(len(name)) if name[dot] == "."}
+"""Every name that a file may have a table for; the elements of a list end in `[]`."""
+
+VARIABLES = {variable(each): each for name in NAMES for each in numbered(name)}
+"""The dotted name, with the table's number if it is in a list, of every variable."""

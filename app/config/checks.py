@@ -1,0 +1,228 @@
+"""Combinations of settings that cannot work, each valid for itself. The start is refused, before anything is touched.
+
+Every check gives the keys that it is about, of which the first that somebody has set is blamed, and a sentence.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import itertools
+from collections.abc import Iterator
+from operator import attrgetter
+
+from app.config.formats import Address, write_size
+from app.config.schema import Config
+
+MIB = 1024 * 1024
+BATCH_OVERHEAD = 256 + 48
+"""The header of a batch and that of one message."""
+
+PERIODS = {
+    "message_saver.interval": "message_saver.enabled",
+    "data_maintenance.messages.interval": "data_maintenance.messages.cleaner_enabled",
+    "data_maintenance.state.interval": "data_maintenance.state.archiver_enabled",
+    "personal_access_token.cleaner.interval": "personal_access_token.cleaner.enabled",
+    "heartbeat.interval": "heartbeat.enabled",
+}
+"""Periods that may be 0 only while what they are for is switched off."""
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def problems(config: Config) -> Iterator[Problem]:
+    yield from _periods(config)
+    yield from _limits(config)
+    yield from _memory_pool(config)
+    yield from _secrets(config)
+    yield from _listeners(config)
+    yield from _archiver(config)
+    yield from _telemetry(config)
+    yield from _trusted_issuers(config)
+    if config.cluster.enabled:
+        yield from _cluster(config)
+
+
+def _periods(config: Config) -> Iterator[Problem]:
+    for key, switch in PERIODS.items():
+        if attrgetter(switch)(config) and attrgetter(key)(config) <= 0:
+            yield (key, switch), f"{key} has to be above 0 while {switch} is true"
+
+
+def _limits(config: Config) -> Iterator[Problem]:
+    limits, logging, system = config.system.limits, config.system.logging, config.system
+    message = limits.payload_bytes + limits.user_headers_bytes + BATCH_OVERHEAD
+    payload, headers, batch = (f"system.limits.{name}_bytes" for name in ("payload", "user_headers", "batch"))
+    partition, total = "system.limits.partition_unflushed_bytes", "system.limits.unflushed_bytes"
+    for value, least, keys, reason in (
+        (
+            limits.batch_bytes,
+            message,
+            (batch, payload, headers),
+            f"{payload} + {headers} + {BATCH_OVERHEAD} bytes",
+        ),
+        (limits.partition_unflushed_bytes, limits.batch_bytes, (partition, batch), batch),
+        (limits.unflushed_bytes, limits.partition_unflushed_bytes, (total, partition), partition),
+    ):
+        if value < least:
+            yield keys, f"{keys[0]} ({write_size(value)}) has to be at least {reason} ({write_size(least)})"
+    if system.topic.max_size is not None and system.topic.max_size < system.segment.size:
+        yield (
+            ("system.topic.max_size", "system.segment.size"),
+            f"system.topic.max_size ({write_size(system.topic.max_size)}) has to be at least "
+            f"system.segment.size ({write_size(system.segment.size)})",
+        )
+    if 0 < logging.max_total_size < logging.max_file_size:
+        yield (
+            ("system.logging.max_total_size", "system.logging.max_file_size"),
+            f"system.logging.max_total_size ({write_size(logging.max_total_size)}) has to be 0 or at least "
+            f"system.logging.max_file_size ({write_size(logging.max_file_size)})",
+        )
+
+
+def _memory_pool(config: Config) -> Iterator[Problem]:
+    """The pool has no effect, but a file that Iggy would refuse is refused here too."""
+    pool = config.system.memory_pool
+    if pool.enabled and (pool.size < 512 * MIB or pool.size % 4096):
+        yield (
+            ("system.memory_pool.size", "system.memory_pool.enabled"),
+            f"system.memory_pool.size ({write_size(pool.size)}) has to be at least 512 MiB and a multiple of 4 KiB "
+            "while system.memory_pool.enabled is true",
+        )
+    capacity = pool.bucket_capacity
+    if pool.enabled and (capacity < 128 or capacity & (capacity - 1)):
+        yield (
+            ("system.memory_pool.bucket_capacity", "system.memory_pool.enabled"),
+            f"system.memory_pool.bucket_capacity ({capacity}) has to be a power of two from 128 "
+            "while system.memory_pool.enabled is true",
+        )
+
+
+def _secrets(config: Config) -> Iterator[Problem]:
+    encryption, jwt = config.system.encryption, config.http.jwt
+    if encryption.enabled and _decoded_bytes(encryption.key) != 32:
+        yield (
+            ("system.encryption.key", "system.encryption.enabled"),
+            "system.encryption.key has to be 32 bytes in base64 while system.encryption.enabled is true",
+        )
+    for name, secret in (("encoding_secret", jwt.encoding_secret), ("decoding_secret", jwt.decoding_secret)):
+        if jwt.use_base64_secret and _decoded_bytes(secret) is None:
+            yield (
+                (f"http.jwt.{name}", "http.jwt.use_base64_secret"),
+                f"http.jwt.{name} has to be base64 while http.jwt.use_base64_secret is true",
+            )
+
+
+def _decoded_bytes(text: str) -> int | None:
+    try:
+        return len(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError):
+        return None
+
+
+def _listeners(config: Config) -> Iterator[Problem]:
+    http, tcp, websocket, metrics = config.http, config.tcp, config.websocket, config.metrics
+    shared = http.enabled and websocket.address in {None, http.address}
+    if websocket.enabled and websocket.tls.enabled and shared and not http.tls.enabled:
+        yield (
+            ("websocket.tls.enabled", "websocket.address", "http.tls.enabled"),
+            "websocket.tls.enabled needs a websocket.address of its own, or http.tls.enabled: "
+            "on the address of HTTP, HTTP decides",
+        )
+    listening: list[tuple[str, bool, Address | None]] = [
+        ("tcp.address", tcp.enabled, tcp.address),
+        ("http.address", http.enabled, http.address),
+        ("websocket.address", websocket.enabled and not shared, websocket.address or http.address),
+        ("metrics.endpoint", metrics.enabled, metrics.endpoint),
+    ]
+    taken = [(key, address) for key, on, address in listening if on and address is not None and address.port]
+    for (key, address), (other, other_address) in itertools.combinations(taken, 2):
+        wildcard = bool({"0.0.0.0", "::"} & {address.host, other_address.host})
+        if address.port == other_address.port and (wildcard or address.host == other_address.host):
+            yield (key, other), f"{key} and {other} both want TCP port {address.port}; give each a port of its own"
+
+
+def _archiver(config: Config) -> Iterator[Problem]:
+    maintenance = config.data_maintenance
+    archiver = maintenance.archiver
+    for key, on in (
+        ("data_maintenance.messages.archiver_enabled", maintenance.messages.archiver_enabled),
+        ("data_maintenance.state.archiver_enabled", maintenance.state.archiver_enabled),
+    ):
+        if on and not archiver.enabled:
+            yield (key,), f"{key} needs data_maintenance.archiver.enabled: there is no archive otherwise"
+    for key, kind, value in (
+        ("data_maintenance.archiver.disk.path", "disk", archiver.disk.path),
+        ("data_maintenance.archiver.s3.bucket", "s3", archiver.s3.bucket),
+        ("data_maintenance.archiver.s3.region", "s3", archiver.s3.region),
+    ):
+        if archiver.enabled and archiver.kind == kind and not value.strip():
+            yield (
+                (key, "data_maintenance.archiver.kind"),
+                f"{key} must not be empty while the archive is {kind}",
+            )
+
+
+def _telemetry(config: Config) -> Iterator[Problem]:
+    telemetry = config.telemetry
+    for key, value in (
+        ("telemetry.service_name", telemetry.service_name),
+        ("telemetry.logs.endpoint", telemetry.logs.endpoint),
+        ("telemetry.traces.endpoint", telemetry.traces.endpoint),
+    ):
+        if telemetry.enabled and not value.strip():
+            yield (key, "telemetry.enabled"), f"{key} must not be empty while telemetry.enabled is true"
+
+
+def _trusted_issuers(config: Config) -> Iterator[Problem]:
+    for number, issuer in enumerate(config.http.jwt.trusted_issuers):
+        table = f"http.jwt.trusted_issuers.{number}"
+        for field in ("issuer", "audience", "jwks_url"):
+            if not getattr(issuer, field).strip():
+                keys = tuple(f"{table}.{each}" for each in (field, "issuer", "audience", "jwks_url", "user_id"))
+                yield keys, f"{table}.{field} is needed: a trusted issuer has issuer, audience and jwks_url"
+
+
+def _cluster(config: Config) -> Iterator[Problem]:
+    cluster = config.cluster
+    here = "cluster.node.current"
+    if not cluster.name.strip():
+        yield ("cluster.name", "cluster.enabled"), "cluster.name must not be empty while cluster.enabled is true"
+    tables = [(here, cluster.node.current.name, cluster.node.current.ip)]
+    tables += [(f"cluster.node.others.{n}", node.name, node.ip) for n, node in enumerate(cluster.node.others)]
+    names: dict[str, str] = {}
+    for table, name, ip in tables:
+        for key, value in ((f"{table}.name", name), (f"{table}.ip", ip)):
+            if not value.strip():
+                yield (
+                    (key, f"{table}.name", f"{table}.ip", "cluster.enabled"),
+                    f"{key} must not be empty while cluster.enabled is true",
+                )
+        if names.setdefault(name, table) != table:
+            yield (
+                (f"{table}.name", f"{names[name]}.name", "cluster.enabled"),
+                f"{table}.name and {names[name]}.name are both {name!r}; give each node a name of its own",
+            )
+    yield from _cluster_ports(config)
+
+
+def _cluster_ports(config: Config) -> Iterator[Problem]:
+    own = {
+        "tcp": config.tcp.address.port,
+        "quic": config.quic.address.port,
+        "http": config.http.address.port,
+        "websocket": (config.websocket.address or config.http.address).port,
+    }
+    taken: dict[tuple[str, str, int], str] = {
+        (config.cluster.node.current.ip, transport, port): "this node" for transport, port in own.items()
+    }
+    for number, node in enumerate(config.cluster.node.others):
+        for transport, default in own.items():
+            port = getattr(node.ports, transport) or default
+            key = f"cluster.node.others.{number}.ports.{transport}"
+            holder = taken.setdefault((node.ip, transport, port), key)
+            if holder != key:
+                yield (
+                    (key, f"cluster.node.others.{number}.ip", f"cluster.node.others.{number}.name"),
+                    f"{key} is {port} on {node.ip}, as {holder} has it; no two nodes can share a port",
+                )

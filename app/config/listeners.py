@@ -1,0 +1,253 @@
+"""The sections about who may reach the server and how: HTTP, TCP, QUIC, WebSocket and the extra metrics listener.
+
+The docstring of a field is its sentence in the documentation; its annotation says how it is written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from app.config import formats
+from app.config.formats import Address, Secret, choice, integer, list_of, optional, size
+from app.config.section import Section
+
+Boolean = Annotated[bool, formats.BOOLEAN]
+Text = Annotated[str, formats.TEXT]
+Name = Annotated[str, formats.NAME]
+Bytes = Annotated[int, formats.SIZE]
+Seconds = Annotated[float, formats.DURATION]
+Microseconds = Annotated[int | None, formats.EXPIRY]
+"""None: never."""
+Texts = Annotated[tuple[str, ...], formats.TEXTS]
+Listen = Annotated[Address, formats.ADDRESS]
+Hidden = Annotated[Secret, formats.SECRET]
+OptionalBytes = Annotated[int | None, optional(formats.SIZE)]
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "PATCH", "TRACE")
+Methods = Annotated[tuple[str, ...], list_of(choice(*METHODS), f"a list of some of {', '.join(METHODS)}")]
+Algorithm = Annotated[str, choice("HS256", "HS384", "HS512", "RS256", "RS384", "RS512")]
+
+CERTIFICATE = "core/certs/iggy_cert.pem"
+PRIVATE_KEY = "core/certs/iggy_key.pem"
+
+
+class HttpCors(Section, frozen=True):
+    """What browsers on other origins may do."""
+
+    enabled: Boolean = True
+    """Answer preflight requests and add the CORS headers."""
+    allowed_methods: Methods = ("GET", "POST", "PUT", "DELETE")
+    """Methods that other origins may use."""
+    allowed_origins: Texts = ("*",)
+    """Origins that may call; a first entry `*` allows any, an empty list none."""
+    allowed_headers: Texts = ("content-type", "authorization")
+    """Request headers that other origins may send."""
+    exposed_headers: Texts = ("",)
+    """Response headers that a browser's scripts may read."""
+    allow_credentials: Boolean = False
+    """Let browsers send cookies and credentials along."""
+    allow_private_network: Boolean = False
+    """Let public pages reach this server on a private network."""
+
+
+class TrustedIssuer(Section, frozen=True):
+    """Somebody else whose tokens are accepted; one table for each."""
+
+    issuer: Text = ""
+    """The `iss` that its tokens carry."""
+    audience: Text = ""
+    """The `aud` that its tokens must carry."""
+    jwks_url: Text = ""
+    """Where its public keys are fetched."""
+    user_id: Annotated[int, integer(0)] = 0
+    """Number of the local user that its tokens act as; 0, the root user, is refused when a token is used."""
+
+
+class HttpJwt(Section, frozen=True):
+    """Tokens that a login over HTTP hands out."""
+
+    algorithm: Algorithm = "HS256"
+    """How tokens are signed; no other algorithm is accepted."""
+    issuer: Text = "iggy.apache.org"
+    """The `iss` of tokens made here."""
+    audience: Text = "iggy.apache.org"
+    """The `aud` of tokens made here."""
+    valid_issuers: Texts = ("iggy.apache.org",)
+    """Accepted values of `iss`."""
+    valid_audiences: Texts = ("iggy.apache.org",)
+    """Accepted values of `aud`."""
+    access_token_expiry: Microseconds = 3_600_000_000
+    """Life of a token, as a duration; `none` makes tokens that last for decades."""
+    clock_skew: Seconds = 5.0
+    """Duration by which clocks may differ when the end of a token's life is checked."""
+    not_before: Seconds = 0.0
+    """Duration after its issue from which a token says that it is valid."""
+    encoding_secret: Hidden = Secret("")
+    """Secret that signs tokens; empty: the decoding secret, or one made up at every start, which ends all tokens."""
+    decoding_secret: Hidden = Secret("")
+    """Secret that verifies tokens; empty: the encoding secret."""
+    use_base64_secret: Boolean = False
+    """The two secrets are given in base64."""
+    trusted_issuers: tuple[TrustedIssuer, ...] = ()
+
+
+class HttpMetrics(Section, frozen=True):
+    """Numbers for Prometheus on the HTTP port."""
+
+    enabled: Boolean = True
+    """Count, and serve the counts."""
+    endpoint: Annotated[str, formats.ROUTE] = "/metrics"
+    """Path they are served at; only `/metrics` is open without a login."""
+
+
+class HttpTls(Section, frozen=True):
+    """HTTPS."""
+
+    enabled: Boolean = False
+    """Speak HTTPS instead of HTTP."""
+    cert_file: Name = CERTIFICATE
+    """Certificate chain in PEM, relative to the working directory."""
+    key_file: Name = PRIVATE_KEY
+    """Private key in PEM, relative to the working directory."""
+
+
+class Http(Section, frozen=True):
+    """The REST interface, and what shares its port: metrics, the dashboard and, by default, WebSocket."""
+
+    enabled: Boolean = True
+    """Start the HTTP interface."""
+    address: Listen = Address("127.0.0.1", 3000)
+    """Where it listens (TCP); port 0 takes any free port."""
+    max_request_size: Annotated[int, size()] = 2_000_000
+    """Size that a request's body may have; a larger one is answered 413."""
+    web_ui: Boolean = False
+    """Serve the dashboard under `/ui`."""
+    cors: HttpCors = HttpCors()
+    jwt: HttpJwt = HttpJwt()
+    metrics: HttpMetrics = HttpMetrics()
+    tls: HttpTls = HttpTls()
+
+
+class Tls(Section, frozen=True):
+    """Encryption of the connection."""
+
+    enabled: Boolean = False
+    """Accept only encrypted connections."""
+    self_signed: Boolean = True
+    """Make a certificate of our own when the files are absent."""
+    cert_file: Name = CERTIFICATE
+    """Certificate chain in PEM, relative to the working directory."""
+    key_file: Name = PRIVATE_KEY
+    """Private key in PEM, relative to the working directory."""
+
+
+class TcpSocket(Section, frozen=True):
+    """Options of accepted sockets, applied only when `override_defaults` is on."""
+
+    override_defaults: Boolean = False
+    """Apply the keys of this section; otherwise the operating system decides."""
+    recv_buffer_size: Bytes = 100_000
+    """Size of the kernel's receive buffer of a connection."""
+    send_buffer_size: Bytes = 100_000
+    """Size of the kernel's send buffer of a connection."""
+    keepalive: Boolean = False
+    """Let the kernel probe connections that are silent."""
+    nodelay: Boolean = False
+    """Send small packets at once instead of gathering them."""
+    linger: Seconds = 0.0
+    """Duration for which closing waits until what was sent is taken."""
+
+
+class Tcp(Section, frozen=True):
+    """The binary protocol over TCP."""
+
+    enabled: Boolean = True
+    """Start the TCP listener."""
+    address: Listen = Address("127.0.0.1", 8090)
+    """Where it listens; port 0 takes any free port."""
+    socket_migration: Boolean = True
+    """Accepted for compatibility; has no effect, because connections need not move to be near their partition."""
+    ipv6: Boolean = False
+    """Listen on an IPv6 socket."""
+    tls: Tls = Tls()
+    socket: TcpSocket = TcpSocket()
+
+
+class QuicCertificate(Section, frozen=True):
+    """QUIC is always encrypted, so it always has a certificate."""
+
+    self_signed: Boolean = True
+    """Make a certificate of our own instead of reading the files."""
+    cert_file: Name = CERTIFICATE
+    """Certificate chain in PEM, relative to the working directory."""
+    key_file: Name = PRIVATE_KEY
+    """Private key in PEM, relative to the working directory."""
+
+
+class QuicSocket(Section, frozen=True):
+    """Options of the UDP socket, applied only when `override_defaults` is on."""
+
+    override_defaults: Boolean = False
+    """Apply the keys of this section; otherwise the operating system decides."""
+    recv_buffer_size: Bytes = 64_000
+    """Size of the kernel's receive buffer."""
+    send_buffer_size: Bytes = 64_000
+    """Size of the kernel's send buffer."""
+    keepalive: Boolean = False
+    """Set SO_KEEPALIVE on the socket."""
+
+
+class Quic(Section, frozen=True):
+    """The binary protocol over QUIC."""
+
+    enabled: Boolean = True
+    """Start the QUIC listener."""
+    address: Listen = Address("127.0.0.1", 3000)
+    """Where it listens (UDP, so it can have the number that HTTP has in TCP); port 0 takes any free port."""
+    max_concurrent_bidi_streams: Annotated[int, integer(1)] = 10_000
+    """Number of streams that one connection may have open."""
+    datagram_send_buffer_size: Bytes = 100_000
+    """Size of the buffer for datagrams that wait to be sent."""
+    initial_mtu: Annotated[int, size(at_least=1_200, at_most=65_527)] = 8_000
+    """Size of the first datagrams, before the path has been probed."""
+    send_window: Annotated[int, size()] = 100_000
+    """Size of what may be sent to a connection before it acknowledges."""
+    receive_window: Annotated[int, size()] = 100_000
+    """Size of what a connection may send before it is acknowledged."""
+    keep_alive_interval: Seconds = 5.0
+    """Period of the packets that keep a silent connection open; 0: none."""
+    max_idle_timeout: Seconds = 10.0
+    """Duration of silence after which a connection is closed; 0: never."""
+    certificate: QuicCertificate = QuicCertificate()
+    socket: QuicSocket = QuicSocket()
+
+
+class Websocket(Section, frozen=True):
+    """The binary protocol over WebSocket."""
+
+    enabled: Boolean = True
+    """Accept WebSocket connections."""
+    address: Annotated[Address | None, optional(formats.ADDRESS)] = None
+    """Where it listens; not set: on the address of HTTP, which both share."""
+    read_buffer_size: OptionalBytes = None
+    """Size of the read buffer of a connection; not set: a sensible one."""
+    write_buffer_size: OptionalBytes = None
+    """Size of what is gathered before it is written; not set: a sensible one."""
+    max_write_buffer_size: OptionalBytes = None
+    """Size of what may wait for a slow reader before its connection is closed; not set: a sensible one."""
+    max_message_size: OptionalBytes = None
+    """Size that a message may have; not set: what the binary protocol needs."""
+    max_frame_size: OptionalBytes = None
+    """Size that a frame of a message may have; not set: that of a message."""
+    accept_unmasked_frames: Boolean = False
+    """Accept frames that a client has not masked, against the standard."""
+    tls: Tls = Tls()
+
+
+class Metrics(Section, frozen=True):
+    """A listener of its own for the metrics, for scrapers that must not reach the HTTP interface."""
+
+    enabled: Boolean = False
+    """Start it."""
+    endpoint: Listen = Address("0.0.0.0", 9090)
+    """Where it listens (TCP); the path is that of `http.metrics.endpoint`."""

@@ -1,0 +1,106 @@
+"""Reading the configuration once: defaults, then the file, then the variables, checked and frozen.
+
+The environment and the working directory are handed in; nothing but the two files is read, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from app.config import dotenv
+from app.config.checks import problems
+from app.config.error import ConfigError
+from app.config.formats import MASK, Secret
+from app.config.keys import KEYS, LISTS, canonical, fields, walk
+from app.config.schema import Config
+from app.config.section import Section
+from app.config.sources import FOREIGN_NAMES, Setting, find_file, from_file, from_variables, settle
+
+SHOWN_MAX = 80
+"""Characters of a wrong value that an error repeats."""
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    config: Config
+    origins: dict[str, str]
+    """Of every key: "default", the file or the variable that it comes from."""
+    warnings: tuple[str, ...]
+    file: str | None
+    """The configuration file, if there is one."""
+    environment: dict[str, str]
+    """The server's variables that are no keys (IGGY_ROOT_PASSWORD and so on), `.env` included."""
+
+
+def load(environ: Mapping[str, str], cwd: str) -> Loaded:
+    real = {name: value for name, value in environ.items() if value.strip()}
+    env_file = dotenv.find(real, cwd)
+    from_env_file, warnings = dotenv.read(env_file) if env_file else ({}, [])
+    environment = {name: value for name, value in from_env_file.items() if value.strip()} | real
+    places = dict.fromkeys(from_env_file.keys() - real.keys(), f" in {env_file}")
+
+    found = find_file(environment.get("IGGY_CONFIG_PATH", "").strip(), cwd)
+    in_file, overruled = settle(from_file(*found)) if found else ({}, [])
+    variables, unknown = from_variables(environment, places)
+    in_variables, overruled_variables = settle(variables)
+    settings = in_file | in_variables
+    warnings += overruled + unknown + overruled_variables
+
+    _check_numbers(settings)
+    config = _apply(Config(), "", {name: _parse(name, setting) for name, setting in settings.items()})
+    for keys, sentence in problems(config):
+        blamed = next((settings[key].where for key in keys if key in settings), keys[0])
+        raise ConfigError(f"{blamed}: {sentence}")
+    jwt = config.http.jwt
+    if jwt.encoding_secret and jwt.decoding_secret not in {"", jwt.encoding_secret}:
+        warnings.append(
+            "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens made here will not be accepted"
+        )
+    return Loaded(
+        config=config,
+        origins={key.name: settings[key.name].origin if key.name in settings else "default" for key in walk(config)},
+        warnings=tuple(warnings),
+        file=found[0] if found else None,
+        environment={name: Secret(value) for name, value in environment.items() if name in FOREIGN_NAMES},
+    )
+
+
+def _parse(name: str, setting: Setting) -> Any:
+    form = KEYS[canonical(name)].format
+    try:
+        return form.parse(setting.value)
+    except ValueError as error:
+        shown = MASK if form.secret else repr(setting.value)
+        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}..."
+        raise ConfigError(f"{setting.where}: {shown}: {form.needed}") from error
+
+
+def _check_numbers(settings: Mapping[str, Setting]) -> None:
+    """The tables of a list are numbered without gaps; only variables can leave one."""
+    for each in LISTS:
+        numbers = {
+            int(match[1]): setting
+            for name, setting in settings.items()
+            if (match := re.match(rf"{re.escape(each)}\.(\d+)\.", name))
+        }
+        for expected, (number, setting) in enumerate(sorted(numbers.items(), key=lambda pair: pair[0])):
+            if number != expected:
+                raise ConfigError(f"{setting.where}: {each}.{expected} is missing; number them from 0 without gaps")
+
+
+def _apply(section: AnySection, prefix: str, values: Mapping[str, Any]) -> AnySection:
+    """The section with the values whose names begin with the prefix."""
+    kinds = fields(type(section))
+    changes = {name: values[f"{prefix}{name}"] for name in kinds.formats if f"{prefix}{name}" in values}
+    for name in kinds.sections:
+        changes[name] = _apply(getattr(section, name), f"{prefix}{name}.", values)
+    for name, element in kinds.lists.items():
+        start = f"{prefix}{name}."
+        numbers = {int(key[len(start) :].partition(".")[0]) for key in values if key.startswith(start)}
+        changes[name] = tuple(_apply(element(), f"{start}{number}.", values) for number in sorted(numbers))
+    return msgspec.structs.replace(section, **changes)

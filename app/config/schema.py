@@ -1,0 +1,230 @@
+"""The whole configuration as one frozen value, made by `app.config.load` and read by the composition root.
+
+The sections about listeners and about the data have modules of their own; the rest, what the server does in the
+background and tells others, is here. The docstring of a field is its sentence in the documentation.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from app.config import formats
+from app.config.formats import Secret, choice, integer, optional
+from app.config.listeners import Boolean, Hidden, Http, Metrics, Name, Quic, Seconds, Tcp, Text, Websocket
+from app.config.section import Section
+from app.config.system import Period, System
+
+Transport = Annotated[Literal["grpc", "http"], choice("grpc", "http")]
+OptionalPort = Annotated[int | None, optional(integer(1, 65_535))]
+
+
+class MessageSaver(Section, frozen=True):
+    """The task that writes what partitions have gathered but not yet written."""
+
+    enabled: Boolean = True
+    """Run it."""
+    enforce_fsync: Boolean = True
+    """Sync what it writes, and what was written before it came."""
+    interval: Seconds = 30.0
+    """Period of its runs."""
+
+
+class MessagesMaintenance(Section, frozen=True):
+    """Retention: what expires or is too much."""
+
+    cleaner_enabled: Boolean = True
+    """Delete segments whose messages have expired or that are above their topic's size; does nothing where a topic has
+    neither limit."""
+    interval: Seconds = 60.0
+    """Period of the cleaner."""
+    archiver_enabled: Boolean = False
+    """Archive every closed segment at each of its runs, not only expired ones."""
+
+
+class StateMaintenance(Section, frozen=True):
+    """Copies of the catalogue."""
+
+    archiver_enabled: Boolean = False
+    """Copy the catalogue to the archive."""
+    overwrite: Boolean = True
+    """Replace the last copy; otherwise each copy gets a folder named by its time."""
+    interval: Seconds = 60.0
+    """Period of the copies."""
+
+
+class DiskArchive(Section, frozen=True):
+    """An archive in a folder."""
+
+    path: Text = "local_data/archive"
+    """The folder, relative to the working directory."""
+
+
+class S3Archive(Section, frozen=True):
+    """An archive in a bucket of S3 or of something that speaks like it."""
+
+    bucket: Text = "iggy"
+    """Name of the bucket."""
+    endpoint: Text = "http://localhost:9000"
+    """URL of the service; empty: Amazon's."""
+    region: Text = "eu-west-1"
+    """Region of the bucket; other services need one too."""
+    tmp_upload_dir: Name = "local_data/s3_tmp"
+    """Folder for copies that are being uploaded, relative to the working directory."""
+    access_key_id: Text = ""
+    """Name of the access key; empty: the environment or the machine's role."""
+    secret_access_key: Hidden = Secret("")
+    """The access key's secret; empty: the environment or the machine's role."""
+    key_prefix: Text = ""
+    """Text put before the names of all objects."""
+
+
+class Archiver(Section, frozen=True):
+    """Where segments are copied to before they are deleted."""
+
+    enabled: Boolean = False
+    """Archive."""
+    kind: Annotated[Literal["disk", "s3"], choice("disk", "s3")] = "disk"
+    """To a folder or to a bucket."""
+    interval: Annotated[float | None, optional(formats.PERIOD)] = None
+    """Period of its runs; not set: that of the cleaner."""
+    disk: DiskArchive = DiskArchive()
+    s3: S3Archive = S3Archive()
+
+
+class DataMaintenance(Section, frozen=True):
+    """What happens to data that is old."""
+
+    messages: MessagesMaintenance = MessagesMaintenance()
+    state: StateMaintenance = StateMaintenance()
+    archiver: Archiver = Archiver()
+
+
+class ConsumerGroup(Section, frozen=True):
+    """How partitions move between the members of a group."""
+
+    rebalancing_timeout: Seconds = 30.0
+    """Duration that a member has to finish with a partition before it is taken away."""
+    rebalancing_check_interval: Period = 5.0
+    """Period at which that is checked."""
+
+
+class TokenCleaner(Section, frozen=True):
+    """The task that removes expired personal access tokens."""
+
+    enabled: Boolean = True
+    """Run it."""
+    interval: Seconds = 60.0
+    """Period of its runs."""
+
+
+class PersonalAccessToken(Section, frozen=True):
+    """Tokens that users make for their programs."""
+
+    max_tokens_per_user: Annotated[int, integer(1)] = 100
+    """Number of tokens that a user may have; one more is refused (error 52)."""
+    cleaner: TokenCleaner = TokenCleaner()
+
+
+class Heartbeat(Section, frozen=True):
+    """Noticing clients that are gone although their connection is not."""
+
+    enabled: Boolean = False
+    """Evict clients that have not pinged for 1.2 times the interval."""
+    interval: Seconds = 5.0
+    """Period at which clients are expected to ping, and are checked."""
+
+
+class TelemetryLogs(Section, frozen=True):
+    """Where logs go."""
+
+    transport: Transport = "grpc"
+    """Protocol of the collector."""
+    endpoint: Text = "http://localhost:7281/v1/logs"
+    """URL of the collector."""
+
+
+class TelemetryTraces(Section, frozen=True):
+    """Where traces go."""
+
+    transport: Transport = "grpc"
+    """Protocol of the collector."""
+    endpoint: Text = "http://localhost:7281/v1/traces"
+    """URL of the collector."""
+
+
+class Telemetry(Section, frozen=True):
+    """Export of logs and traces by OpenTelemetry."""
+
+    enabled: Boolean = False
+    """Export."""
+    service_name: Text = "iggy"
+    """Name under which this server appears."""
+    logs: TelemetryLogs = TelemetryLogs()
+    traces: TelemetryTraces = TelemetryTraces()
+
+
+class NodePorts(Section, frozen=True):
+    """Ports of the other node."""
+
+    tcp: OptionalPort = None
+    """Port of its TCP listener; not set: the same as here."""
+    quic: OptionalPort = None
+    """Port of its QUIC listener; not set: the same as here."""
+    http: OptionalPort = None
+    """Port of its HTTP listener; not set: the same as here."""
+    websocket: OptionalPort = None
+    """Port of its WebSocket listener; not set: the same as here."""
+
+
+class OtherNode(Section, frozen=True):
+    """Another node; one table for each."""
+
+    name: Text = ""
+    """Its name."""
+    ip: Text = ""
+    """Its address, as clients reach it."""
+    ports: NodePorts = NodePorts()
+
+
+class CurrentNode(Section, frozen=True):
+    """This node."""
+
+    name: Text = "iggy-node-1"
+    """Its name."""
+    ip: Text = "127.0.0.1"
+    """Its address, as clients reach it."""
+
+
+class Nodes(Section, frozen=True):
+    """The nodes of the cluster."""
+
+    current: CurrentNode = CurrentNode()
+    others: tuple[OtherNode, ...] = ()
+
+
+class Cluster(Section, frozen=True):
+    """What clients are told about a cluster; nothing is replicated."""
+
+    enabled: Boolean = False
+    """Tell clients about the nodes named here."""
+    name: Text = "iggy-cluster"
+    """Name of the cluster."""
+    node: Nodes = Nodes()
+
+
+class Config(Section, frozen=True):
+    """All of it."""
+
+    http: Http = Http()
+    tcp: Tcp = Tcp()
+    quic: Quic = Quic()
+    websocket: Websocket = Websocket()
+    system: System = System()
+    message_saver: MessageSaver = MessageSaver()
+    data_maintenance: DataMaintenance = DataMaintenance()
+    consumer_group: ConsumerGroup = ConsumerGroup()
+    personal_access_token: PersonalAccessToken = PersonalAccessToken()
+    heartbeat: Heartbeat = Heartbeat()
+    telemetry: Telemetry = Telemetry()
+    metrics: Metrics = Metrics()
+    cluster: Cluster = Cluster()

@@ -1,0 +1,54 @@
+"""What the configuration means for the store: the one place where keys become the store's options."""
+
+from __future__ import annotations
+
+from app.config.cores import Machine, resolve, this_machine
+from app.config.error import ConfigError
+from app.config.schema import Config
+from storage.options import Durability, StoreOptions
+
+
+def durability(config: Config) -> Durability:
+    partition = config.system.partition
+    if partition.enforce_fsync:
+        return Durability.SYNCED
+    waits = config.system.segment.server_confirmation == "wait"
+    return Durability.WRITTEN if partition.messages_required_to_save == 1 and waits else Durability.MEMORY
+
+
+def store_options(config: Config, machine: Machine | None = None) -> StoreOptions:
+    system, saver, limits = config.system, config.message_saver, config.system.limits
+    allocation = system.sharding.cpu_allocation
+    try:
+        shards, cpus = resolve(allocation, machine or this_machine())
+    except ValueError as error:
+        raise ConfigError(f"system.sharding.cpu_allocation: {allocation.text!r}: {error}") from error
+    return StoreOptions(
+        path=system.path,
+        streams_folder=system.stream.path,
+        topics_folder=system.topic.path,
+        partitions_folder=system.partition.path,
+        durability=durability(config),
+        messages_required_to_save=system.partition.messages_required_to_save,
+        bytes_required_to_save=system.partition.size_of_messages_required_to_save,
+        saver_interval_s=saver.interval if saver.enabled else None,
+        saver_syncs=saver.enforce_fsync,
+        catalog_syncs=system.state.enforce_fsync,
+        segment_bytes=system.segment.size,
+        index_cache=system.segment.cache_indexes,
+        index_cache_bytes=limits.index_cache_bytes,
+        validate_checksum=system.partition.validate_checksum,
+        recreate_missing_state=system.recovery.recreate_missing_state,
+        shards=shards,
+        cpus=cpus,
+        tail_bytes_max=limits.tail_bytes,
+        unflushed_bytes_max=limits.unflushed_bytes,
+        partition_unflushed_bytes_max=limits.partition_unflushed_bytes,
+        batch_bytes_max=limits.batch_bytes,
+        batch_messages_max=limits.batch_messages,
+        payload_bytes_max=limits.payload_bytes,
+        user_headers_bytes_max=limits.user_headers_bytes,
+        read_bytes_max=limits.read_bytes,
+        open_files_max=limits.open_files,
+        write_retry_s=system.state.retry_delay,
+    )

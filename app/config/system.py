@@ -1,0 +1,240 @@
+"""The sections about the data: where it lies, how safely it is written, how much of it is held in memory.
+
+The docstring of a field is its sentence in the documentation; its annotation says how it is written.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from app.config import formats
+from app.config.cores import CPU_ALLOCATION, Allocation
+from app.config.formats import Secret, choice, integer, size
+from app.config.listeners import Boolean, Bytes, Hidden, Microseconds, Name, Seconds
+from app.config.section import Section
+from storage.options import GIB, MIB
+
+Folder = Annotated[str, formats.FOLDER]
+Period = Annotated[float, formats.PERIOD]
+SomeBytes = Annotated[int, size()]
+IndexCache = Annotated[
+    Literal["all", "open_segment", "none"],
+    choice("all", "open_segment", "none", spellings={True: "all", "true": "all", False: "none", "false": "none"}),
+]
+
+
+class BackupCompatibility(Section, frozen=True):
+    """Accepted for compatibility."""
+
+    path: Name = "compatibility"
+    """Folder below the backup folder; has no effect, because nothing is converted in place."""
+
+
+class Backup(Section, frozen=True):
+    """Accepted for compatibility."""
+
+    path: Name = "backup"
+    """Folder below the data folder for copies made before files are converted; nothing needs it so far."""
+    compatibility: BackupCompatibility = BackupCompatibility()
+
+
+class State(Section, frozen=True):
+    """How the catalogue (streams, topics, users, tokens) is written."""
+
+    enforce_fsync: Boolean = True
+    """Sync a catalogue document before the command that changed it is answered; on here (off in Iggy), because such
+    commands are rare and a lost topic is worse than a lost message."""
+    max_file_operation_retries: Annotated[int, integer(0)] = 1
+    """Accepted for compatibility; has no effect, because a change that cannot be written is refused at once."""
+    retry_delay: Period = 1.0
+    """Duration of the pause before a write of messages that failed, on a full disk say, is tried again."""
+
+
+class Runtime(Section, frozen=True):
+    """Files of the running process."""
+
+    path: Name = "runtime"
+    """Folder below the data folder for the effective configuration of this start."""
+
+
+class Logging(Section, frozen=True):
+    """What the server says about itself."""
+
+    path: Name = "logs"
+    """Folder below the data folder for log files."""
+    level: Annotated[str, formats.LEVEL] = "info"
+    """Least severe level that is logged; the variable RUST_LOG overrides it."""
+    file_enabled: Boolean = True
+    """Write to files too, not only to the terminal."""
+    max_file_size: Bytes = 500_000_000
+    """Size at which a log file is closed and the next one begun; 0: unlimited."""
+    max_total_size: Bytes = 4_000_000_000
+    """Size of all log files together above which the oldest go; 0: unlimited."""
+    rotation_check_interval: Annotated[float, formats.SECONDS_OR_MORE] = 3_600.0
+    """Period at which sizes and ages of the files are looked at."""
+    retention: Annotated[float, formats.SECONDS_OR_MORE] = 604_800.0
+    """Duration for which log files are kept."""
+    sysinfo_print_interval: Seconds = 10.0
+    """Period of the log line about memory, load and connections; 0: none."""
+
+
+class Encryption(Section, frozen=True):
+    """Encryption of what is on disk, by AES-256-GCM; clients notice nothing."""
+
+    enabled: Boolean = False
+    """Encrypt messages and the catalogue."""
+    key: Hidden = Secret("")
+    """The key: 32 bytes in base64."""
+
+
+class Compression(Section, frozen=True):
+    """Compression of what is on disk; clients notice nothing."""
+
+    allow_override: Boolean = False
+    """Accepted for compatibility; has no effect, because a topic's own algorithm always counts."""
+    default_algorithm: Annotated[Literal["none", "gzip", "zstd"], choice("none", "gzip", "zstd")] = "none"
+    """Algorithm for topics that name none."""
+
+
+class Stream(Section, frozen=True):
+    """Where streams lie."""
+
+    path: Folder = "streams"
+    """Name of the folder of all streams, below the data folder."""
+
+
+class Topic(Section, frozen=True):
+    """Where topics lie, and what holds for those that leave it to the server."""
+
+    path: Folder = "topics"
+    """Name of the folder of a stream's topics."""
+    max_size: Annotated[int | None, formats.TOPIC_SIZE] = None
+    """Size that a topic may reach when it names none of its own."""
+    message_expiry: Microseconds = None
+    """Duration for which messages are kept when their topic names none; `none`: for ever."""
+    delete_oldest_segments: Boolean = True
+    """What happens to a topic near its size: true deletes its oldest segments, false refuses further messages."""
+
+
+class Partition(Section, frozen=True):
+    """Where partitions lie, and when their messages are written."""
+
+    path: Folder = "partitions"
+    """Name of the folder of a topic's partitions."""
+    enforce_fsync: Boolean = False
+    """Acknowledge messages only when they would survive a power cut; one sync serves all that wait for it."""
+    validate_checksum: Boolean = False
+    """Check every message of every segment at the start, not only the end of the last segment."""
+    messages_required_to_save: Annotated[int, integer(1)] = 1
+    """Number of messages of a partition that are gathered before they are written; 1 acknowledges only what has been
+    handed to the operating system, and so survives kill -9; more than 1 acknowledges from memory."""
+    size_of_messages_required_to_save: SomeBytes = MIB
+    """Size of gathered messages at which they are written whatever their number."""
+
+
+class Segment(Section, frozen=True):
+    """The files that the messages of a partition are spread over."""
+
+    size: Annotated[int, size(at_least=512, at_most=GIB, multiple=512)] = GIB
+    """Size at which a segment is closed and the next one begun; a batch is never split."""
+    archive_expired: Boolean = False
+    """Archive an expired segment before it is deleted."""
+    cache_indexes: IndexCache = "open_segment"
+    """Which indexes of segments stay in memory: `all` (or true), those of open and lately used segments, or `none` (or
+    false)."""
+    server_confirmation: Annotated[Literal["wait", "no_wait"], choice("wait", "no_wait")] = "wait"
+    """Whether messages are acknowledged after (`wait`) or before (`no_wait`) they are written."""
+    cache_time_indexes: Boolean = True
+    """Accepted for compatibility; has no effect, because times are part of the one index."""
+
+
+class MessageDeduplication(Section, frozen=True):
+    """Dropping messages whose id was seen shortly before in the same partition."""
+
+    enabled: Boolean = False
+    """Drop them."""
+    max_entries: Annotated[int, integer(0)] = 10_000
+    """Number of ids that a partition remembers; 0: unlimited."""
+    expiry: Seconds = 60.0
+    """Duration for which an id is remembered; 0: until it is pushed out."""
+
+
+class Recovery(Section, frozen=True):
+    """What is done about damage at the start."""
+
+    recreate_missing_state: Boolean = False
+    """Make up catalogue documents and folders that are missing from what is there; nothing is ever deleted."""
+
+
+class MemoryPool(Section, frozen=True):
+    """Accepted for compatibility; Python's allocator has no pool to size, the limits of `system.limits` do its work."""
+
+    enabled: Boolean = True
+    """Has no effect."""
+    size: Bytes = 4 * GIB
+    """Size of the pool; has no effect."""
+    bucket_capacity: Annotated[int, integer(0)] = 8_192
+    """Number of buffers in a bucket of the pool; has no effect."""
+
+
+class Sharding(Section, frozen=True):
+    """The threads that own the files of the partitions."""
+
+    cpu_allocation: Annotated[Allocation, CPU_ALLOCATION] = Allocation()
+    """One thread for each core named here: all, a number of cores, a range without its end, or those of NUMA nodes;
+    only a range and nodes pin the threads to their cores."""
+
+
+class Limits(Section, frozen=True):
+    """What bounds the memory and the files of the store. Iggy has no such keys."""
+
+    tail_bytes: SomeBytes = 256 * MIB
+    """Bytes of the recent batches, over all partitions, that stay in memory so that readers who keep up need no disk;
+    above it the oldest leave memory, and reading them takes a disk read."""
+    unflushed_bytes: SomeBytes = 256 * MIB
+    """Bytes of what is accepted but not yet written, over all partitions, so that a slow disk cannot fill the memory;
+    above it appends wait."""
+    partition_unflushed_bytes: SomeBytes = 64 * MIB
+    """Bytes of the same for one partition, so that a slow disk under one does not stop the others; above it appends to that
+    partition wait."""
+    batch_bytes: Annotated[int, size(at_most=GIB)] = 64 * MIB
+    """Bytes of one batch with its header, because a batch is held in memory whole; a larger one is refused."""
+    batch_messages: Annotated[int, integer(1)] = 1_000_000
+    """Number of messages in one batch, because checking them takes time in which nobody else is served; a larger one is
+    refused."""
+    payload_bytes: Annotated[int, size(at_most=GIB)] = 64_000_000
+    """Bytes of the payload of one message, the most that clients accept; a larger one is refused (error 4022)."""
+    user_headers_bytes: Annotated[int, size(at_most=GIB)] = 100_000
+    """Bytes of the encoded user headers of one message, the most that clients accept; larger ones are refused (error
+    4017)."""
+    read_bytes: SomeBytes = 64 * MIB
+    """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but with at
+    least one message."""
+    open_files: Annotated[int, integer(16)] = 4_096
+    """Number of segment files kept open, so that the process stays below its limit of descriptors; above it the one
+    unused for longest is closed and opened again when needed."""
+    index_cache_bytes: SomeBytes = 64 * MIB
+    """Bytes of the cached indexes of closed segments, so that many segments do not fill the memory; above it the ones
+    unused for longest leave and are read again when needed."""
+
+
+class System(Section, frozen=True):
+    """The data folder and everything below it."""
+
+    path: Name = "local_data"
+    """The data folder, relative to the working directory."""
+    backup: Backup = Backup()
+    state: State = State()
+    runtime: Runtime = Runtime()
+    logging: Logging = Logging()
+    encryption: Encryption = Encryption()
+    compression: Compression = Compression()
+    stream: Stream = Stream()
+    topic: Topic = Topic()
+    partition: Partition = Partition()
+    segment: Segment = Segment()
+    message_deduplication: MessageDeduplication = MessageDeduplication()
+    recovery: Recovery = Recovery()
+    memory_pool: MemoryPool = MemoryPool()
+    sharding: Sharding = Sharding()
+    limits: Limits = Limits()

@@ -1,0 +1,333 @@
+"""Every key of the reference is accepted, from the file and from its variable, and has the default that is promised."""
+
+from __future__ import annotations
+
+import ast
+import re
+from operator import attrgetter
+from typing import Any
+
+import pytest
+
+from app.config import Config
+from app.config.aliases import ALIASES, NAMES, VARIABLES
+from app.config.cores import Allocation
+from app.config.formats import Address
+from app.config.keys import KEYS, canonical, fields, sentences
+from app.config.render import literal
+from app.config.section import Section
+
+# A spelling, its default and another value as TOML, and what the server gets to see of that other value. Texts are
+# digits where they can be, because in Iggy such a text cannot be given by a variable.
+TABLE = """
+consumer_group.rebalancing_timeout | "30 s" | "1m 30s" | 90.0
+consumer_group.rebalancing_check_interval | "5 s" | "1m 30s" | 90.0
+data_maintenance.messages.cleaner_enabled | true | false | False
+data_maintenance.messages.interval | "1 m" | "1m 30s" | 90.0
+http.enabled | true | false | False
+http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
+http.max_request_size | "2 MB" | "32 MiB" | 33554432
+http.web_ui | false | true | True
+http.cors.enabled | true | false | False
+http.cors.allowed_methods | ["GET", "POST", "PUT", "DELETE"] | ["GET", "PATCH"] | ('GET', 'PATCH')
+http.cors.allowed_origins | ["*"] | ["a", "12"] | ('a', '12')
+http.cors.allowed_headers | ["content-type", "authorization"] | ["a", "12"] | ('a', '12')
+http.cors.exposed_headers | [""] | ["a", "12"] | ('a', '12')
+http.cors.allow_credentials | false | true | True
+http.cors.allow_private_network | false | true | True
+http.jwt.algorithm | "HS256" | "RS512" | 'RS512'
+http.jwt.issuer | "iggy.apache.org" | "12345" | '12345'
+http.jwt.audience | "iggy.apache.org" | "12345" | '12345'
+http.jwt.valid_issuers | ["iggy.apache.org"] | ["a", "12"] | ('a', '12')
+http.jwt.valid_audiences | ["iggy.apache.org"] | ["a", "12"] | ('a', '12')
+http.jwt.access_token_expiry | "1 h" | "2 days" | 172800000000
+http.jwt.clock_skew | "5 s" | "1m 30s" | 90.0
+http.jwt.not_before | "0 s" | "1m 30s" | 90.0
+http.jwt.encoding_secret | "" | "12345" | '12345'
+http.jwt.decoding_secret | "" | "12345" | '12345'
+http.jwt.use_base64_secret | false | true | True
+http.jwt.trusted_issuers[].issuer | "" | "12345" | '12345'
+http.jwt.trusted_issuers[].audience | "" | "12345" | '12345'
+http.jwt.trusted_issuers[].jwks_url | "" | "12345" | '12345'
+http.jwt.trusted_issuers[].user_id | 0 | 4567 | 4567
+http.metrics.enabled | true | false | False
+http.metrics.endpoint | "/metrics" | "/12345" | '/12345'
+http.tls.enabled | false | true | True
+http.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
+http.tls.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'
+tcp.enabled | true | false | False
+tcp.address | "127.0.0.1:8090" | "0.0.0.0:4567" | '0.0.0.0:4567'
+tcp.socket_migration | true | false | False
+tcp.ipv6 | false | true | True
+tcp.tls.enabled | false | true | True
+tcp.tls.self_signed | true | false | False
+tcp.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
+tcp.tls.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'
+tcp.socket.override_defaults | false | true | True
+tcp.socket.recv_buffer_size | "100 KB" | "32 MiB" | 33554432
+tcp.socket.send_buffer_size | "100 KB" | "32 MiB" | 33554432
+tcp.socket.keepalive | false | true | True
+tcp.socket.nodelay | false | true | True
+tcp.socket.linger | "0 s" | "1m 30s" | 90.0
+quic.enabled | true | false | False
+quic.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
+quic.max_concurrent_bidi_streams | 10000 | 4567 | 4567
+quic.datagram_send_buffer_size | "100 KB" | "32 MiB" | 33554432
+quic.initial_mtu | "8 KB" | "1500 B" | 1500
+quic.send_window | "100 KB" | "32 MiB" | 33554432
+quic.receive_window | "100 KB" | "32 MiB" | 33554432
+quic.keep_alive_interval | "5 s" | "1m 30s" | 90.0
+quic.max_idle_timeout | "10 s" | "1m 30s" | 90.0
+quic.certificate.self_signed | true | false | False
+quic.certificate.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
+quic.certificate.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'
+quic.socket.override_defaults | false | true | True
+quic.socket.recv_buffer_size | "64 KB" | "32 MiB" | 33554432
+quic.socket.send_buffer_size | "64 KB" | "32 MiB" | 33554432
+quic.socket.keepalive | false | true | True
+websocket.enabled | true | false | False
+websocket.address | "" | "0.0.0.0:4567" | '0.0.0.0:4567'
+websocket.read_buffer_size | "" | "32 MiB" | 33554432
+websocket.write_buffer_size | "" | "32 MiB" | 33554432
+websocket.max_write_buffer_size | "" | "32 MiB" | 33554432
+websocket.max_message_size | "" | "32 MiB" | 33554432
+websocket.max_frame_size | "" | "32 MiB" | 33554432
+websocket.accept_unmasked_frames | false | true | True
+websocket.tls.enabled | false | true | True
+websocket.tls.self_signed | true | false | False
+websocket.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
+websocket.tls.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'
+message_saver.enabled | true | false | False
+message_saver.enforce_fsync | true | false | False
+message_saver.interval | "30 s" | "1m 30s" | 90.0
+personal_access_token.max_tokens_per_user | 100 | 4567 | 4567
+personal_access_token.cleaner.enabled | true | false | False
+personal_access_token.cleaner.interval | "1 m" | "1m 30s" | 90.0
+heartbeat.enabled | false | true | True
+heartbeat.interval | "5 s" | "1m 30s" | 90.0
+telemetry.enabled | false | true | True
+telemetry.service_name | "iggy" | "12345" | '12345'
+telemetry.logs.transport | "grpc" | "http" | 'http'
+telemetry.logs.endpoint | "http://localhost:7281/v1/logs" | "12345" | '12345'
+telemetry.traces.transport | "grpc" | "http" | 'http'
+telemetry.traces.endpoint | "http://localhost:7281/v1/traces" | "12345" | '12345'
+system.path | "local_data" | "12345" | '12345'
+system.backup.path | "backup" | "12345" | '12345'
+system.backup.compatibility.path | "compatibility" | "12345" | '12345'
+system.state.enforce_fsync | true | false | False
+system.state.max_file_operation_retries | 1 | 4567 | 4567
+system.state.retry_delay | "1 s" | "1m 30s" | 90.0
+system.runtime.path | "runtime" | "12345" | '12345'
+system.logging.path | "logs" | "12345" | '12345'
+system.logging.level | "info" | "trace" | 'trace'
+system.logging.file_enabled | true | false | False
+system.logging.max_file_size | "500 MB" | "32 MiB" | 33554432
+system.logging.max_total_size | "4 GB" | "8 GB" | 8000000000
+system.logging.rotation_check_interval | "1 h" | "1m 30s" | 90.0
+system.logging.retention | "7 days" | "1m 30s" | 90.0
+system.logging.sysinfo_print_interval | "10 s" | "1m 30s" | 90.0
+system.encryption.enabled | false | true | True
+system.encryption.key | "" | "12345" | '12345'
+system.compression.allow_override | false | true | True
+system.compression.default_algorithm | "none" | "zstd" | 'zstd'
+system.stream.path | "streams" | "12345" | '12345'
+system.topic.path | "topics" | "12345" | '12345'
+system.topic.max_size | "unlimited" | "10 GB" | 10000000000
+system.topic.message_expiry | "none" | "2 days" | 172800000000
+system.partition.path | "partitions" | "12345" | '12345'
+system.partition.enforce_fsync | false | true | True
+system.partition.validate_checksum | false | true | True
+system.partition.messages_required_to_save | 1 | 4567 | 4567
+system.partition.size_of_messages_required_to_save | "1 MiB" | "32 MiB" | 33554432
+system.segment.size | "1 GiB" | "32 MiB" | 33554432
+system.segment.archive_expired | false | true | True
+system.segment.cache_indexes | "open_segment" | "none" | 'none'
+system.message_deduplication.enabled | false | true | True
+system.message_deduplication.max_entries | 10000 | 4567 | 4567
+system.message_deduplication.expiry | "1 m" | "1m 30s" | 90.0
+system.recovery.recreate_missing_state | false | true | True
+system.memory_pool.enabled | true | false | False
+system.memory_pool.size | "4 GiB" | "1 GiB" | 1073741824
+system.memory_pool.bucket_capacity | 8192 | 256 | 256
+system.sharding.cpu_allocation | "all" | "0..2" | '0..2'
+cluster.enabled | false | true | True
+cluster.name | "iggy-cluster" | "12345" | '12345'
+cluster.node.current.name | "iggy-node-1" | "12345" | '12345'
+cluster.node.current.ip | "127.0.0.1" | "12345" | '12345'
+cluster.node.others[].name | "" | "12345" | '12345'
+cluster.node.others[].ip | "" | "12345" | '12345'
+cluster.node.others[].ports.tcp | "" | 4567 | 4567
+cluster.node.others[].ports.quic | "" | 4567 | 4567
+cluster.node.others[].ports.http | "" | 4567 | 4567
+cluster.node.others[].ports.websocket | "" | 4567 | 4567
+message_cleaner.enabled | true | false | False
+message_cleaner.interval | "1 m" | "1m 30s" | 90.0
+data_maintenance.archiver.enabled | false | true | True
+data_maintenance.archiver.kind | "disk" | "s3" | 's3'
+data_maintenance.archiver.archive_expired | false | true | True
+data_maintenance.archiver.path | "local_data/archive" | "12345" | '12345'
+data_maintenance.archiver.disk.path | "local_data/archive" | "12345" | '12345'
+data_maintenance.archiver.s3.bucket | "iggy" | "12345" | '12345'
+data_maintenance.archiver.s3.endpoint | "http://localhost:9000" | "12345" | '12345'
+data_maintenance.archiver.s3.region | "eu-west-1" | "12345" | '12345'
+data_maintenance.archiver.s3.tmp_upload_dir | "local_data/s3_tmp" | "12345" | '12345'
+data_maintenance.archiver.s3.key_id | "" | "12345" | '12345'
+data_maintenance.archiver.s3.key_secret | "" | "12345" | '12345'
+data_maintenance.archiver.s3.access_key_id | "" | "12345" | '12345'
+data_maintenance.archiver.s3.secret_access_key | "" | "12345" | '12345'
+data_maintenance.archiver.s3.key_prefix | "" | "12345" | '12345'
+data_maintenance.messages.archiver_enabled | false | true | True
+data_maintenance.state.archiver_enabled | false | true | True
+data_maintenance.state.overwrite | true | false | False
+data_maintenance.state.interval | "1 m" | "1m 30s" | 90.0
+system.logging.max_size | "500 MB" | "32 MiB" | 33554432
+system.topic.delete_oldest_segments | true | false | False
+system.segment.message_expiry | "none" | "2 days" | 172800000000
+system.segment.server_confirmation | "wait" | "no_wait" | 'no_wait'
+system.segment.cache_time_indexes | true | false | False
+system.segment.validate_checksum | false | true | True
+system.partition.message_saver.enabled | true | false | False
+system.partition.message_saver.enforce_fsync | true | false | False
+system.partition.message_saver.interval | "30 s" | "1m 30s" | 90.0
+topic.max_topic_size | "unlimited" | "10 GB" | 10000000000
+topic.delete_oldest_segments | true | false | False
+archiver.enabled | false | true | True
+archiver.kind | "disk" | "s3" | 's3'
+archiver.interval | "" | "1m 30s" | 90.0
+archiver.s3.bucket | "iggy" | "12345" | '12345'
+archiver.s3.region | "eu-west-1" | "12345" | '12345'
+archiver.s3.access_key_id | "" | "12345" | '12345'
+archiver.s3.secret_access_key | "" | "12345" | '12345'
+encryption.enabled | false | true | True
+encryption.key | "" | "12345" | '12345'
+metrics.enabled | false | true | True
+metrics.endpoint | "0.0.0.0:9090" | "0.0.0.0:4567" | '0.0.0.0:4567'
+tracing.enabled | false | true | True
+tracing.endpoint | "http://localhost:7281/v1/traces" | "12345" | '12345'
+system.limits.tail_bytes | "256 MiB" | "32 MiB" | 33554432
+system.limits.unflushed_bytes | "256 MiB" | "128 MiB" | 134217728
+system.limits.partition_unflushed_bytes | "64 MiB" | "65 MiB" | 68157440
+system.limits.batch_bytes | "64 MiB" | "63 MiB" | 66060288
+system.limits.batch_messages | 1000000 | 4567 | 4567
+system.limits.payload_bytes | "64 MB" | "32 MiB" | 33554432
+system.limits.user_headers_bytes | "100 KB" | "1 MiB" | 1048576
+system.limits.read_bytes | "64 MiB" | "32 MiB" | 33554432
+system.limits.open_files | 4096 | 4567 | 4567
+system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
+data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
+"""
+ROWS = [tuple(part.strip() for part in line.split(" | ")) for line in TABLE.strip().splitlines()]
+
+# What else has to be set for the other value to be possible.
+BESIDES = {
+    "system.encryption.enabled": {"system.encryption.key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
+    "websocket.tls.enabled": {"websocket.address": "127.0.0.1:8092"},
+    "data_maintenance.messages.archiver_enabled": {"data_maintenance.archiver.enabled": "true"},
+    "data_maintenance.state.archiver_enabled": {"data_maintenance.archiver.enabled": "true"},
+    "http.jwt.use_base64_secret": {"http.jwt.encoding_secret": "MDEy", "http.jwt.decoding_secret": "MDEy"},
+    "http.jwt.trusted_issuers[]": {
+        "http.jwt.trusted_issuers.0.issuer": "a",
+        "http.jwt.trusted_issuers.0.audience": "b",
+        "http.jwt.trusted_issuers.0.jwks_url": "c",
+    },
+}
+
+
+def variable_of(name: str) -> str:
+    return "IGGY_" + name.replace("[]", ".0").replace(".", "_").upper()
+
+
+def besides(name: str) -> dict[str, str]:
+    native = ALIASES.get(name, name)
+    found = BESIDES.get(native) or BESIDES.get(native.rpartition(".")[0], {})
+    return {variable_of(other): value for other, value in found.items() if other != native.replace("[]", ".0")}
+
+
+def as_toml(name: str, value: str) -> str:
+    """A file with this one key; a list of tables gets its first table."""
+    table, listed, key = name.partition("[].")
+    if listed:
+        return f"[[{table}]]\n{key} = {value}\n"
+    table, _, key = name.rpartition(".")
+    return f"[{table}]\n{key} = {value}\n"
+
+
+def as_text(value: str) -> str:
+    """What a variable holds: texts without quotes, lists as [a,b]."""
+    return value.replace('"', "").replace(", ", ",")
+
+
+def value_of(config: Config, name: str) -> Any:
+    native = ALIASES.get(name, name)
+    table, listed, key = native.partition("[].")
+    value = attrgetter(key)(attrgetter(table)(config)[0]) if listed else attrgetter(native)(config)
+    return str(value) if isinstance(value, Address) else value.text if isinstance(value, Allocation) else value
+
+
+def test_the_table_has_every_name_that_is_accepted() -> None:
+    assert {row[0] for row in ROWS} == set(NAMES)
+
+
+@pytest.mark.parametrize(("name", "default", "_other", "_seen"), ROWS, ids=[row[0] for row in ROWS])
+def test_given_nothing_when_loaded_should_have_the_default(name: str, default: str, _other: str, _seen: str) -> None:
+    key = KEYS[ALIASES.get(name, name)]
+    assert literal(key.format.write(key.value)) == default
+
+
+@pytest.mark.parametrize(("name", "_default", "other", "seen"), ROWS, ids=[row[0] for row in ROWS])
+def test_given_a_key_in_the_file_when_loaded_should_have_its_value(
+    start: Any, name: str, _default: str, other: str, seen: str
+) -> None:
+    loaded = start(as_toml(name, other), **besides(name))
+    assert value_of(loaded.config, name) == ast.literal_eval(seen)
+    assert loaded.origins[ALIASES.get(name, name).replace("[]", ".0")] == "server.toml"
+    assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize(("name", "_default", "other", "seen"), ROWS, ids=[row[0] for row in ROWS])
+def test_given_a_key_in_its_variable_when_loaded_should_have_its_value(
+    start: Any, name: str, _default: str, other: str, seen: str
+) -> None:
+    variable = variable_of(name)
+    loaded = start(**besides(name) | {variable: as_text(other)})
+    assert value_of(loaded.config, name) == ast.literal_eval(seen)
+    assert loaded.origins[ALIASES.get(name, name).replace("[]", ".0")] == variable
+    assert loaded.warnings == ()
+
+
+def test_given_what_is_printed_when_read_again_should_be_the_same_value() -> None:
+    for name, _, other, _ in ROWS:
+        form = KEYS[ALIASES.get(name, name)].format
+        value = form.parse(ast.literal_eval(other.replace("true", "True").replace("false", "False")))
+        assert form.secret or form.parse(form.write(value)) == value, name
+
+
+def test_every_key_has_one_sentence_that_ends() -> None:
+    for name, key in KEYS.items():
+        assert re.fullmatch(r"[A-Z].*[.]", key.sentence), name
+
+
+def test_every_section_says_what_it_is_about() -> None:
+    def check(section: type[Section]) -> None:
+        assert section.__doc__, section
+        assert set(sentences(section)) == set(fields(section).formats), section
+        for inner in (*fields(section).sections.values(), *fields(section).lists.values()):
+            check(inner)
+
+    check(Config)
+
+
+def test_no_two_keys_share_a_variable() -> None:
+    spellings = [name.replace("[]", f".{n}") for name in NAMES for n in (range(10) if "[]" in name else (0,))]
+    assert len(VARIABLES) == len(spellings)
+    assert {canonical(name) for name in VARIABLES.values()} == set(NAMES)
+
+
+def test_every_alias_means_a_key() -> None:
+    assert set(ALIASES.values()) <= set(KEYS)
+    assert not set(ALIASES) & set(KEYS)
+
+
+def test_the_configuration_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Config().http.enabled = False  # type: ignore[misc]

@@ -1,0 +1,131 @@
+"""What the configuration means for the store, and for the cores of a machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.config import ConfigError
+from app.config.cores import Machine, parse_allocation, resolve, this_machine
+from app.config.store import store_options
+from storage.options import MIB, Durability, StoreOptions
+
+ONE_CORE = Machine((0,), {})
+# Two nodes of four cores, of which 4 to 7 are second threads of 0 to 3.
+BIG = Machine(tuple(range(8)), {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}, frozenset({4, 5, 6, 7}))
+
+
+def test_given_no_settings_when_mapped_should_be_the_defaults_of_the_store(start: Any) -> None:
+    assert store_options(start().config, ONE_CORE) == StoreOptions(path="local_data")
+
+
+@pytest.mark.parametrize(
+    ("settings", "level"),
+    [
+        ({}, Durability.WRITTEN),
+        ({"PARTITION_ENFORCE_FSYNC": "true"}, Durability.SYNCED),
+        ({"PARTITION_ENFORCE_FSYNC": "true", "PARTITION_MESSAGES_REQUIRED_TO_SAVE": "1024"}, Durability.SYNCED),
+        ({"PARTITION_ENFORCE_FSYNC": "true", "SEGMENT_SERVER_CONFIRMATION": "no_wait"}, Durability.SYNCED),
+        ({"PARTITION_MESSAGES_REQUIRED_TO_SAVE": "2"}, Durability.MEMORY),
+        ({"SEGMENT_SERVER_CONFIRMATION": "no_wait"}, Durability.MEMORY),
+    ],
+)
+def test_given_what_is_enforced_when_mapped_should_promise_that(
+    start: Any, settings: dict[str, str], level: Durability
+) -> None:
+    config = start(**{f"IGGY_SYSTEM_{name}": value for name, value in settings.items()}).config
+    assert store_options(config, ONE_CORE).durability is level
+
+
+MAPPED: list[tuple[str, str, str, object]] = [
+    ("PATH", "data/here", "path", "data/here"),
+    ("STREAM_PATH", "s", "streams_folder", "s"),
+    ("TOPIC_PATH", "t", "topics_folder", "t"),
+    ("PARTITION_PATH", "p", "partitions_folder", "p"),
+    ("PARTITION_ENFORCE_FSYNC", "true", "durability", Durability.SYNCED),
+    ("PARTITION_MESSAGES_REQUIRED_TO_SAVE", "7", "messages_required_to_save", 7),
+    ("PARTITION_SIZE_OF_MESSAGES_REQUIRED_TO_SAVE", "2 MiB", "bytes_required_to_save", 2 * MIB),
+    ("PARTITION_MESSAGE_SAVER_INTERVAL", "1s", "saver_interval_s", 1.0),
+    ("PARTITION_MESSAGE_SAVER_ENABLED", "false", "saver_interval_s", None),
+    ("PARTITION_MESSAGE_SAVER_ENFORCE_FSYNC", "false", "saver_syncs", False),
+    ("STATE_ENFORCE_FSYNC", "false", "catalog_syncs", False),
+    ("STATE_RETRY_DELAY", "2 s", "write_retry_s", 2.0),
+    ("SEGMENT_SIZE", "5120", "segment_bytes", 5120),
+    ("SEGMENT_CACHE_INDEXES", "true", "index_cache", "all"),
+    ("SEGMENT_CACHE_INDEXES", "false", "index_cache", "none"),
+    ("SEGMENT_VALIDATE_CHECKSUM", "true", "validate_checksum", True),
+    ("RECOVERY_RECREATE_MISSING_STATE", "true", "recreate_missing_state", True),
+    ("SHARDING_CPU_ALLOCATION", "3", "shards", 3),
+    ("SHARDING_CPU_ALLOCATION", "2..4", "cpus", (2, 3)),
+    ("LIMITS_TAIL_BYTES", "1 MiB", "tail_bytes_max", MIB),
+    ("LIMITS_UNFLUSHED_BYTES", "1 GiB", "unflushed_bytes_max", 1024 * MIB),
+    ("LIMITS_PARTITION_UNFLUSHED_BYTES", "65 MiB", "partition_unflushed_bytes_max", 65 * MIB),
+    ("LIMITS_BATCH_BYTES", "63 MiB", "batch_bytes_max", 63 * MIB),
+    ("LIMITS_BATCH_MESSAGES", "7", "batch_messages_max", 7),
+    ("LIMITS_PAYLOAD_BYTES", "1 MiB", "payload_bytes_max", MIB),
+    ("LIMITS_USER_HEADERS_BYTES", "1 KiB", "user_headers_bytes_max", 1024),
+    ("LIMITS_READ_BYTES", "1 MiB", "read_bytes_max", MIB),
+    ("LIMITS_OPEN_FILES", "17", "open_files_max", 17),
+    ("LIMITS_INDEX_CACHE_BYTES", "1 MiB", "index_cache_bytes", MIB),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "option", "value"), MAPPED)
+def test_given_a_setting_of_the_store_when_mapped_should_arrive(
+    start: Any, name: str, text: str, option: str, value: object
+) -> None:
+    assert getattr(store_options(start(**{f"IGGY_SYSTEM_{name}": text}).config, BIG), option) == value
+
+
+def test_every_option_of_the_store_can_be_set() -> None:
+    assert {row[2] for row in MAPPED} == {field.name for field in msgspec.structs.fields(StoreOptions)}
+
+
+@pytest.mark.parametrize(
+    ("text", "shards", "cpus"),
+    [
+        ("all", 8, ()),
+        ("numa:auto", 8, ()),
+        ("3", 3, ()),
+        ("2..6", 4, (2, 3, 4, 5)),
+        ("numa:nodes=1", 4, (2, 3, 6, 7)),
+        ("numa:nodes=0,1;cores=1", 2, (0, 2)),
+        ("numa:nodes=0;cores=9;no_ht=true", 2, (0, 1)),
+        ("numa:nodes=0,1;cores=4;no_ht=true", 4, (0, 1, 2, 3)),
+        ("numa:nodes=0,0", 4, (0, 1, 4, 5)),
+        ("numa:nodes=9", 8, ()),
+    ],
+)
+def test_given_an_allocation_when_resolved_should_use_those_cores(
+    text: str, shards: int, cpus: tuple[int, ...]
+) -> None:
+    assert resolve(parse_allocation(text), BIG) == (shards, cpus)
+
+
+@pytest.mark.parametrize("text", ["9", "7..9"])
+def test_given_more_cores_than_there_are_when_mapped_should_refuse(start: Any, text: str) -> None:
+    config = start(IGGY_SYSTEM_SHARDING_CPU_ALLOCATION=text).config
+    with pytest.raises(ConfigError, match=rf"^system.sharding.cpu_allocation: '{text}': "):
+        store_options(config, BIG)
+
+
+def test_given_a_system_folder_when_read_should_find_nodes_and_threads(tmp_path: Path) -> None:
+    for node, cores in (("node0", "0-1,4-5\n"), ("node1", "2-3\n"), ("node2", "nonsense\n")):
+        (tmp_path / "node" / node).mkdir(parents=True)
+        (tmp_path / "node" / node / "cpulist").write_text(cores)
+    for core, siblings in (("cpu0", "0,4\n"), ("cpu4", "0,4\n"), ("cpu1", "1\n")):
+        (tmp_path / "cpu" / core / "topology").mkdir(parents=True)
+        (tmp_path / "cpu" / core / "topology" / "thread_siblings_list").write_text(siblings)
+    machine = this_machine(str(tmp_path))
+    assert machine.nodes == {0: (0, 1, 4, 5), 1: (2, 3), 2: ()}
+    assert machine.second_threads == {4}
+    assert machine.available
+
+
+def test_given_no_system_folder_when_read_should_still_have_cores(tmp_path: Path) -> None:
+    machine = this_machine(str(tmp_path))
+    assert machine.nodes == {}
+    assert resolve(parse_allocation("numa:nodes=0"), machine) == (len(machine.available), ())
