@@ -195,8 +195,8 @@ class Limits(Section, frozen=True):
     """Bytes of what is accepted but not yet written, over all partitions, so that a slow disk cannot fill the memory;
     above it appends wait."""
     partition_unflushed_bytes: SomeBytes = 64 * MIB
-    """Bytes of the same for one partition, so that a slow disk under one does not stop the others; above it appends to that
-    partition wait."""
+    """Bytes of the same for one partition, so that a slow disk under one does not stop the others; above it appends to
+    that partition wait."""
     batch_bytes: Annotated[int, size(at_most=GIB)] = 64 * MIB
     """Bytes of one batch with its header, because a batch is held in memory whole; a larger one is refused."""
     batch_messages: Annotated[int, integer(1)] = 1_000_000
@@ -208,8 +208,8 @@ class Limits(Section, frozen=True):
     """Bytes of the encoded user headers of one message, the most that clients accept; larger ones are refused (error
     4017)."""
     read_bytes: SomeBytes = 64 * MIB
-    """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but with at
-    least one message."""
+    """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but
+    with at least one message."""
     open_files: Annotated[int, integer(16)] = 4_096
     """Number of segment files kept open, so that the process stays below its limit of descriptors; above it the one
     unused for longest is closed and opened again when needed."""
