@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.whippet-installed
 
-.PHONY: run test setup lint types imports docs bench torture clean
+.PHONY: run test setup lint types imports docs openapi bench torture clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
@@ -33,6 +33,9 @@ imports: setup  ## dependencies point one way
 
 docs: setup  ## write the pages that are generated from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
+
+openapi: setup  ## write the OpenAPI document from the table of routes
+	$(BIN)/python -m transports.http.openapi > openapi/openapi.json
 
 bench: setup  ## the storage benchmark, with its yardsticks
 	$(BIN)/whippet bench storage

@@ -1,0 +1,85 @@
+"""`whippet`: the command line. A table of subcommands, the parser made from it, and the call of the chosen one.
+
+The module of a subcommand is imported only when it is the one: asking for help, or for a small command, never waits
+for the server, the store or numpy to load. A usage error exits with 2, as argparse does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+SIGINT_EXIT = 130
+
+
+class Subcommand(NamedTuple):
+    words: tuple[str, ...]
+    """What is typed after `whippet`."""
+    module: str
+    """Has `add_arguments(parser)` and `run(arguments) -> exit code`."""
+    summary: str
+
+
+SUBCOMMANDS = (
+    Subcommand(("serve",), "app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
+    Subcommand(("config",), "app.cli.config", "show the effective configuration and where each value comes from"),
+    Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
+    Subcommand(("version",), "app.cli.version", "print the version"),
+)
+
+GROUPS = {"bench": "measure speed"}
+"""Summaries of the first words that stand for several subcommands."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = _chosen(arguments)
+    parser = _parser(chosen)
+    parsed = parser.parse_args(arguments)
+    if chosen is None:
+        parser.error("the subcommand comes first")
+    try:
+        return int(importlib.import_module(chosen.module).run(parsed))
+    except KeyboardInterrupt:
+        return SIGINT_EXIT
+
+
+def _chosen(arguments: Sequence[str]) -> Subcommand | None:
+    for subcommand in SUBCOMMANDS:
+        if tuple(arguments[: len(subcommand.words)]) == subcommand.words:
+            return subcommand
+    return None
+
+
+def _parser(chosen: Subcommand | None) -> argparse.ArgumentParser:
+    """Knows the names of all subcommands, but the arguments of the chosen one only."""
+    root = argparse.ArgumentParser(
+        prog="whippet",
+        description="Whippet, a persistent message-streaming gateway compatible with Apache Iggy.",
+        epilog="`whippet <subcommand> --help` tells more about one.",
+    )
+    root.add_argument("-V", "--version", action=_ShowVersion, nargs=0, help="print the version and exit")
+    levels: dict[tuple[str, ...], argparse._SubParsersAction[argparse.ArgumentParser]] = {
+        (): root.add_subparsers(title="subcommands", metavar="<subcommand>", required=True)
+    }
+    for subcommand in SUBCOMMANDS:
+        *group, word = subcommand.words
+        if tuple(group) not in levels:
+            parser = levels[()].add_parser(group[0], help=GROUPS[group[0]], description=GROUPS[group[0]])
+            levels[tuple(group)] = parser.add_subparsers(title="subcommands", metavar="<subcommand>", required=True)
+        parser = levels[tuple(group)].add_parser(word, help=subcommand.summary, description=subcommand.summary)
+        if subcommand is chosen:
+            importlib.import_module(subcommand.module).add_arguments(parser)
+    return root
+
+
+class _ShowVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.exit(importlib.import_module("app.cli.version").run(argparse.Namespace()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

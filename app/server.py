@@ -1,0 +1,153 @@
+"""The composition root: configuration, then the store, then the listeners, and the way back when told to stop.
+
+`whippet serve` calls `run` and exits with what it returns. It is the only module of app that knows the transports; it
+connects the parts and holds no behaviour that one of them could have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+
+import uvloop
+
+from app import banner, current_config
+from app.config import Config, ConfigError, Loaded, load, render
+from app.config.store import store_options
+from app.telemetry import logs
+from storage.errors import StorageError
+from storage.options import StoreOptions
+from storage.store import Store
+from transports.http import application
+from transports.http import server as http_server
+from transports.http.server import HttpServer
+from transports.listening import ListenError
+
+logger = logging.getLogger(__name__)
+
+
+class CannotStart(Exception):
+    """Something outside is in the way. Its text is one line that names it."""
+
+
+STOPPED = 0
+FAILED = 1
+MISCONFIGURED = 2
+
+
+def run(environ: Mapping[str, str], cwd: str) -> int:
+    """Serves until a signal says stop; returns the exit code of the process."""
+    try:
+        loaded = load(environ, cwd)
+        _refuse_empty_promises(loaded.config)
+        options = store_options(loaded.config)
+    except ConfigError as error:
+        return _refuse(error, MISCONFIGURED)
+    logs.configure(loaded.config.system.logging.level)
+    for warning in loaded.warnings:
+        logger.warning("%s", warning)
+    if loaded.environment.get("IGGY_DISPLAY_CONFIG", "").strip().lower() in ("1", "true"):
+        sys.stdout.write(render.toml(loaded))
+    _raise_open_files_limit()
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(loaded, options))
+    except (CannotStart, StorageError, ListenError) as error:
+        return _refuse(error, FAILED)
+    except Exception:
+        logger.exception("an error that Whippet does not expect has ended it; please report it")
+        return FAILED
+    return STOPPED
+
+
+def _refuse_empty_promises(config: Config) -> None:
+    """Who asks for secrecy that this version does not have should learn it now, not from the network or the disk."""
+    if config.http.enabled and config.http.tls.enabled:
+        raise ConfigError("http.tls.enabled = true: this version serves HTTP without TLS only; turn it off to start")
+    if config.system.encryption.enabled:
+        raise ConfigError("system.encryption.enabled = true: this version does not encrypt; turn it off to start")
+
+
+async def _serve(loaded: Loaded, options: StoreOptions) -> None:
+    stopping = _stop_on_signals()
+    store = await _open_store(options)
+    try:
+        # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
+        if not stopping.is_set():
+            await _listen(loaded, options, stopping)
+        logger.info("closing the store: what is still in memory is written and synced")
+    finally:
+        await store.close()
+    logger.info("stopped")
+
+
+async def _open_store(options: StoreOptions) -> Store:
+    try:
+        return await Store.open(options, progress=lambda done: logger.info("%s", done))
+    except OSError as error:
+        what = error.filename or options.path
+        raise CannotStart(
+            f"the data folder {options.path} cannot be used: {what}: {error.strerror or error}"
+        ) from error
+
+
+async def _listen(loaded: Loaded, options: StoreOptions, stopping: asyncio.Event) -> None:
+    servers: dict[str, HttpServer] = {}
+    try:
+        http = loaded.config.http
+        if http.enabled:
+            servers["http"] = await http_server.start(application.create(), http.address)
+        addresses = {name: server.address for name, server in servers.items()}
+        await current_config.write(loaded, addresses)
+        banner.show(addresses, options)
+        await _until_stop_or_failure(stopping, [server.serving for server in servers.values()])
+        logger.info("stopping: no new connections, requests in hand are finished")
+    finally:
+        await asyncio.gather(*(server.stop() for server in servers.values()))
+
+
+async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:
+    told = asyncio.create_task(stopping.wait(), name="until a signal")
+    try:
+        await asyncio.wait([told, *serving], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        told.cancel()
+    for task in serving:
+        if task.done():
+            await task
+            raise RuntimeError(f"the {task.get_name()} listener has ended without being told to")
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stopping = asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        if stopping.is_set():
+            logger.warning("%s again: stopping at once, what is only in memory is lost", name)
+            # Nothing less is sure to be at once: a thread may be inside a disk call that does not return.
+            os._exit(FAILED)
+        logger.info("%s: stopping; a second signal stops at once", name)
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal, number.name)
+    return stopping
+
+
+def _raise_open_files_limit() -> None:
+    """Connections and segments are files; the usual soft limit, 1024, is there for programs that use select."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError) as error:
+        logger.warning("the limit of open files stays as it is: %s", error)
+
+
+def _refuse(error: Exception, code: int) -> int:
+    sys.stderr.write(f"whippet: {error}\n")
+    return code

@@ -1,0 +1,42 @@
+"""Logging: the levels of the configuration mean what they say, and times can be compared."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from app.config.formats import LEVELS
+from app.telemetry import logs
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root, uvicorn = logging.getLogger(), logging.getLogger("uvicorn.error")
+    before = root.handlers[:], root.level, uvicorn.level
+    yield
+    root.handlers[:] = before[0]
+    root.setLevel(before[1])
+    uvicorn.setLevel(before[2])
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", True), ("warn", True), ("error", False), ("off", False)])
+def test_a_level_shows_what_is_as_grave_and_hides_the_rest(
+    level: str, shown: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure(level)
+    logging.getLogger("storage").warning("the disk is slow")
+    assert ("the disk is slow" in capsys.readouterr().err) is shown
+
+
+def test_every_level_that_the_configuration_allows_is_known() -> None:
+    assert set(logs.LEVELS) == set(LEVELS)
+
+
+def test_times_are_utc(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure("info")
+    record = logging.LogRecord("storage", logging.INFO, __file__, 1, "opened", None, None)
+    record.created, record.msecs = 0.0, 0.0
+    logging.getLogger().handle(record)
+    assert capsys.readouterr().err == "1970-01-01T00:00:00.000Z INFO    storage: opened\n"

@@ -1,0 +1,20 @@
+"""The banner: one line for each thing a person who started the gateway wants to know."""
+
+from __future__ import annotations
+
+import pytest
+
+from app import banner
+from app.config.formats import Address
+from storage.options import Durability, StoreOptions
+
+
+def test_every_address_has_a_line_that_can_be_opened() -> None:
+    shown = banner.text({"http": Address("127.0.0.1", 3000)}, StoreOptions(path="/data"))
+    assert "  http        http://127.0.0.1:3000\n" in shown
+
+
+@pytest.mark.parametrize("level", Durability)
+def test_every_durability_level_says_what_it_promises(level: Durability) -> None:
+    shown = banner.text({}, StoreOptions(path="/data", durability=level))
+    assert f"  durability  {level.name.lower()}: {banner.PROMISES[level]}\n" in shown

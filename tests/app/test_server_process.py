@@ -1,0 +1,378 @@
+"""The whole process, as its users start and stop it: a child per test, told by signals, watched through its output.
+
+Nothing sleeps here: a test waits for a line of the child's output, or for its end, both with one deadline.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import httpx
+import pytest
+
+DEADLINE_S = 30
+
+MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve']))"
+
+SLOW_ROUTE = """
+from starlette.responses import PlainTextResponse
+from transports.http import routes
+
+async def slow(request):
+    print("request in hand", flush=True)
+    return PlainTextResponse(await request.body())
+
+routes.OPERATIONS += (
+    routes.Operation(name="slow", method="POST", path="/slow", summary="Waits for its body", handler=slow, text=""),
+)
+"""
+
+BROKEN_ROUTE = """
+from transports.http import routes
+
+async def broken(request):
+    raise RuntimeError("nobody thought of this")
+
+routes.OPERATIONS += (
+    routes.Operation(name="broken", method="GET", path="/broken", summary="Fails", handler=broken, text=""),
+)
+"""
+
+SLOW_OPENING = """
+import asyncio, sys
+from storage.store import Store
+
+open_store = Store.open
+
+async def slow(options, progress=None):
+    print("opening", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    return await open_store(options, progress)
+
+Store.open = slow
+"""
+
+BROKEN_OPENING = """
+from storage.store import Store
+
+async def broken(options, progress=None):
+    raise RuntimeError("nobody thought of this")
+
+Store.open = broken
+"""
+
+
+class Gateway:
+    """A running child and everything it has said so far."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.out: list[str] = []
+        self.err: list[str] = []
+        self._changed = threading.Condition()
+        assert process.stdout
+        assert process.stderr
+        self._readers = [
+            threading.Thread(target=self._read, args=(process.stdout, self.out)),
+            threading.Thread(target=self._read, args=(process.stderr, self.err)),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, stream: IO[str], lines: list[str]) -> None:
+        with stream:
+            for line in stream:
+                with self._changed:
+                    lines.append(line.rstrip("\n"))
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def line(self, pattern: str) -> re.Match[str]:
+        """Waits for the first line, of either stream, in which the pattern is found."""
+        deadline = time.monotonic() + DEADLINE_S
+        with self._changed:
+            while True:
+                for line in (*self.out, *self.err):
+                    if found := re.search(pattern, line):
+                        return found
+                alive = any(reader.is_alive() for reader in self._readers)
+                assert alive, f"ended without saying {pattern!r}:\n{self}"
+                assert self._changed.wait(min(1.0, deadline - time.monotonic())) or time.monotonic() < deadline, (
+                    f"has not said {pattern!r} in {DEADLINE_S} s:\n{self}"
+                )
+
+    def address(self) -> str:
+        return self.line(r"http://(\S+)").group(1)
+
+    def get(self, path: str) -> httpx.Response:
+        with httpx.Client(trust_env=False, timeout=DEADLINE_S) as client:
+            return client.get(f"http://{self.address()}{path}")
+
+    def ping(self) -> str:
+        return self.get("/ping").raise_for_status().text
+
+    def connect(self) -> socket.socket:
+        host, port = self.address().rsplit(":", 1)
+        return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> int:
+        """Waits for the end and returns the exit code; all output is there then."""
+        try:
+            code = self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still running after {DEADLINE_S} s:\n{self}")
+        for reader in self._readers:
+            reader.join(DEADLINE_S)
+        return code
+
+    def refusal(self) -> str:
+        """The one line with which a start was refused."""
+        assert "Traceback" not in str(self)
+        assert self.out == [], "a refused start shows no banner"
+        lines = [line for line in self.err if line.startswith("whippet: ")]
+        assert len(lines) == 1, str(self)
+        return lines[0]
+
+    def __str__(self) -> str:
+        return "\n".join(["stdout:", *self.out, "stderr:", *self.err])
+
+
+Start = Callable[..., Gateway]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def start(tmp_path: Path, folder: Path) -> Iterator[Start]:
+    """Starts a gateway on the test's folder and a free port. Settings override; the child runs `first` before it."""
+    started: list[Gateway] = []
+
+    def start_one(first: str = "", **settings: str) -> Gateway:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
+        environ = inherited | {"IGGY_SYSTEM_PATH": str(folder), "IGGY_HTTP_ADDRESS": "127.0.0.1:0"} | settings
+        process = subprocess.Popen(
+            [sys.executable, "-c", first + MAIN],
+            cwd=tmp_path,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(Gateway(process))
+        return started[-1]
+
+    yield start_one
+    for gateway in started:
+        gateway.process.kill()
+        gateway.end()
+        assert gateway.process.stdin
+        gateway.process.stdin.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_gateway_answers_ping_stops_when_told_and_starts_again(start: Start, number: signal.Signals) -> None:
+    for _ in range(2):
+        gateway = start()
+        assert gateway.ping() == "pong"
+        gateway.signal(number)
+        assert gateway.end() == 0, str(gateway)
+        assert "Traceback" not in str(gateway)
+
+
+def test_a_gateway_starts_after_the_one_before_was_killed(start: Start) -> None:
+    killed = start()
+    killed.address()
+    killed.signal(signal.SIGKILL)
+    assert killed.end() == -signal.SIGKILL
+    assert start().ping() == "pong"
+
+
+def test_a_request_in_hand_is_finished_while_new_connections_are_refused(start: Start) -> None:
+    gateway = start(SLOW_ROUTE)
+    with gateway.connect() as client:
+        client.sendall(b"POST /slow HTTP/1.1\r\nHost: whippet\r\nContent-Length: 5\r\n\r\n")
+        gateway.line("request in hand")
+        gateway.signal(signal.SIGTERM)
+        gateway.line("no new connections")
+        until_refused(gateway)
+        client.sendall(b"whole")
+        answer = b"".join(iter(lambda: client.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\nwhole")
+    assert gateway.end() == 0
+
+
+def until_refused(gateway: Gateway) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        try:
+            gateway.connect().close()
+        except ConnectionRefusedError:
+            return
+        except ConnectionResetError:
+            continue  # it was in the queue of the listener when that closed
+    pytest.fail(f"still accepts connections after {DEADLINE_S} s")
+
+
+def test_an_idle_connection_does_not_hold_up_the_stop(start: Start) -> None:
+    gateway = start()
+    with httpx.Client(trust_env=False) as kept_alive, gateway.connect():
+        assert kept_alive.get(f"http://{gateway.address()}/ping").text == "pong"
+        gateway.signal(signal.SIGTERM)
+        assert gateway.end() == 0
+
+
+def test_a_second_signal_stops_at_once_with_1(start: Start) -> None:
+    gateway = start(SLOW_ROUTE)
+    with gateway.connect() as client:
+        client.sendall(b"POST /slow HTTP/1.1\r\nHost: whippet\r\nContent-Length: 5\r\n\r\n")
+        gateway.line("request in hand")
+        gateway.signal(signal.SIGTERM)
+        gateway.line("no new connections")
+        gateway.signal(signal.SIGINT)
+        assert gateway.end() == 1
+
+
+def test_a_signal_while_the_store_opens_stops_once_it_is_open(start: Start) -> None:
+    gateway = start(SLOW_OPENING)
+    gateway.line("opening")
+    gateway.signal(signal.SIGTERM)
+    gateway.line("SIGTERM: stopping")
+    assert gateway.process.stdin
+    gateway.process.stdin.write("\n")
+    gateway.process.stdin.flush()
+    assert gateway.end() == 0
+    assert gateway.out == ["opening"]
+
+
+def test_a_second_gateway_on_the_same_folder_is_refused_and_the_first_serves_on(start: Start, folder: Path) -> None:
+    first = start()
+    first.address()
+    second = start()
+    assert second.end() == 1
+    assert str(folder) in second.refusal()
+    assert first.ping() == "pong"
+
+
+def test_an_address_in_use_is_refused_in_one_line(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        gateway = start(IGGY_HTTP_ADDRESS=address)
+        assert gateway.end() == 1
+    assert address in gateway.refusal()
+    assert "http.address" in gateway.refusal()
+    assert "in use" in gateway.refusal()
+
+
+def test_a_setting_that_cannot_be_is_refused_with_2_in_one_line(start: Start) -> None:
+    gateway = start(IGGY_SYSTEM_SEGMENT_SIZE="banana")
+    assert gateway.end() == 2
+    assert "banana" in gateway.refusal()
+    assert gateway.err == [gateway.refusal()]
+
+
+def test_a_data_folder_that_cannot_be_is_refused_in_one_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    gateway = start(IGGY_SYSTEM_PATH=str(tmp_path / "file" / "data"))
+    assert gateway.end() == 1
+    assert str(tmp_path / "file") in gateway.refusal()
+
+
+def test_an_error_nobody_expected_is_logged_with_its_trace_once(start: Start) -> None:
+    gateway = start(BROKEN_OPENING)
+    assert gateway.end() == 1
+    assert gateway.err.count("Traceback (most recent call last):") == 1
+    assert gateway.err.count("RuntimeError: nobody thought of this") == 1
+
+
+def test_a_bug_in_a_handler_is_answered_and_logged_with_its_trace_once_and_the_gateway_serves_on(start: Start) -> None:
+    gateway = start(BROKEN_ROUTE)
+    assert gateway.get("/broken").status_code == 500
+    assert gateway.ping() == "pong"
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    assert gateway.err.count("RuntimeError: nobody thought of this") == 1
+
+
+@pytest.mark.parametrize("setting", ["IGGY_HTTP_TLS_ENABLED", "IGGY_SYSTEM_ENCRYPTION_ENABLED"])
+def test_secrecy_that_this_version_does_not_have_is_refused_not_ignored(start: Start, setting: str) -> None:
+    key = base64.b64encode(bytes(32)).decode()
+    gateway = start(**{setting: "true", "IGGY_SYSTEM_ENCRYPTION_KEY": key})
+    assert gateway.end() == 2
+    assert "this version" in gateway.refusal()
+
+
+def test_the_effective_address_is_written_where_iggys_tools_look(start: Start, folder: Path) -> None:
+    gateway = start()
+    address = gateway.address()
+    written = tomllib.loads((folder / "runtime" / "current_config.toml").read_text())
+    assert written["http"]["address"] == address
+    assert written["system"]["path"] == str(folder)
+
+
+def test_a_folder_for_it_that_cannot_be_made_does_not_prevent_a_start(start: Start, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "runtime").touch()
+    gateway = start()
+    assert gateway.ping() == "pong"
+    gateway.line("current_config.toml cannot be written: ")
+
+
+def test_the_banner_says_where_the_data_is_and_what_is_promised(start: Start, folder: Path) -> None:
+    gateway = start(IGGY_SYSTEM_PARTITION_ENFORCE_FSYNC="true")
+    gateway.line(r"stop  ")
+    assert re.search(rf"data +{re.escape(str(folder))}$", gateway.line(r"data  .*").string)
+    assert "power cut" in gateway.line(r"durability +synced: ").string
+
+
+def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secrets(start: Start) -> None:
+    gateway = start(IGGY_DISPLAY_CONFIG="1", IGGY_HTTP_JWT_ENCODING_SECRET="a-known-secret")
+    gateway.line(r"stop  ")
+    gateway.line(r"^encoding_secret += ")
+    assert "a-known-secret" not in str(gateway)
+
+
+def test_without_a_listener_the_gateway_says_so_and_can_be_stopped(start: Start) -> None:
+    gateway = start(IGGY_HTTP_ENABLED="false")
+    gateway.line("every transport is disabled")
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+
+
+def test_answered_requests_leave_no_line_behind(start: Start) -> None:
+    gateway = start()
+    gateway.ping()
+    with gateway.connect() as client:
+        client.sendall(b"not HTTP at all\r\n\r\n")
+        assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    assert not [line for line in gateway.err if "/ping" in line or "uvicorn" in line]
+
+
+def test_all_files_that_the_hard_limit_allows_may_be_opened(start: Start) -> None:
+    gateway = start()
+    gateway.address()
+    limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
+    soft, hard = re.search(r"Max open files +(\d+) +(\d+)", limits).groups()  # type: ignore[union-attr]
+    assert soft == hard

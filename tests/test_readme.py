@@ -1,0 +1,49 @@
+"""The pages for people keep their word: the commands they show exist, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import SUBCOMMANDS
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "certs/README.md")
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+WORDS = {subcommand.words for subcommand in SUBCOMMANDS}
+
+
+def commands(page: str) -> list[list[str]]:
+    """The command lines of the fenced bash blocks, without comments and without variables set before them."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    return [without_variables(line) for line in lines if line]
+
+
+def without_variables(words: list[str]) -> list[str]:
+    return words[1:] and without_variables(words[1:]) if re.match(r"[A-Z_]+=", words[0]) else words
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) -> None:
+    for program, *arguments in commands(page):
+        plain = [argument for argument in arguments if not argument.startswith("-") and "=" not in argument]
+        if program == "make":
+            assert plain
+            assert set(plain) <= TARGETS, f"make {plain}"
+        elif Path(program).name == "whippet":
+            assert tuple(plain) in WORDS, f"whippet {plain}"
+
+
+def test_the_readme_shows_how_to_run_and_how_to_test() -> None:
+    assert {("make", "run"), ("make", "test")} <= {tuple(command) for command in commands("README.md")}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_within_the_project_leads_to_a_file(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if "://" not in target:
+            assert (ROOT / page).parent.joinpath(target).exists(), target
