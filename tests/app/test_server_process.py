@@ -73,6 +73,16 @@ async def broken(options, progress=None):
 Store.open = broken
 """
 
+BROKEN_CLOSING = """
+from storage.errors import StorageError
+from storage.store import Store
+
+async def full(store):
+    raise StorageError("streams/1: the disk is full")
+
+Store.close = full
+"""
+
 
 class Gateway:
     """A running child and everything it has said so far."""
@@ -296,6 +306,15 @@ def test_a_data_folder_that_cannot_be_is_refused_in_one_line(start: Start, tmp_p
     gateway = start(IGGY_SYSTEM_PATH=str(tmp_path / "file" / "data"))
     assert gateway.end() == 1
     assert str(tmp_path / "file") in gateway.refusal()
+
+
+def test_a_stop_that_could_not_write_everything_says_so_and_exits_with_1(start: Start) -> None:
+    gateway = start(BROKEN_CLOSING)
+    gateway.address()
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 1
+    assert gateway.err[-1] == "whippet: streams/1: the disk is full"
+    assert "Traceback" not in str(gateway)
 
 
 def test_an_error_nobody_expected_is_logged_with_its_trace_once(start: Start) -> None:
