@@ -94,8 +94,8 @@ class Files:
                 items.append(Item(entry.name, is_folder, size))
         return items
 
-    def lock(self, path: str, owner: bytes) -> int | None:
-        """Takes the lock for as long as the handle lives; None when another process has it."""
+    def lock(self, path: str) -> int | None:
+        """Takes the lock for as long as the handle lives; None when another process has it. The file says who."""
         handle = self.open_for_writing(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -105,7 +105,7 @@ class Files:
                 return None
             raise
         os.ftruncate(handle, 0)
-        os.pwrite(handle, owner, 0)
+        os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
         return handle
 
 

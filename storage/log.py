@@ -6,6 +6,7 @@ recovery's work. What it finds wrong with bytes that were good when they were wr
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple
@@ -75,7 +76,6 @@ class Log:
         self._report = report
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
-        self._index_written = 0
         self.size_bytes = sum(segment.log_bytes for segment in segments)
 
     @property
@@ -98,9 +98,7 @@ class Log:
                 return error
             done = end
             if self.segments[-1].log_bytes >= self._segment_bytes:
-                error = self._roll()
-                if error is not None and done < len(entries):
-                    return error
+                self._roll()
         return None
 
     def _end_of_run(self, entries: list[Entry], start: int) -> int:
@@ -151,23 +149,26 @@ class Log:
             offset = self.next_offset
             self._report(Damage(path, size, 0, offset, offset, f"part of a batch could not be cut off: {error}"))
 
-    def _roll(self) -> OSError | None:
+    def _roll(self) -> None:
         """Closes the last segment and begins the next. When that fails the old one goes on growing until it works."""
         closed = self.segments[-1]
         assert closed.index is not None
+        start = closed.next_offset
         try:
-            recovery.create_log(self._files, self.folder, closed.next_offset)
             self._write_index(closed)
+            # The new name is what closes the old segment, so it comes last: nothing may be written to the old one
+            # once a file says that the offsets after it live elsewhere.
+            self._handles.writing(log_file(self.folder, start))
         except OSError as error:
-            return error
+            path = log_file(self.folder, closed.start_offset)
+            self._report(Damage(path, closed.log_bytes, 0, start, start, f"the segment cannot be closed yet: {error}"))
+            return
         self._names_unsynced = True
-        self._unsynced[closed.next_offset] = None
-        self.segments.append(Segment.empty(closed.next_offset))
-        self._index_written = 0
+        self._unsynced[start] = None
+        self.segments.append(Segment.empty(start))
         if closed.whole:
             closed.checked = None
         self._indexes.put(closed, closed.index)
-        return None
 
     def _write_index(self, segment: Segment) -> None:
         assert segment.index is not None
@@ -365,20 +366,34 @@ class Log:
         """Deletes the closed segments that end at or before an offset, oldest first: all of them or, if a crash comes
         first, none or all when the store is opened again."""
         doomed = [segment for segment in self.segments[:-1] if segment.next_offset <= before]
-        if not doomed:
-            return []
-        recovery.write_intent(self._files, self.folder, recovery.Intent(delete_before=before))
+        if len(doomed) > 1:
+            try:
+                recovery.write_intent(self._files, self.folder, recovery.Intent(delete_before=before))
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                # On a full disk deleting is what helps: then one after the other, each a whole step.
         for segment in doomed:
             self._let_go(segment)
+            recovery.remove_segment(self._files, self.folder, segment.start_offset)
             self._unsynced.pop(segment.start_offset, None)
-        del self.segments[: len(doomed)]
-        self.size_bytes -= sum(segment.log_bytes for segment in doomed)
-        recovery.finish_intent(self._files, self.folder)
+            self.segments.remove(segment)
+            self.size_bytes -= segment.log_bytes
+        if doomed:
+            self._names_unsynced = True
+        if len(doomed) > 1:
+            recovery.finish_intent(self._files, self.folder)
         return doomed
 
     def purge(self) -> None:
         """Deletes everything and starts again at offset 0; a crash leaves all of it or nothing."""
-        recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
+        try:
+            recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
+        except OSError as error:
+            if error.errno != errno.ENOSPC or len(self.segments) == 1:
+                raise
+            self.trim(self.segments[-1].start_offset)
+            recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
         self.forget()
         recovery.finish_intent(self._files, self.folder)
         self.segments[:] = [Segment.empty(0)]

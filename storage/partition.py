@@ -34,6 +34,9 @@ from storage.tail import Tail, TailBudget, UnflushedBudget
 
 _log = logging.getLogger(__name__)
 
+HAND_OVER_BYTES = 256 << 10
+"""From this much on the shard is given at once what was gathered: it writes while the loop checks what comes next."""
+
 
 class Appended(msgspec.Struct, frozen=True):
     """Where a batch went, and the durability it had reached when the caller was told."""
@@ -206,13 +209,13 @@ class Partition:
             else:
                 shared.unflushed.buffering[self._schedule_hand_over] = None
         else:
-            self._schedule_hand_over()
             future: asyncio.Future[None] = shared.loop.create_future()
             if level is Durability.SYNCED:
                 self._sync_due = True
                 self._waiting_synced.append((end, future))
             else:
                 self._waiting_written.append((end, future))
+            self._schedule_hand_over()
             await future
         return Appended(base, checked.message_count, timestamp, level)
 
@@ -242,8 +245,10 @@ class Partition:
                 return
 
     def _schedule_hand_over(self) -> None:
-        """What is appended in one turn of the loop goes to the shard together."""
-        if not self._hand_over_due:
+        """Small batches appended in one turn of the loop go to the shard together; large ones need not wait."""
+        if self._gathered_bytes >= HAND_OVER_BYTES:
+            self._hand_over()
+        elif not self._hand_over_due:
             self._hand_over_due = True
             self._shared.loop.call_soon(self._hand_over)
 
@@ -651,25 +656,46 @@ class Partition:
         self._free(self._unflushed_bytes)
 
     async def close(self, reason: str = "the store is stopping", *, keep: bool = True) -> None:
-        """Writes and syncs everything (unless it is being deleted), lets go of the files and refuses what comes."""
+        """Writes and syncs everything (unless it is being deleted), lets go of the files and refuses what comes.
+
+        Raises, once it has let go, what kept it from writing all that was acknowledged.
+        """
         await self._enter()
         try:
-            closed = PartitionClosed(f"{self.place}: {reason}")
-            log = self._log
-            if keep and self.failed is None:
-                await self._flush(sync=True)
-            self.failed = closed
+            problem: StorageError | None = None
+            if keep:
+                problem = await self._last_flush()
+            self.failed = closed = PartitionClosed(f"{self.place}: {reason}")
             if self._retry is not None:
                 self._retry.cancel()
-            await self._shard.call(log.close if keep else log.forget)
+            log = self._log
+            try:
+                await self._shard.call(log.close if keep and problem is None else log.forget)
+            except OSError as error:
+                problem = WriteFailed(str(self.place), error)
+                await self._shard.call(log.forget)
             self._refuse_waiting(closed)
             for _, future in self._readers:
                 if not future.done():
                     future.set_exception(closed)
             self._readers = []
             self._forget_unwritten()
+            if problem is not None:
+                raise problem
         finally:
             self._leave()
+
+    async def _last_flush(self) -> StorageError | None:
+        if isinstance(self.failed, PartitionFailed):
+            return self.failed
+        self.failed = None
+        try:
+            await self._flush(sync=True)
+        except StorageError as error:
+            lost = self.appended - self.written
+            _log.critical("%s: %d acknowledged messages from memory could not be written: %s", self.place, lost, error)
+            return error
+        return None
 
     async def _enter(self) -> None:
         """Keeps appends and others like this one out until `_leave`."""

@@ -7,6 +7,7 @@ It never removes a byte that it has not kept, and after it the partition's next 
 
 from __future__ import annotations
 
+import errno
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -59,12 +60,13 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
     if check_all:
         for segment in segments[:-1]:
             damage += check_closed(files, folder, segment, partition_id)
+    cut = True
     if segments:
-        damage += _recover_last(
-            files, folder, segments[-1], partition_id, check_all, segments[-1].start_offset in indexes
-        )
+        last = segments[-1]
+        found, cut = _recover_last(files, folder, last, partition_id, check_all, last.start_offset in indexes)
+        damage += found
     orphans = sorted(start for start in indexes if not segments or start > segments[-1].start_offset)
-    if orphans or not segments:
+    if orphans or not segments or not cut:
         damage += _continue_after(files, folder, segments, orphans)
     return Recovered(segments, _last_timestamp(files, folder, segments, partition_id), damage)
 
@@ -91,14 +93,19 @@ def finish_intent(files: Files, folder: str) -> None:
         before = intent.delete_before or 0
         doomed = [start for start, end in pairwise(starts) if end <= before]
     for start in doomed:
-        for file in (index_file(folder, start), log_file(folder, start)):
-            if files.exists(file):
-                files.remove(file)
+        remove_segment(files, folder, start)
     if intent.purge:
         create_log(files, folder, 0)
     files.sync_folder(folder)
     files.remove(path)
     files.sync_folder(folder)
+
+
+def remove_segment(files: Files, folder: str, start_offset: int) -> None:
+    """The index first: a log without one is whole, an index without a log looks like a loss."""
+    for file in (index_file(folder, start_offset), log_file(folder, start_offset)):
+        if files.exists(file):
+            files.remove(file)
 
 
 def _finish_noted(files: Files, folder: str) -> list[Damage]:
@@ -123,11 +130,12 @@ def create_log(files: Files, folder: str, start_offset: int) -> None:
 
 def _recover_last(
     files: Files, folder: str, segment: Segment, partition_id: int, check_all: bool, has_index: bool
-) -> list[Damage]:
+) -> tuple[list[Damage], bool]:
+    """The damage, and whether what is no batch could be cut off: if not, nothing may be appended to this segment."""
     path = log_file(folder, segment.start_offset)
     segment.index, segment.whole = Index(), True
     if not segment.log_bytes:
-        return []
+        return [], True
     described = 0
     trusted = 0
     if has_index:
@@ -141,21 +149,30 @@ def _recover_last(
         window = scan.Window(files, handle, segment.log_bytes)
         found = _scan_after(window, segment, trusted, path, partition_id)
         damage = found.damage
+        end = segment.log_bytes
         if found.reason is not None:
-            kept = keep_aside(files, folder, segment, window, found.end)
-            files.truncate(handle, found.end)
-            files.sync(handle)
-            length = segment.log_bytes - found.end
-            damage.append(Damage(path, found.end, length, found.next_offset, found.next_offset, found.reason, kept))
+            kept = None
+            offset, length = found.next_offset, segment.log_bytes - found.end
+            try:
+                kept = keep_aside(files, folder, segment, window, found.end)
+                files.truncate(handle, found.end)
+                files.sync(handle)
+                end = found.end
+            except OSError as error:
+                # A full disk has no room to keep them: then they stay where they are, and the log goes on elsewhere.
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or offset == segment.start_offset:
+                    raise
+            damage.append(Damage(path, found.end, length, offset, offset, found.reason, kept))
         if has_index and found.end < described:
             # What is appended now must never be described by an index that was made for other bytes.
             files.remove(index_file(folder, segment.start_offset))
             files.sync_folder(folder)
     finally:
         files.close(handle)
-    segment.log_bytes = found.end
+    cut = end == found.end
+    segment.log_bytes = end
     segment.next_offset = found.next_offset
-    return damage
+    return damage, cut
 
 
 def _trusted(index: Index, described: int) -> int:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 import uuid
 from collections import deque
@@ -132,8 +131,7 @@ class Store:
     def _enter_folder(self) -> None:
         root = self.layout.root
         make_folders(self._files, root)
-        owner = f"pid {os.getpid()}\n".encode()
-        self._lock = self._files.lock(self.layout.below(LOCK_FILE), owner)
+        self._lock = self._files.lock(self.layout.below(LOCK_FILE))
         if self._lock is None:
             raise StoreLocked(f"{root}: another process has this data folder open (see {LOCK_FILE} in it)")
         self._check_format()

@@ -152,7 +152,7 @@ class UnflushedBudget:
                     future.set_result(None)
 
     async def room(self) -> None:
-        for hand_over in self.buffering:
+        for hand_over in list(self.buffering):
             hand_over()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
