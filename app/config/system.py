@@ -182,7 +182,7 @@ class Sharding(Section, frozen=True):
 
     cpu_allocation: Annotated[Allocation, CPU_ALLOCATION] = Allocation()
     """One thread for each core named here: all, a number of cores, a range without its end, or those of NUMA nodes;
-    only a range and nodes pin the threads to their cores."""
+    each thread is pinned to its core, but with two cores or fewer only if a range or nodes name them."""
 
 
 class Limits(Section, frozen=True):

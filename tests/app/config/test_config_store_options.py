@@ -87,22 +87,27 @@ def test_every_option_of_the_store_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("text", "shards", "cpus"),
     [
-        ("all", 8, ()),
-        ("numa:auto", 8, ()),
-        ("3", 3, ()),
+        ("all", 8, tuple(range(8))),
+        ("numa:auto", 8, tuple(range(8))),
+        ("3", 3, (0, 1, 2)),
         ("2..6", 4, (2, 3, 4, 5)),
         ("numa:nodes=1", 4, (2, 3, 6, 7)),
         ("numa:nodes=0,1;cores=1", 2, (0, 2)),
         ("numa:nodes=0;cores=9;no_ht=true", 2, (0, 1)),
         ("numa:nodes=0,1;cores=4;no_ht=true", 4, (0, 1, 2, 3)),
         ("numa:nodes=0,0", 4, (0, 1, 4, 5)),
-        ("numa:nodes=9", 8, ()),
+        ("numa:nodes=9", 8, tuple(range(8))),
     ],
 )
 def test_given_an_allocation_when_resolved_should_use_those_cores(
     text: str, shards: int, cpus: tuple[int, ...]
 ) -> None:
     assert resolve(parse_allocation(text), BIG) == (shards, cpus)
+
+
+@pytest.mark.parametrize(("text", "cpus"), [("all", ()), ("2", ()), ("0..2", (0, 1))])
+def test_given_two_cores_when_resolved_should_pin_only_those_that_were_named(text: str, cpus: tuple[int, ...]) -> None:
+    assert resolve(parse_allocation(text), Machine((0, 1), {})) == (2, cpus)
 
 
 @pytest.mark.parametrize("text", ["9", "7..9"])
