@@ -128,7 +128,7 @@ class Partition:
         self._sync_due = False
         self._waiting_written: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._waiting_synced: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._readers: list[tuple[int, asyncio.Future[None]]] = []
+        self._readers: list[tuple[int, Durability | None, asyncio.Future[None]]] = []
         self._room_waiting: deque[asyncio.Future[None]] = deque()
         self._exclusive: asyncio.Future[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -201,7 +201,7 @@ class Partition:
         self._gathered_bytes += size
         self._unflushed_bytes += size
         shared.unflushed.used += size
-        if self.durability is Durability.MEMORY:
+        if self.durability is Durability.MEMORY or self._readers:
             self._advance()
         if level is Durability.MEMORY:
             if self._must_save():
@@ -305,10 +305,9 @@ class Partition:
         _wake_until(self._waiting_written, self.written)
         _wake_until(self._waiting_synced, self.synced)
         if self._readers:
-            readable = self.readable
-            ready = [future for offset, future in self._readers if offset < readable]
+            ready = [reader[2] for reader in self._readers if reader[0] < self._reached(reader[1])]
             if ready:
-                self._readers = [reader for reader in self._readers if reader[0] >= readable]
+                self._readers = [reader for reader in self._readers if reader[0] >= self._reached(reader[1])]
                 _wake(ready)
 
     def _on_write_failed(self, error: BaseException) -> None:
@@ -416,14 +415,17 @@ class Partition:
         """Whether the message saver would find something to do here."""
         return bool(self._gathered or self._dirty_offsets or self.synced < self.written or self.failed is not None)
 
-    async def until(self, offset: int) -> None:
-        """Returns as soon as the message at an offset may be read."""
+    async def until(self, offset: int, durability: Durability | None = None) -> None:
+        """Returns as soon as the message at an offset may be read, or has reached a durability."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        if offset >= self.readable:
+        if offset >= self._reached(durability):
             future: asyncio.Future[None] = self._shared.loop.create_future()
-            self._readers.append((offset, future))
+            self._readers.append((offset, durability, future))
             await future
+
+    def _reached(self, durability: Durability | None) -> int:
+        return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
 
     # --------------------------------------------------------------------------------------------------------- reading
 
@@ -675,7 +677,7 @@ class Partition:
                 problem = WriteFailed(str(self.place), error)
                 await self._shard.call(log.forget)
             self._refuse_waiting(closed)
-            for _, future in self._readers:
+            for _, _, future in self._readers:
                 if not future.done():
                     future.set_exception(closed)
             self._readers = []

@@ -254,11 +254,12 @@ class Store:
                 raise failure
 
     async def _stop_shards(self) -> None:
-        for shard in self.shards:
+        lock, self._lock = self._lock, None
+        for shard in self.shards[1:]:
             await shard.stop()
-        if self._lock is not None:
-            self._files.close(self._lock)
-            self._lock = None
+        if lock is not None:
+            await self.shards[0].call(lambda: self._files.close(lock))
+        await self.shards[0].stop()
 
     # ------------------------------------------------------------------------------------------------------ partitions
 
