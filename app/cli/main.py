@@ -26,6 +26,7 @@ class Subcommand(NamedTuple):
 SUBCOMMANDS = (
     Subcommand(("serve",), "app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
     Subcommand(("config",), "app.cli.config", "show the effective configuration and where each value comes from"),
+    Subcommand(("check",), "app.cli.check", "read every message of a data folder and say what is damaged"),
     Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
     Subcommand(("version",), "app.cli.version", "print the version"),
 )

@@ -1,0 +1,56 @@
+"""`whippet check`: reads every message of a data folder and says what is damaged. It changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import msgspec
+
+from app.config import ConfigError, load
+from app.config.store import store_options
+from storage.errors import StorageError
+from storage.survey import Surveyed, survey
+
+SOUND = 0
+DAMAGED = 1
+REFUSED = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
+    parser.add_argument("--json", action="store_true", help="print a JSON list, an object for each partition")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        options = store_options(load(os.environ, os.getcwd()).config)
+        if arguments.path:
+            options = msgspec.structs.replace(options, path=arguments.path)
+        partitions = []
+        for partition in survey(options):
+            partitions.append(partition)
+            if not arguments.json:
+                _show(partition)
+    except (ConfigError, StorageError) as error:
+        print(f"whippet: {error}", file=sys.stderr)
+        return REFUSED
+    except OSError as error:
+        print(f"whippet: {error.filename}: {error.strerror}", file=sys.stderr)
+        return REFUSED
+    damaged = sum(bool(partition.damage) for partition in partitions)
+    if arguments.json:
+        print(msgspec.json.format(msgspec.json.encode(partitions), indent=2).decode())
+    else:
+        print(f"{len(partitions)} partitions, {damaged} of them damaged")
+    return DAMAGED if damaged else SOUND
+
+
+def _show(partition: Surveyed) -> None:
+    print(
+        f"{partition.place}: {partition.messages:,} messages in {partition.segments} segments, "
+        f"offsets {partition.first_offset} to {partition.next_offset}, {partition.size_bytes:,} bytes"
+    )
+    for damage in partition.damage:
+        print(f"  damaged: {damage}")

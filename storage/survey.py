@@ -1,0 +1,101 @@
+"""Looks at every batch of a data folder that nobody has open, and says what is there and what is damaged.
+
+For `whippet check`. It changes nothing: what opening the folder would cut off or finish is reported as it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from storage import recovery, scan
+from storage.errors import StoreLocked, UnsupportedFormat
+from storage.files import Files
+from storage.index import Index
+from storage.layout import FORMAT_FILE, LOCK_FILE, Layout, PartitionId, log_file, number, segment_of
+from storage.options import StoreOptions
+from storage.segment import Damage, Segment
+
+
+class Surveyed(msgspec.Struct, frozen=True):
+    """One partition. `messages` counts those that are whole; `next_offset` is where appending would go on."""
+
+    place: PartitionId
+    segments: int
+    messages: int
+    first_offset: int
+    next_offset: int
+    size_bytes: int
+    damage: list[Damage]
+
+
+def survey(options: StoreOptions, files: Files | None = None) -> Iterator[Surveyed]:
+    """Every partition in turn, found by its folder, whether or not a document knows it."""
+    files = files or Files()
+    layout = Layout(options)
+    if not files.exists(layout.below(FORMAT_FILE)):
+        raise UnsupportedFormat(f"{layout.below(FORMAT_FILE)}: missing; this is no data folder of Whippet")
+    lock = files.lock(layout.below(LOCK_FILE))
+    if lock is None:
+        raise StoreLocked(f"{layout.root}: another process has this data folder open; stop it first")
+    try:
+        for stream in _numbered(files, layout.streams):
+            for topic in _numbered(files, layout.topics(stream)):
+                for partition in _numbered(files, layout.partitions(stream, topic)):
+                    place = PartitionId(stream, topic, partition)
+                    yield _look_at(files, layout.partition(place), place)
+    finally:
+        files.close(lock)
+
+
+def _numbered(files: Files, folder: str) -> list[int]:
+    if not files.exists(folder):
+        return []
+    ids = (number(item.name) for item in files.list(folder) if item.is_folder)
+    return sorted(identity for identity in ids if identity is not None)
+
+
+def _look_at(files: Files, folder: str, place: PartitionId) -> Surveyed:
+    named = [(segment_of(item.name), item) for item in files.list(folder) if not item.is_folder]
+    sizes = {name[0]: item.size for name, item in named if name is not None and name[1] == "log"}
+    segments = [Segment(start, sizes[start]) for start in sorted(sizes)]
+    for segment, following in pairwise(segments):
+        segment.next_offset = following.start_offset
+    damage: list[Damage] = []
+    messages = 0
+    for segment in segments[:-1]:
+        damage += recovery.check_closed(files, folder, segment, place.partition)
+        messages += _count(segment.index)
+    if segments:
+        damage += _look_at_last(files, folder, segments[-1], place.partition)
+        messages += _count(segments[-1].index)
+    return Surveyed(
+        place=place,
+        segments=len(segments),
+        messages=messages,
+        first_offset=segments[0].start_offset if segments else 0,
+        next_offset=segments[-1].next_offset if segments else 0,
+        size_bytes=sum(sizes.values()),
+        damage=damage,
+    )
+
+
+def _look_at_last(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
+    path = log_file(folder, segment.start_offset)
+    segment.index = Index()
+    handle = files.open_for_reading(path)
+    try:
+        window = scan.Window(files, handle, segment.log_bytes)
+        found = scan.scan(window, segment.index, path, partition_id, 0, segment.start_offset)
+    finally:
+        files.close(handle)
+    segment.next_offset = offset = found.next_offset
+    if found.reason is None:
+        return found.damage
+    return [*found.damage, Damage(path, found.end, segment.log_bytes - found.end, offset, offset, found.reason)]
+
+
+def _count(index: Index | None) -> int:
+    return sum(index.count(i) for i in range(len(index))) if index is not None else 0

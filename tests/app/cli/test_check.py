@@ -1,0 +1,61 @@
+"""`whippet check` reads a folder that a real store has left, and never changes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from app.cli.main import main
+from storage.batch import Message, build
+from storage.catalog import StreamDocument, TopicDocument
+from storage.options import StoreOptions
+from storage.store import Store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        store = await Store.open(StoreOptions(path=str(tmp_path / "data"), segment_bytes=1024))
+        await store.create_stream(StreamDocument(id=0, name="orders", created_at=1))
+        await store.create_topic(0, TopicDocument(id=0, name="eu", created_at=1, partitions_count=2))
+        partition = store.partition(0, 0, 1)
+        assert partition is not None
+        for i in range(10):
+            await partition.append(build([Message(b"order %d" % i)], 1, os.urandom))
+        await store.close()
+
+    asyncio.run(fill())
+    return tmp_path / "data"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "LOCK"}
+
+
+def test_a_sound_folder_is_described(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "stream 0, topic 0, partition 1: 10 messages in 3 segments, offsets 0 to 10" in shown
+    assert "2 partitions, 0 of them damaged" in shown
+
+
+def test_damage_is_named_and_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *_, last = sorted((folder / "streams/0/topics/0/partitions/1").glob("*.log"))
+    first.write_bytes(first.read_bytes()[:-1] + b"\xff")
+    last.write_bytes(last.read_bytes() + b"half a batch")
+    before = contents(folder)
+    assert main(["check", str(folder), "--json"]) == 1
+    partitions = json.loads(capsys.readouterr().out)
+    assert [partition["messages"] for partition in partitions] == [0, 9]
+    assert [Path(damage["file"]).name for damage in partitions[1]["damage"]] == [first.name, last.name]
+    assert contents(folder) == before
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"whippet: {tmp_path}/FORMAT: missing; this is no data folder of Whippet\n"
+    assert not list(tmp_path.iterdir())
