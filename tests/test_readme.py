@@ -35,7 +35,7 @@ def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) ->
             assert plain
             assert set(plain) <= TARGETS, f"make {plain}"
         elif Path(program).name == "whippet":
-            assert tuple(plain) in WORDS, f"whippet {plain}"
+            assert any(tuple(plain[: len(words)]) == words for words in WORDS), f"whippet {plain}"
 
 
 def test_the_readme_shows_how_to_run_and_how_to_test() -> None:
