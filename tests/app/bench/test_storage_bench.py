@@ -1,0 +1,62 @@
+"""The benchmark of the store runs, and says what it promises to say. How fast the store is, is no test."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MAIN = "import sys; from app.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+DEADLINE_S = 120
+
+
+def bench(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", MAIN, "bench", "storage", "--quick", "--path", str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+
+
+def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_printed(tmp_path: Path) -> None:
+    ran = bench(tmp_path, "--json")
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)
+    assert len({figure["name"] for figure in figures}) == len(figures) > 25
+    for figure in figures:
+        assert {"name", "value", "unit", "yardstick", "ratio"} <= figure.keys()
+        assert figure["value"] > 0, figure
+        assert figure["unit"]
+        assert (figure["yardstick"] is None) == (figure["ratio"] is None)
+        assert figure["yardstick"] is None or (figure["yardstick"] > 0 and figure["ratio"] > 0), figure
+        assert (figure["target"] is None) == (figure["met"] is None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(tmp_path: Path) -> None:
+    ran = bench(tmp_path, "--only", "read-tail", "memory", "--rounds", "1")
+    assert ran.returncode == 0, ran.stderr
+    heading, *lines = ran.stdout.splitlines()
+    assert heading.split() == ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
+    assert [line.split("  ")[0] for line in lines] == [
+        "read 1,000 x 1 KB from the tail, 8 in flight",
+        "read 1,000 x 1 KB from the tail, 1 in flight",
+        "resident memory, most",
+        "resident memory, now",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--only", "nonsense"], ["--rounds", "0"], ["--rounds", "many"]])
+def test_a_usage_error_exits_with_2(tmp_path: Path, arguments: list[str]) -> None:
+    ran = bench(tmp_path, *arguments)
+    assert ran.returncode == 2
+    assert "usage: whippet bench storage" in ran.stderr
+
+
+def test_a_folder_that_is_not_there_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    ran = bench(tmp_path / "missing")
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1
+    assert "No such file or directory" in ran.stderr
