@@ -87,6 +87,12 @@ def encode(index: Index, start_offset: int, log_bytes: int) -> bytes:
     return b"".join((head, xxhash.xxh3_64_intdigest(head + entries).to_bytes(8, "little"), entries))
 
 
+def entries_in(file_bytes: int) -> int | None:
+    """How many entries an index file of this size has; None when none has this size."""
+    count, rest = divmod(file_bytes - HEADER.size, ENTRY_BYTES)
+    return count if count >= 0 and not rest else None
+
+
 def decode(content: bytes, start_offset: int) -> tuple[Index, int] | None:
     """The index and the number of log bytes it describes; None when the file is not a whole index of this segment."""
     if len(content) < HEADER.size:

@@ -16,10 +16,10 @@ import msgspec
 from storage import batch as batches
 from storage import recovery, scan
 from storage.errors import InvalidBatch, ReadFailed
-from storage.files import Files, read_fully, replace, write_all, write_some
+from storage.files import Files, read_fully, write_all, write_some
 from storage.handles import Handles, IndexCache
-from storage.index import Index, encode
-from storage.layout import index_file, log_file
+from storage.index import Index
+from storage.layout import log_file
 from storage.segment import Damage, Segment
 
 
@@ -48,6 +48,7 @@ class LogState(msgspec.Struct, frozen=True):
     first_offset: int
     segments: int
     size_bytes: int
+    batches: int
 
 
 class Log:
@@ -77,6 +78,10 @@ class Log:
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
         self.size_bytes = sum(segment.log_bytes for segment in segments)
+        self.batches = sum(segment.batches for segment in segments)
+        for segment in segments[:-1]:
+            if segment.index is not None:
+                indexes.put(segment, segment.index)
 
     @property
     def next_offset(self) -> int:
@@ -84,7 +89,7 @@ class Log:
 
     @property
     def state(self) -> LogState:
-        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes)
+        return LogState(self.segments[0].start_offset, len(self.segments), self.size_bytes, self.batches)
 
     # ------------------------------------------------------------------------------------------------------- writing
 
@@ -134,6 +139,8 @@ class Log:
                 break
             segment.index.add(base_offset, position, timestamp, length, next_offset - base_offset)
             position += length
+            segment.batches += 1
+            self.batches += 1
             segment.next_offset = next_offset
             segment.last_timestamp = timestamp
             if segment.checked is not None:
@@ -155,7 +162,7 @@ class Log:
         assert closed.index is not None
         start = closed.next_offset
         try:
-            self._write_index(closed)
+            recovery.write_index(self._files, self.folder, closed)
             # The new name is what closes the old segment, so it comes last: nothing may be written to the old one
             # once a file says that the offsets after it live elsewhere.
             self._handles.writing(log_file(self.folder, start))
@@ -169,12 +176,6 @@ class Log:
         if closed.whole:
             closed.checked = None
         self._indexes.put(closed, closed.index)
-
-    def _write_index(self, segment: Segment) -> None:
-        assert segment.index is not None
-        path = index_file(self.folder, segment.start_offset)
-        # Not synced: after a power cut it is whole or it is not believed.
-        replace(self._files, path, encode(segment.index, segment.start_offset, segment.log_bytes), sync=False)
 
     def sync(self) -> None:
         """Returns when all that was written is on the disk, names too."""
@@ -216,7 +217,7 @@ class Log:
         if last.log_bytes and last.index is not None:
             known = recovery.load_index(self._files, self.folder, last.start_offset)
             if known is None or known[1] != last.log_bytes:
-                self._write_index(last)
+                recovery.write_index(self._files, self.folder, last)
         self.forget()
 
     def forget(self) -> None:
@@ -317,28 +318,22 @@ class Log:
     def _rescan(self, segment: Segment) -> Index:
         """Makes the index of a segment anew from its log, and reports what in there is damaged."""
         is_last = segment is self.segments[-1]
-        log_bytes = segment.log_bytes
+        look = recovery.check_closed if is_last else recovery.rebuild_closed
+        log_bytes, batches_count = segment.log_bytes, segment.batches
         try:
-            for damage in recovery.check_closed(self._files, self.folder, segment, self._partition_id):
+            for damage in look(self._files, self.folder, segment, self._partition_id):
                 self._report(damage)
         except OSError as error:
             raise ReadFailed(log_file(self.folder, segment.start_offset), error) from error
         assert segment.index is not None
         index = segment.index
+        self.batches += segment.batches - batches_count
         if is_last:
             segment.log_bytes = log_bytes
         else:
             self.size_bytes += segment.log_bytes - log_bytes
-            self._write_index_if_possible(segment)
             self._indexes.put(segment, index)
         return index
-
-    def _write_index_if_possible(self, segment: Segment) -> None:
-        try:
-            self._write_index(segment)
-        except OSError as error:
-            path, start = index_file(self.folder, segment.start_offset), segment.start_offset
-            self._report(Damage(path, 0, 0, start, start, f"the index could not be written: {error}"))
 
     def offset_at(self, timestamp: int) -> int:
         """The first offset whose message has this time or a later one; the next offset if there is none."""
@@ -379,6 +374,7 @@ class Log:
             self._unsynced.pop(segment.start_offset, None)
             self.segments.remove(segment)
             self.size_bytes -= segment.log_bytes
+            self.batches -= segment.batches
         if doomed:
             self._names_unsynced = True
         if len(doomed) > 1:
@@ -398,7 +394,7 @@ class Log:
         recovery.finish_intent(self._files, self.folder)
         self.segments[:] = [Segment.empty(0)]
         self._unsynced = {}
-        self.size_bytes = 0
+        self.size_bytes = self.batches = 0
         self.generation += 1
 
 

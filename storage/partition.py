@@ -34,6 +34,9 @@ from storage.tail import Tail, TailBudget, UnflushedBudget
 
 _log = logging.getLogger(__name__)
 
+CLIENT_FRAME_BYTES = 64
+"""The header of a message on the older wire, which sizes are told in to this day."""
+
 HAND_OVER_BYTES = 256 << 10
 """From this much on the shard is given at once what was gathered: it writes while the loop checks what comes next."""
 
@@ -154,6 +157,13 @@ class Partition:
     def size_bytes(self) -> int:
         """Bytes of the log files, and of what is on its way to them."""
         return self._state.size_bytes + self._unflushed_bytes
+
+    @property
+    def message_bytes(self) -> int:
+        """What the messages count as for clients: 64 bytes each, payload and user headers; whatever the files need."""
+        batches_count = self._state.batches + len(self._unwritten) + len(self._gathered)
+        frames_bytes = self.size_bytes - batches.HEADER_BYTES * batches_count
+        return frames_bytes + (CLIENT_FRAME_BYTES - batches.FRAME_BYTES) * self.messages_count
 
     @property
     def messages_count(self) -> int:

@@ -15,7 +15,7 @@ import msgspec
 
 from storage import scan
 from storage.files import Files, make_folders, read_all, replace, write_all
-from storage.index import Index, decode
+from storage.index import Index, decode, encode, entries_in
 from storage.layout import ASIDE_FOLDER, INTENT_FILE, OFFSETS_FOLDER, index_file, log_file, segment_of
 from storage.segment import Damage, Segment
 
@@ -44,7 +44,7 @@ class Recovered(NamedTuple):
 def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = False) -> Recovered:
     damage = _finish_noted(files, folder)
     logs: dict[int, int] = {}
-    indexes: set[int] = set()
+    indexes: dict[int, int] = {}
     for item in files.list(folder):
         name = segment_of(item.name)
         if name is None or item.is_folder:
@@ -52,14 +52,17 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
         if name[1] == "log":
             logs[name[0]] = item.size
         else:
-            indexes.add(name[0])
+            indexes[name[0]] = item.size
     starts = sorted(logs)
     segments = [Segment(start, logs[start]) for start in starts]
     for segment, after in pairwise(segments):
         segment.next_offset = after.start_offset
-    if check_all:
-        for segment in segments[:-1]:
-            damage += check_closed(files, folder, segment, partition_id)
+    for segment in segments[:-1]:
+        batches = entries_in(indexes.get(segment.start_offset, 0))
+        if batches is None or check_all:
+            damage += rebuild_closed(files, folder, segment, partition_id)
+        else:
+            segment.batches = batches
     cut = True
     if segments:
         last = segments[-1]
@@ -172,6 +175,7 @@ def _recover_last(
     cut = end == found.end
     segment.log_bytes = end
     segment.next_offset = found.next_offset
+    segment.batches = len(segment.index)
     return damage, cut
 
 
@@ -246,13 +250,32 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
     finally:
         files.close(handle)
     segment.whole, segment.checked = True, None
-    length = len(segment.index)
-    segment.last_timestamp = segment.index.timestamp(length - 1) if length else 0
+    segment.batches = len(segment.index)
+    segment.last_timestamp = segment.index.timestamp(segment.batches - 1) if segment.batches else 0
     damage = found.damage
     if found.reason is not None or found.next_offset < ceiling:
         reason = found.reason or "the file ends before the next segment begins"
         damage.append(Damage(path, found.end, segment.log_bytes - found.end, found.next_offset, ceiling, reason))
     return damage
+
+
+def rebuild_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
+    """As `check_closed`, and leaves the new index in its file: if that cannot be, it is made anew the next time."""
+    damage = check_closed(files, folder, segment, partition_id)
+    assert segment.index is not None
+    try:
+        write_index(files, folder, segment)
+    except OSError as error:
+        path, start = index_file(folder, segment.start_offset), segment.start_offset
+        damage.append(Damage(path, 0, 0, start, start, f"the index could not be written: {error}"))
+    return damage
+
+
+def write_index(files: Files, folder: str, segment: Segment) -> None:
+    """Not synced: after a power cut it is whole or it is not believed."""
+    assert segment.index is not None
+    content = encode(segment.index, segment.start_offset, segment.log_bytes)
+    replace(files, index_file(folder, segment.start_offset), content, sync=False)
 
 
 # ------------------------------------------------------------------------------------------------------------ the rest

@@ -37,11 +37,12 @@ class Segment:
     Only the last segment of a partition grows; its index is always in memory. The index of a closed one comes and goes.
     """
 
-    __slots__ = ("checked", "index", "last_timestamp", "log_bytes", "next_offset", "start_offset", "whole")
+    __slots__ = ("batches", "checked", "index", "last_timestamp", "log_bytes", "next_offset", "start_offset", "whole")
 
     def __init__(self, start_offset: int, log_bytes: int = 0, next_offset: int | None = None) -> None:
         self.start_offset = start_offset
         self.log_bytes = log_bytes
+        self.batches = 0
         self.next_offset = start_offset if next_offset is None else next_offset
         self.last_timestamp: int | None = None
         """Base timestamp of the last batch; None while nobody has asked."""
