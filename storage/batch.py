@@ -72,8 +72,8 @@ class Limits(msgspec.Struct, frozen=True):
         )
 
 
-UNLIMITED = Limits(2**63, 2**32, 2**32, 2**32)
-"""For what is on the disk already: it was checked against the limits of its day."""
+UNLIMITED = Limits(2**32 - 1, 2**32, 2**32, 2**32)
+"""For what is on the disk already: it was checked against the limits of its day. An index has 32 bits for a length."""
 
 
 class Header(NamedTuple):

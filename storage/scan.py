@@ -90,7 +90,7 @@ def _whole(window: Window, position: int, partition_id: int, offset: int, ceilin
     named = batches.header(head)
     if named.partition_id != partition_id:
         return 0, f"no batch of partition {partition_id}"
-    if not batches.HEADER_BYTES < named.length <= window.size - position:
+    if not batches.HEADER_BYTES < named.length <= min(window.size - position, batches.UNLIMITED.batch_bytes):
         return 0, f"a batch of {named.length} bytes, and the file has {window.size - position} left"
     if named.base_offset < offset:
         return 0, f"a batch with offset {named.base_offset}, where {offset} comes next"

@@ -1,0 +1,163 @@
+"""A store in a folder of its own, clocks and disks that do as they are told, and messages to fill it with.
+
+Every wait in these tests is for something that happens; `run` ends one that hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from storage import batch as batches
+from storage.batch import Message, StoredMessage, build
+from storage.catalog import StreamDocument, TopicDocument
+from storage.files import Buffer, Files
+from storage.log import Fetched
+from storage.options import StoreOptions
+from storage.partition import Partition
+from storage.store import Store
+
+Answer = TypeVar("Answer")
+
+HANGS_S = 30
+"""Far beyond what any of these tests needs: reaching it means that something never happens."""
+
+NOON = 1_700_000_000_000_000
+"""Where the clocks of the tests begin, in us since 1970."""
+
+
+def run(main: Coroutine[Any, Any, Answer]) -> Answer:
+    async def bounded() -> Answer:
+        async with asyncio.timeout(HANGS_S):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+class Clock:
+    """Time as the test says it; it may well go backwards."""
+
+    def __init__(self, now: int = NOON) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def random_bytes(length: int) -> bytes:
+    """Always the same ones: a failure can be repeated."""
+    return hashlib.shake_128(b"whippet").digest(length)
+
+
+def texts(*payloads: bytes | str) -> bytearray:
+    """A batch of plain messages."""
+    plain = [Message(text.encode() if isinstance(text, str) else text) for text in payloads]
+    return build(plain, NOON, random_bytes)
+
+
+def sized(count: int, payload_bytes: int, mark: bytes = b"x") -> bytearray:
+    """A batch of so many messages of one size."""
+    return build([Message((mark * payload_bytes)[:payload_bytes])] * count, NOON, random_bytes)
+
+
+def split(buffers: Sequence[batches.Readable]) -> list[bytes]:
+    """The batches in what a read gave; each is checked as a client would, but for the deltas of a slice."""
+    content = b"".join(buffers)
+    found = []
+    while content:
+        named = batches.header(content)
+        assert batches.HEADER_BYTES < named.length <= len(content)
+        found.append(content[: named.length])
+        content = content[named.length :]
+    return found
+
+
+def stored(fetched: Fetched) -> list[StoredMessage]:
+    """The messages of a read, which must be as many as it says."""
+    found = [message for whole in split(fetched.buffers) for message in batches.messages(whole)]
+    assert len(found) == fetched.messages
+    if found:
+        assert fetched.next_offset == found[-1].offset + 1
+    return found
+
+
+def offsets(fetched: Fetched) -> list[int]:
+    return [message.offset for message in stored(fetched)]
+
+
+def payloads(fetched: Fetched) -> list[bytes]:
+    return [message.payload for message in stored(fetched)]
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    path: object, *, files: Files | None = None, clock: Callable[[], int] | None = None, **options: Any
+) -> AsyncIterator[Store]:
+    """A store that is closed at the end, with no saver unless one is asked for."""
+    chosen = StoreOptions(path=str(path), **{"saver_interval_s": None, **options})
+    store = await Store.open(chosen, files=files, **({} if clock is None else {"clock": clock}))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def with_topic(store: Store, partitions: int = 1) -> list[Partition]:
+    """Stream 0 and its topic 0, made if they are not there; all partitions."""
+    if 0 not in store.streams:
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
+    return list(store.partitions_of(0, 0))
+
+
+@contextlib.asynccontextmanager
+async def partition_in(path: object, **options: Any) -> AsyncIterator[Partition]:
+    """The only partition of a store that holds nothing else."""
+    async with opened(path, **options) as store:
+        yield (await with_topic(store))[0]
+
+
+class SlowDisk(Files):
+    """A disk on which writes to message logs wait while it is stopped, for one partition's folder or for all."""
+
+    def __init__(self) -> None:
+        self.going = threading.Event()
+        self.going.set()
+        self.slow = ""
+        self.reached = threading.Event()
+        """A write has come as far as the stop."""
+        self._paths: dict[int, str] = {}
+
+    def stop(self, where: str = ".log") -> None:
+        self.slow = where
+        self.reached.clear()
+        self.going.clear()
+
+    def go(self) -> None:
+        self.going.set()
+
+    def open_for_writing(self, path: str) -> int:
+        handle = super().open_for_writing(path)
+        self._paths[handle] = path
+        return handle
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        path = self._paths.get(handle, "")
+        if self.slow in path and path.endswith(".log") and not self.going.is_set():
+            self.reached.set()
+            assert self.going.wait(HANGS_S)
+        return super().write(handle, buffers, position)
+
+
+async def settled() -> None:
+    """Returns when the event loop has done all that it can do without the disk."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def reached(event: threading.Event) -> None:
+    assert await asyncio.to_thread(event.wait, HANGS_S)
