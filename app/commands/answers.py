@@ -1,0 +1,197 @@
+"""What Whippet answers: a frozen struct for every kind of answer; each transport says it in its own way.
+
+A command that answers nothing answers None, and so does a question after something that is not there. Times are
+microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.access.permissions import Permissions
+from app.commands.requests import UserStatus
+from storage.batch import Readable
+from storage.options import Durability
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    segments_count: int
+    current_offset: int
+    size_bytes: int
+    messages_count: int
+
+
+class TopicInfo(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    partitions_count: int
+    message_expiry: int
+    compression_algorithm: int
+    max_topic_size: int
+    replication_factor: int
+    size_bytes: int
+    messages_count: int
+    name: str
+
+
+class TopicDetails(msgspec.Struct, frozen=True):
+    info: TopicInfo
+    partitions: tuple[PartitionInfo, ...]
+
+
+class StreamInfo(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    topics_count: int
+    size_bytes: int
+    messages_count: int
+    name: str
+
+
+class StreamDetails(msgspec.Struct, frozen=True):
+    info: StreamInfo
+    topics: tuple[TopicInfo, ...]
+
+
+class GroupInfo(msgspec.Struct, frozen=True):
+    id: int
+    partitions_count: int
+    members_count: int
+    name: str
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    id: int
+    partitions: tuple[int, ...]
+
+
+class GroupDetails(msgspec.Struct, frozen=True):
+    info: GroupInfo
+    members: tuple[GroupMember, ...]
+
+
+class UserInfo(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    status: UserStatus
+    username: str
+
+
+class UserDetails(msgspec.Struct, frozen=True):
+    info: UserInfo
+    permissions: Permissions | None
+
+
+class LoggedIn(msgspec.Struct, frozen=True):
+    user_id: int
+
+
+class TokenInfo(msgspec.Struct, frozen=True):
+    """`expires_at` 0: never."""
+
+    name: str
+    expires_at: int
+
+
+class RawToken(msgspec.Struct, frozen=True):
+    """The only time that a token is said."""
+
+    token: str
+
+
+class GroupMembership(msgspec.Struct, frozen=True):
+    stream_id: int
+    topic_id: int
+    group_id: int
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """`user_id` None: not logged in. Transport: 1 TCP, 2 QUIC, 3 HTTP, 4 WebSocket."""
+
+    client_id: int
+    user_id: int | None
+    transport: int
+    address: str
+    groups: tuple[GroupMembership, ...]
+
+
+class ConsumerOffset(msgspec.Struct, frozen=True):
+    partition_id: int
+    current_offset: int
+    stored_offset: int
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """Where a batch went and what it has reached."""
+
+    stream_id: int
+    topic_id: int
+    partition_id: int
+    base_offset: int
+    messages_count: int
+    durability: Durability
+
+
+class Polled(msgspec.Struct, frozen=True):
+    """`batches` are batches, or slices of them, back to back over several buffers."""
+
+    partition_id: int
+    current_offset: int
+    messages_count: int
+    batches: tuple[Readable, ...]
+
+
+class ClusterNode(msgspec.Struct, frozen=True):
+    """Ports are 0 for a transport that is off. Role: 0 leader, 1 follower. Status: 0 healthy."""
+
+    name: str
+    ip: str
+    tcp_port: int
+    quic_port: int
+    http_port: int
+    websocket_port: int
+    role: int
+    status: int
+
+
+class ClusterMetadata(msgspec.Struct, frozen=True):
+    name: str
+    nodes: tuple[ClusterNode, ...]
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A ZIP archive."""
+
+    content: bytes
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    process_id: int
+    cpu_usage: float
+    total_cpu_usage: float
+    memory_usage: int
+    total_memory: int
+    available_memory: int
+    run_time: int
+    start_time: int
+    read_bytes: int
+    written_bytes: int
+    messages_size_bytes: int
+    streams_count: int
+    topics_count: int
+    partitions_count: int
+    segments_count: int
+    messages_count: int
+    clients_count: int
+    consumer_groups_count: int
+    hostname: str
+    os_name: str
+    os_version: str
+    kernel_version: str
+    server_version: str
+    server_semver: int
+    threads_count: int
+    free_disk_space: int
+    total_disk_space: int

@@ -1,0 +1,145 @@
+"""Every command in one table: its code, what it needs, and what carries it out. The only way into the command layer.
+
+`carry_out` is the same for all transports: it checks the session, finds the stream and the topic that the request
+names, checks the permission, and calls the handler. Whether a thing is there is checked before the permission, so that
+a missing one is "not found" for everybody; for users and the server the permission comes first.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from app.access import permissions as may
+from app.access.permissions import Permissions
+from app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
+from app.commands import requests as ask
+from app.commands.target import Target
+from app.errors import Code, CommandError
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+Handler = Callable[["Gateway", "Session", Any, Target], Awaitable[Any]]
+Right = Callable[[Permissions, int, int], bool]
+"""Whether the permissions allow it, for a stream id and a topic id (0 where the command names none)."""
+
+
+class Absent(enum.Enum):
+    """What is answered when the stream or topic that a request names is not there."""
+
+    REFUSED = enum.auto()
+    NOTHING = enum.auto()
+
+
+class Command(NamedTuple):
+    code: int
+    name: str
+    request: type[ask.Request]
+    handler: Handler
+    right: Right | None = None
+    """None: whoever has logged in."""
+    absent: Absent = Absent.REFUSED
+    open_to_all: bool = False
+    """May be sent before logging in."""
+    own_user: bool = False
+    """Needs no permission when the user that the request names is the one who asks."""
+
+
+C = Command
+COMMANDS: tuple[Command, ...] = (
+    C(1, "ping", ask.Ping, system.ping, open_to_all=True),
+    C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers),
+    C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot),
+    C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
+    C(20, "get_me", ask.GetMe, system.get_me),
+    C(21, "get_client", ask.GetClient, system.get_client, may.read_servers),
+    C(22, "get_clients", ask.GetClients, system.get_clients, may.read_servers),
+    C(31, "get_user", ask.GetUser, users.get_user, may.read_users, own_user=True),
+    C(32, "get_users", ask.GetUsers, users.get_users, may.read_users),
+    C(33, "create_user", ask.CreateUser, users.create_user, may.manage_users),
+    C(34, "delete_user", ask.DeleteUser, users.delete_user, may.manage_users),
+    C(35, "update_user", ask.UpdateUser, users.update_user, may.manage_users),
+    C(36, "update_permissions", ask.UpdatePermissions, users.update_permissions, may.manage_users),
+    C(37, "change_password", ask.ChangePassword, users.change_password, may.manage_users, own_user=True),
+    C(38, "login_user", ask.LoginUser, sessions.login_user, open_to_all=True),
+    C(39, "logout_user", ask.LogoutUser, sessions.logout_user),
+    C(41, "get_personal_access_tokens", ask.GetPersonalAccessTokens, tokens.get_tokens),
+    C(42, "create_personal_access_token", ask.CreatePersonalAccessToken, tokens.create_token),
+    C(43, "delete_personal_access_token", ask.DeletePersonalAccessToken, tokens.delete_token),
+    C(44, "login_with_personal_access_token", ask.LoginWithPersonalAccessToken, sessions.login_with_token, open_to_all=True),
+    C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages),
+    C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
+    C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
+    C(120, "get_consumer_offset", ask.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
+    C(121, "store_consumer_offset", ask.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
+    C(122, "delete_consumer_offset", ask.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
+    C(200, "get_stream", ask.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
+    C(201, "get_streams", ask.GetStreams, streams.get_streams, may.read_streams),
+    C(202, "create_stream", ask.CreateStream, streams.create_stream, may.manage_streams),
+    C(203, "delete_stream", ask.DeleteStream, streams.delete_stream, may.manage_stream),
+    C(204, "update_stream", ask.UpdateStream, streams.update_stream, may.manage_stream),
+    C(205, "purge_stream", ask.PurgeStream, streams.purge_stream, may.manage_stream),
+    C(300, "get_topic", ask.GetTopic, topics.get_topic, may.read_topic, Absent.NOTHING),
+    C(301, "get_topics", ask.GetTopics, topics.get_topics, may.read_topics, Absent.NOTHING),
+    C(302, "create_topic", ask.CreateTopic, topics.create_topic, may.manage_topics),
+    C(303, "delete_topic", ask.DeleteTopic, topics.delete_topic, may.manage_topic),
+    C(304, "update_topic", ask.UpdateTopic, topics.update_topic, may.manage_topic),
+    C(305, "purge_topic", ask.PurgeTopic, topics.purge_topic, may.manage_topic),
+    C(402, "create_partitions", ask.CreatePartitions, partitions.create_partitions, may.manage_topic),
+    C(403, "delete_partitions", ask.DeletePartitions, partitions.delete_partitions, may.manage_topic),
+    C(503, "delete_segments", ask.DeleteSegments, partitions.delete_segments, may.manage_topic),
+    C(600, "get_consumer_group", ask.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
+    C(601, "get_consumer_groups", ask.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
+    C(602, "create_consumer_group", ask.CreateConsumerGroup, groups.create_group, may.read_topic),
+    C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic),
+    C(604, "join_consumer_group", ask.JoinConsumerGroup, groups.join_group, may.read_topic),
+    C(605, "leave_consumer_group", ask.LeaveConsumerGroup, groups.leave_group, may.read_topic),
+)
+
+BY_CODE = {command.code: command for command in COMMANDS}
+BY_REQUEST = {command.request: command for command in COMMANDS}
+
+
+async def carry_out(gateway: Gateway, session: Session, request: ask.Request) -> Any:
+    """The answer to a request, or a CommandError that says why there is none."""
+    command = BY_REQUEST[type(request)]
+    if session.stale:
+        raise CommandError(Code.STALE_CLIENT)
+    if command.open_to_all:
+        return await command.handler(gateway, session, request, Target())
+    user = gateway.users.active(session.user_id)
+    if user is None:
+        raise CommandError(Code.UNAUTHENTICATED)
+    target = _find(gateway, command, request)
+    if target is None:
+        return None
+    if command.right is not None and not (command.own_user and gateway.users.is_same(user, request.user)):  # type: ignore[attr-defined]
+        granted = user.permissions is not None and command.right(user.permissions, target.stream_id, target.topic_id)
+        if not granted:
+            raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
+    return await command.handler(gateway, session, request, target)
+
+
+def _find(gateway: Gateway, command: Command, request: ask.Request) -> Target | None:
+    """What the request names, None when that is not there and nothing is the answer."""
+    wanted = getattr(request, "stream", None)
+    if wanted is None:
+        return Target()
+    stream = gateway.streams.find(wanted)
+    if stream is None:
+        return _absent(command, Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted!r}")
+    wanted = getattr(request, "topic", None)
+    if wanted is None:
+        return Target(stream)
+    topic = stream.topics.find(wanted)
+    if topic is None:
+        return _absent(command, Code.TOPIC_ID_NOT_FOUND, f"there is no topic {wanted!r} in stream {stream.name!r}")
+    return Target(stream, topic)
+
+
+def _absent(command: Command, code: Code, sentence: str) -> None:
+    if command.absent is Absent.REFUSED:
+        raise CommandError(code, sentence)

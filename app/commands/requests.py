@@ -1,0 +1,348 @@
+"""What can be asked of Whippet: a frozen struct for every command, whoever asks and however they ask.
+
+Transports make these and hand them to `app.commands.registry.carry_out`; no transport knows what happens then. Streams,
+topics, groups, users and consumers are named by an `Identifier`: a number or a name.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from app.access.permissions import Permissions
+from storage.batch import Writable
+
+Identifier = int | str
+
+
+class Request(msgspec.Struct, frozen=True):
+    """The root of all commands."""
+
+
+class ConsumerKind(enum.IntEnum):
+    CONSUMER = 1
+    GROUP = 2
+
+
+class Consumer(msgspec.Struct, frozen=True):
+    """Who reads: a consumer by its own name or number, or a consumer group of the topic."""
+
+    kind: ConsumerKind
+    id: Identifier
+
+
+class PartitioningKind(enum.IntEnum):
+    BALANCED = 1
+    PARTITION_ID = 2
+    MESSAGES_KEY = 3
+
+
+class Partitioning(msgspec.Struct, frozen=True):
+    """Where a batch goes: the next partition in turn, a given one, or the one that the hash of a key decides."""
+
+    kind: PartitioningKind
+    partition_id: int = 0
+    key: bytes = b""
+
+
+class StrategyKind(enum.IntEnum):
+    OFFSET = 1
+    TIMESTAMP = 2
+    FIRST = 3
+    LAST = 4
+    NEXT = 5
+
+
+class Strategy(msgspec.Struct, frozen=True):
+    """Where reading starts. `value` is an offset or a time in us; the other kinds have none."""
+
+    kind: StrategyKind
+    value: int = 0
+
+
+class UserStatus(enum.IntEnum):
+    ACTIVE = 1
+    INACTIVE = 2
+
+
+# ------------------------------------------------------------------------------------------------- system
+
+
+class Ping(Request, frozen=True):
+    pass
+
+
+class GetStats(Request, frozen=True):
+    pass
+
+
+class GetSnapshot(Request, frozen=True):
+    """Numbers of the compression and of the parts wanted, as the protocol has them; 100 is all of them."""
+
+    compression: int
+    types: tuple[int, ...]
+
+
+class GetClusterMetadata(Request, frozen=True):
+    pass
+
+
+class GetMe(Request, frozen=True):
+    pass
+
+
+class GetClient(Request, frozen=True):
+    client_id: int
+
+
+class GetClients(Request, frozen=True):
+    pass
+
+
+# ------------------------------------------------------------------------------------------------- users and sessions
+
+
+class GetUser(Request, frozen=True):
+    user: Identifier
+
+
+class GetUsers(Request, frozen=True):
+    pass
+
+
+class CreateUser(Request, frozen=True):
+    username: str
+    password: str
+    status: UserStatus
+    permissions: Permissions | None
+
+
+class DeleteUser(Request, frozen=True):
+    user: Identifier
+
+
+class UpdateUser(Request, frozen=True):
+    user: Identifier
+    username: str | None
+    status: UserStatus | None
+
+
+class UpdatePermissions(Request, frozen=True):
+    user: Identifier
+    permissions: Permissions | None
+
+
+class ChangePassword(Request, frozen=True):
+    user: Identifier
+    current_password: str
+    new_password: str
+
+
+class LoginUser(Request, frozen=True):
+    username: str
+    password: str
+    version: str = ""
+    context: str = ""
+
+
+class LoginWithPersonalAccessToken(Request, frozen=True):
+    token: str
+
+
+class LogoutUser(Request, frozen=True):
+    pass
+
+
+class GetPersonalAccessTokens(Request, frozen=True):
+    pass
+
+
+class CreatePersonalAccessToken(Request, frozen=True):
+    """`expiry` in us from now; 0 and 2**64 - 1 are never."""
+
+    name: str
+    expiry: int
+
+
+class DeletePersonalAccessToken(Request, frozen=True):
+    name: str
+
+
+# ------------------------------------------------------------------------------------------------- messages and offsets
+
+
+class SendMessages(Request, frozen=True):
+    """`batch` is a checked-looking batch in the format of storage; the log makes it its own."""
+
+    stream: Identifier
+    topic: Identifier
+    partitioning: Partitioning
+    batch: Writable
+
+
+class PollMessages(Request, frozen=True):
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    partition_id: int | None
+    strategy: Strategy
+    count: int
+    auto_commit: bool
+    room: int | None = None
+    """Bytes that the answer may have, where the transport has a limit of its own."""
+
+
+class FlushUnsavedBuffer(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    partition_id: int
+    fsync: bool
+
+
+class GetConsumerOffset(Request, frozen=True):
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    partition_id: int | None
+
+
+class StoreConsumerOffset(Request, frozen=True):
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    partition_id: int | None
+    offset: int
+
+
+class DeleteConsumerOffset(Request, frozen=True):
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    partition_id: int | None
+
+
+# ------------------------------------------------------------------------------------------------- streams and topics
+
+
+class GetStream(Request, frozen=True):
+    stream: Identifier
+
+
+class GetStreams(Request, frozen=True):
+    pass
+
+
+class CreateStream(Request, frozen=True):
+    name: str
+
+
+class DeleteStream(Request, frozen=True):
+    stream: Identifier
+
+
+class UpdateStream(Request, frozen=True):
+    stream: Identifier
+    name: str
+
+
+class PurgeStream(Request, frozen=True):
+    stream: Identifier
+
+
+class GetTopic(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+
+
+class GetTopics(Request, frozen=True):
+    stream: Identifier
+
+
+class CreateTopic(Request, frozen=True):
+    """Expiry in us and size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited. Factor 0 is 1."""
+
+    stream: Identifier
+    name: str
+    partitions_count: int
+    compression_algorithm: int = 1
+    message_expiry: int = 0
+    max_topic_size: int = 0
+    replication_factor: int = 0
+
+
+class DeleteTopic(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+
+
+class UpdateTopic(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    name: str
+    compression_algorithm: int = 1
+    message_expiry: int = 0
+    max_topic_size: int = 0
+    replication_factor: int = 0
+
+
+class PurgeTopic(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+
+
+class CreatePartitions(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    count: int
+
+
+class DeletePartitions(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    count: int
+
+
+class DeleteSegments(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    partition_id: int
+    count: int
+
+
+# ------------------------------------------------------------------------------------------------- consumer groups
+
+
+class GetConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    group: Identifier
+
+
+class GetConsumerGroups(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+
+
+class CreateConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    name: str
+
+
+class DeleteConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    group: Identifier
+
+
+class JoinConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    group: Identifier
+
+
+class LeaveConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    group: Identifier

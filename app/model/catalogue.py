@@ -1,0 +1,130 @@
+"""The living catalogue: streams, topics, their groups, by number and by name. Pure state; the store keeps the documents.
+
+Numbers are given out from 0; the one freed last is given out first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, Protocol, TypeVar
+
+from app.model.groups import Group
+from storage.catalog import StreamDocument, TopicDocument
+from storage.partition import Partition
+
+
+class HasName(Protocol):
+    @property
+    def id(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+Named = TypeVar("Named", bound=HasName)
+
+
+class Shelf(Generic[Named]):
+    """Things of one kind, by id and by name."""
+
+    def __init__(self, things: list[Named], reserved: set[int] | None = None) -> None:
+        self._by_id: dict[int, Named] = {thing.id: thing for thing in things}
+        self._by_name: dict[str, Named] = {thing.name: thing for thing in things}
+        taken = self._by_id.keys() | (reserved or set())
+        self._slots = max(taken, default=-1) + 1
+        # As if the lowest had been freed last: after a start low numbers are given out first.
+        self._freed = [identity for identity in range(self._slots - 1, -1, -1) if identity not in taken]
+
+    def next_id(self) -> int:
+        """The number that the next thing gets; `put` takes it."""
+        return self._freed[-1] if self._freed else self._slots
+
+    def put(self, thing: Named) -> None:
+        """A new thing, under the number that `next_id` has said."""
+        assert thing.id == self.next_id()
+        if self._freed:
+            self._freed.pop()
+        else:
+            self._slots += 1
+        self._by_id[thing.id] = thing
+        self._by_name[thing.name] = thing
+
+    def rename(self, thing: Named, old_name: str) -> None:
+        """After the thing itself has got its new name."""
+        self._by_name.pop(old_name, None)
+        self._by_name[thing.name] = thing
+
+    def remove(self, thing: Named) -> None:
+        del self._by_id[thing.id]
+        self._by_name.pop(thing.name, None)
+        self._freed.append(thing.id)
+
+    def find(self, identifier: int | str) -> Named | None:
+        return self._by_id.get(identifier) if isinstance(identifier, int) else self._by_name.get(identifier)
+
+    def __iter__(self) -> Iterator[Named]:
+        """In the order of the ids."""
+        return iter([self._by_id[identity] for identity in sorted(self._by_id)])
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+
+class Topic:
+    """A topic with its partitions, in the order of their ids, and its groups."""
+
+    __slots__ = ("document", "groups", "partitions", "turn")
+
+    def __init__(self, document: TopicDocument, partitions: list[Partition | None], groups: Shelf[Group]) -> None:
+        self.document = document
+        self.partitions = partitions
+        """None where a partition cannot be served."""
+        self.groups = groups
+        self.turn = 0
+        """The partition that the next balanced batch goes to."""
+
+    @property
+    def id(self) -> int:
+        return self.document.id
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+    def partition(self, partition_id: int) -> Partition | None:
+        return self.partitions[partition_id] if 0 <= partition_id < len(self.partitions) else None
+
+    @property
+    def served(self) -> list[Partition]:
+        return [partition for partition in self.partitions if partition is not None]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(partition.message_bytes for partition in self.served)
+
+    @property
+    def messages_count(self) -> int:
+        return sum(partition.messages_count for partition in self.served)
+
+
+class Stream:
+    __slots__ = ("document", "topics")
+
+    def __init__(self, document: StreamDocument, topics: Shelf[Topic]) -> None:
+        self.document = document
+        self.topics = topics
+
+    @property
+    def id(self) -> int:
+        return self.document.id
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(topic.size_bytes for topic in self.topics)
+
+    @property
+    def messages_count(self) -> int:
+        return sum(topic.messages_count for topic in self.topics)

@@ -1,0 +1,66 @@
+"""Who is connected: a session for every connection, from its first byte to its last.
+
+A session is also what the protocol calls a client. It says who has logged in on it and which groups it has joined; what
+has to happen to the connection itself, closing it, is done through `end`, which its transport sets.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+
+import xxhash
+
+NOBODY = 2**32 - 1
+"""The user id in client records of sessions that have not logged in."""
+
+
+class Transport(enum.IntEnum):
+    TCP = 1
+    QUIC = 2
+    HTTP = 3
+    WEBSOCKET = 4
+
+
+class Session:
+    __slots__ = ("address", "client_id", "end", "groups", "last_heartbeat", "stale", "transport", "user_id")
+
+    def __init__(self, transport: Transport, address: str, now_us: int, end: Callable[[], None]) -> None:
+        self.transport = transport
+        self.address = address
+        self.client_id = xxhash.xxh32_intdigest(address.encode())
+        self.user_id: int | None = None
+        self.groups: set[tuple[int, int, int]] = set()
+        """Stream, topic and group ids of the groups that it is a member of."""
+        self.last_heartbeat = now_us
+        self.stale = False
+        """Evicted for its silence: the next command is refused, then the connection ends."""
+        self.end = end
+
+
+class Sessions:
+    """The connected ones, by client id. Two connections never have the same address at the same time on one transport;
+    should two transports' addresses collide, the later one gets the next free number."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Session] = {}
+
+    def add(self, session: Session) -> None:
+        while session.client_id in self._by_id or session.client_id == 0:
+            session.client_id = (session.client_id + 1) % NOBODY
+        self._by_id[session.client_id] = session
+
+    def remove(self, session: Session) -> None:
+        self._by_id.pop(session.client_id, None)
+
+    def get(self, client_id: int) -> Session | None:
+        return self._by_id.get(client_id)
+
+    def of_user(self, user_id: int) -> list[Session]:
+        return [session for session in self._by_id.values() if session.user_id == user_id]
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_id.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_id)
