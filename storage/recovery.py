@@ -63,14 +63,16 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
             damage += rebuild_closed(files, folder, segment, partition_id)
         else:
             segment.batches = batches
-    cut = True
+    cut, given_out = True, 0
     if segments:
         last = segments[-1]
-        found, cut = _recover_last(files, folder, last, partition_id, check_all, last.start_offset in indexes)
+        found, cut, given_out = _recover_last(
+            files, folder, last, partition_id, check_all, last.start_offset in indexes
+        )
         damage += found
     orphans = sorted(start for start in indexes if not segments or start > segments[-1].start_offset)
-    if orphans or not segments or not cut:
-        damage += _continue_after(files, folder, segments, orphans)
+    if orphans or not segments or not cut or given_out > segments[-1].next_offset:
+        damage += _continue_after(files, folder, segments, orphans, given_out)
     return Recovered(segments, _last_timestamp(files, folder, segments, partition_id), damage)
 
 
@@ -133,18 +135,18 @@ def create_log(files: Files, folder: str, start_offset: int) -> None:
 
 def _recover_last(
     files: Files, folder: str, segment: Segment, partition_id: int, check_all: bool, has_index: bool
-) -> tuple[list[Damage], bool]:
-    """The damage, and whether what is no batch could be cut off: if not, nothing may be appended to this segment."""
+) -> tuple[list[Damage], bool, int]:
+    """The damage; whether what is no batch could be cut off; and the offset up to which offsets were given out, as the
+    index knows that was made for a longer log. Nothing may be appended to this segment that is not its next offset."""
     path = log_file(folder, segment.start_offset)
     segment.index, segment.whole = Index(), True
-    if not segment.log_bytes:
-        return [], True
-    described = 0
+    described = given_out = 0
     trusted = 0
     if has_index:
         known = load_index(files, folder, segment.start_offset)
         if known is not None:
             segment.index, described = known
+            given_out = _end_of(segment.index)
             trusted = 0 if check_all else _trusted(segment.index, min(described, segment.log_bytes))
             segment.index.keep(trusted)
     handle = files.open_for_writing(path)
@@ -153,9 +155,11 @@ def _recover_last(
         found = _scan_after(window, segment, trusted, path, partition_id)
         damage = found.damage
         end = segment.log_bytes
+        offset, length = found.next_offset, segment.log_bytes - found.end
+        if found.end >= described:
+            given_out = offset
         if found.reason is not None:
             kept = None
-            offset, length = found.next_offset, segment.log_bytes - found.end
             try:
                 kept = keep_aside(files, folder, segment, window, found.end)
                 files.truncate(handle, found.end)
@@ -163,10 +167,12 @@ def _recover_last(
                 end = found.end
             except OSError as error:
                 # A full disk has no room to keep them: then they stay where they are, and the log goes on elsewhere.
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or offset == segment.start_offset:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT) or max(offset, given_out) == segment.start_offset:
                     raise
-            damage.append(Damage(path, found.end, length, offset, offset, found.reason, kept))
-        if has_index and found.end < described:
+            damage.append(Damage(path, found.end, length, offset, max(offset, given_out), found.reason, kept))
+        elif given_out > offset:
+            damage.append(Damage(path, found.end, 0, offset, given_out, "the file ends before its index does"))
+        if has_index and found.end < described and given_out <= offset:
             # What is appended now must never be described by an index that was made for other bytes.
             files.remove(index_file(folder, segment.start_offset))
             files.sync_folder(folder)
@@ -176,7 +182,12 @@ def _recover_last(
     segment.log_bytes = end
     segment.next_offset = found.next_offset
     segment.batches = len(segment.index)
-    return damage, cut
+    return damage, cut, given_out
+
+
+def _end_of(index: Index) -> int:
+    """The offset after the last message that an index knows; 0 when it knows none."""
+    return index.next_offset(len(index) - 1) if len(index) else 0
 
 
 def _trusted(index: Index, described: int) -> int:
@@ -261,14 +272,18 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
 
 def rebuild_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
     """As `check_closed`, and leaves the new index in its file: if that cannot be, it is made anew the next time."""
-    damage = check_closed(files, folder, segment, partition_id)
-    assert segment.index is not None
+    return check_closed(files, folder, segment, partition_id) + _write_index_if_possible(files, folder, segment)
+
+
+def _write_index_if_possible(files: Files, folder: str, segment: Segment) -> list[Damage]:
     try:
         write_index(files, folder, segment)
     except OSError as error:
+        # The old one may still be there, and what it says of damaged batches must not be taken for checked.
+        segment.whole = False
         path, start = index_file(folder, segment.start_offset), segment.start_offset
-        damage.append(Damage(path, 0, 0, start, start, f"the index could not be written: {error}"))
-    return damage
+        return [Damage(path, 0, 0, start, start, f"the index could not be written: {error}")]
+    return []
 
 
 def write_index(files: Files, folder: str, segment: Segment) -> None:
@@ -281,20 +296,25 @@ def write_index(files: Files, folder: str, segment: Segment) -> None:
 # ------------------------------------------------------------------------------------------------------------ the rest
 
 
-def _continue_after(files: Files, folder: str, segments: list[Segment], orphans: list[int]) -> list[Damage]:
-    """A new last segment, after whatever the indexes of log files that are gone say was once given out."""
-    after = segments[-1].next_offset if segments else 0
-    lost = after
+def _continue_after(
+    files: Files, folder: str, segments: list[Segment], orphans: list[int], given_out: int
+) -> list[Damage]:
+    """A new last segment, after whatever the indexes of messages that are gone say was once given out."""
+    lost = segments[-1].next_offset if segments else 0
+    after = max(lost, given_out)
     for start in orphans:
         known = load_index(files, folder, start)
-        after = max(after, start)
-        if known is not None and len(known[0]):
-            after = max(after, known[0].next_offset(len(known[0]) - 1))
+        after = max(after, start, 0 if known is None else _end_of(known[0]))
     create_log(files, folder, after)
     files.sync_folder(folder)
+    if segments:
+        segments[-1].next_offset = after
+        # Its index was made for a longer log; now that the new file's name says what it knew, it need not be kept.
+        _write_index_if_possible(files, folder, segments[-1])
     segments.append(Segment.empty(after))
     if not orphans:
         return []
+    lost = max(lost, given_out)
     return [Damage(log_file(folder, orphans[0]), 0, 0, lost, after, "the file is missing although its index is there")]
 
 

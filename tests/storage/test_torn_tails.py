@@ -1,0 +1,294 @@
+"""A log that ends or is damaged at any byte: every whole batch is served, nothing is thrown away, no offset reused.
+
+Every cut and every flip is tried on the log itself (recovery and `Log`, on the real disk); a sample of them goes
+through the whole store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.batch import Message, build
+from storage.catalog import StreamDocument, TopicDocument
+from storage.index import Index, encode
+from storage.options import StoreOptions
+from storage.partition import Partition
+from storage.store import Store
+from tests.storage.support.segments import (
+    FIRST_SEGMENT,
+    Opened,
+    Piece,
+    append,
+    expected,
+    joined,
+    messages_in,
+    open_log,
+    payload_of,
+    pieces,
+    read_log,
+    stamped,
+    tree,
+)
+
+UNIFORM = [25] * 14
+MIXED = [1, 60, 7, 33]
+SINGLE = [40]
+MIXED_MANY = [3 + i % 5 for i in range(13)]
+
+BATCHES = pieces([SINGLE, MIXED, UNIFORM, [9, 9], MIXED_MANY, SINGLE, MIXED])
+LOG = joined(BATCHES)
+NEXT_OFFSET = BATCHES[-1].next_offset
+
+
+def index_of(batch_pieces: list[Piece]) -> bytes:
+    """The index that a clean close leaves."""
+    index = Index()
+    for piece in batch_pieces:
+        index.add(
+            piece.base_offset,
+            piece.position,
+            1_700_000_000_000_000 + piece.base_offset,
+            len(piece.content),
+            piece.count,
+        )
+    return encode(index, 0, batch_pieces[-1].end)
+
+
+INDEX = index_of(BATCHES)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Iterator[Path]]:
+    """A new empty folder each time it is asked."""
+
+    def made() -> Iterator[Path]:
+        for number in range(1 << 30):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            yield folder
+
+    yield made()
+
+
+def lay(folder: Path, log: bytes, index: bytes | None) -> Path:
+    path = folder / f"{FIRST_SEGMENT}.log"
+    path.write_bytes(log)
+    if index is not None:
+        (folder / f"{FIRST_SEGMENT}.index").write_bytes(index)
+    return path
+
+
+def kept_aside(folder: Path) -> bytes:
+    aside = folder / "damaged"
+    return b"".join(tree(aside).values()) if aside.exists() else b""
+
+
+def check_goes_on(folder: Path, opened: Opened, served: list[tuple[int, bytes]], next_offset: int) -> None:
+    """Serves what it must, appends at `next_offset`, and is the same after two more openings."""
+    assert read_log(opened.log) == served
+    reported = list(opened.damage)
+    assert append(opened.log, MIXED) == next_offset
+    served = [*served, *((next_offset + i, payload_of(next_offset + i, size, "new")) for i, size in enumerate(MIXED))]
+    assert read_log(opened.log) == served
+    opened.abandon()
+    for _ in range(2):
+        files = {name: content for name, content in tree(folder).items() if name.endswith(".log") or "damaged" in name}
+        again = open_log(folder)
+        assert all(damage.kept_in is None for damage in again.damage), "something was cut off a second time"
+        known = {(damage.file, damage.position) for damage in reported}
+        assert {(damage.file, damage.position) for damage in again.damage} <= known
+        assert read_log(again.log) == served
+        assert again.log.next_offset == next_offset + len(MIXED)
+        again.close()
+        now = {name: content for name, content in tree(folder).items() if name.endswith(".log") or "damaged" in name}
+        assert now == files, "an opening changed a log"
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
+def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_goes_on(folders: Iterator[Path], clean: bool) -> None:
+    for cut in range(len(LOG) + 1):
+        folder = next(folders)
+        path = lay(folder, LOG[:cut], INDEX if clean else None)
+        whole = [piece for piece in BATCHES if piece.end <= cut]
+        end = whole[-1].end if whole else 0
+        lost_from = whole[-1].next_offset if whole else 0
+        # The index of a clean close says that the offsets after the cut were given out: they are not given again.
+        next_offset = NEXT_OFFSET if clean else lost_from
+        opened = open_log(folder)
+        assert opened.log.next_offset == next_offset, cut
+        if end == cut and next_offset == lost_from:
+            assert opened.damage == []
+        else:
+            assert len(opened.damage) == 1, (cut, opened.damage)
+            damage = opened.damage[0]
+            assert (damage.file, damage.position, damage.length) == (str(path), end, cut - end)
+            assert (damage.offset, damage.next_offset) == (lost_from, next_offset)
+            assert (damage.kept_in is not None) == (end != cut)
+        assert kept_aside(folder) == LOG[end:cut]
+        check_goes_on(folder, opened, expected(whole), next_offset)
+
+
+def flips() -> Iterator[tuple[int, int]]:
+    """Every byte of the last two batches: all of its bits, and one of them."""
+    chance = random.Random(7)
+    for position in range(BATCHES[-2].position, len(LOG)):
+        yield position, 0xFF
+        yield position, 1 << chance.randrange(8)
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
+def test_a_flipped_byte_costs_only_its_own_batch(folders: Iterator[Path], clean: bool) -> None:
+    last, before_last = BATCHES[-1], BATCHES[-2]
+    for position, bits in flips():
+        folder = next(folders)
+        content = bytearray(LOG)
+        content[position] ^= bits
+        path = lay(folder, bytes(content), INDEX if clean else None)
+        opened = open_log(folder)
+        assert len(opened.damage) == 1, (position, bits, opened.damage)
+        damage = opened.damage[0]
+        if position >= last.position:
+            next_offset = NEXT_OFFSET if clean else last.base_offset
+            assert (damage.file, damage.position, damage.length) == (str(path), last.position, len(last.content))
+            assert (damage.offset, damage.next_offset) == (last.base_offset, next_offset)
+            assert kept_aside(folder) == content[last.position :]
+            assert path.read_bytes() == LOG[: last.position]
+            check_goes_on(folder, opened, expected(BATCHES[:-1]), next_offset)
+        else:
+            found = (damage.file, damage.position, damage.length, damage.offset, damage.next_offset)
+            assert found == (
+                str(path),
+                before_last.position,
+                len(before_last.content),
+                before_last.base_offset,
+                before_last.next_offset,
+            ), (position, bits)
+            assert damage.kept_in is None
+            assert kept_aside(folder) == b""
+            assert path.read_bytes() == content
+            check_goes_on(folder, opened, expected([*BATCHES[:-2], last]), NEXT_OFFSET)
+
+
+def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Path]) -> None:
+    chance = random.Random(8)
+    indexes = [INDEX[:cut] for cut in range(len(INDEX))]
+    for position in range(len(INDEX)):
+        for bits in (0xFF, 1 << chance.randrange(8)):
+            changed = bytearray(INDEX)
+            changed[position] ^= bits
+            indexes.append(bytes(changed))
+    for index in indexes:
+        folder = next(folders)
+        path = lay(folder, LOG, index)
+        opened = open_log(folder)
+        assert opened.damage == []
+        assert path.read_bytes() == LOG
+        check_goes_on(folder, opened, expected(BATCHES), NEXT_OFFSET)
+        assert kept_aside(folder) == b""
+
+
+def test_whatever_happens_to_the_index_of_a_closed_segment_readers_see_the_same(folders: Iterator[Path]) -> None:
+    for position in range(len(INDEX)):
+        for index in (INDEX[:position], INDEX[:position] + bytes([INDEX[position] ^ 0xFF]) + INDEX[position + 1 :]):
+            folder = next(folders)
+            lay(folder, LOG, index)
+            (folder / f"{NEXT_OFFSET:020}.log").write_bytes(stamped(SINGLE, NEXT_OFFSET))
+            opened = open_log(folder)
+            assert [offset for offset, _ in read_log(opened.log)] == list(range(NEXT_OFFSET + 1))
+            assert opened.damage == []
+            opened.abandon()
+
+
+def test_an_index_of_other_bytes_is_not_believed(folders: Iterator[Path]) -> None:
+    """Whole, of the same segment and the same size, and wrong: somebody copied it from another partition."""
+    folder = next(folders)
+    other = pieces([MIXED, SINGLE, [9, 9], UNIFORM, SINGLE, MIXED_MANY, MIXED])
+    assert len(joined(other)) == len(LOG)
+    lay(folder, LOG, index_of(other))
+    (folder / f"{NEXT_OFFSET:020}.log").write_bytes(b"")
+    opened = open_log(folder)
+    for offset in range(NEXT_OFFSET):
+        assert messages_in(opened.log.read(offset, 1, 1 << 20, NEXT_OFFSET)) == [expected(BATCHES)[offset]]
+    assert read_log(opened.log) == expected(BATCHES)
+    opened.abandon()
+
+
+# ------------------------------------------------------------------------------------------------------ the whole store
+
+
+def through_the_store(root: Path, log: bytes, index: bytes | None) -> tuple[list[tuple[int, bytes]], int, list[str]]:
+    """Puts the files under a store; says what it serves, where it goes on, and what it reports."""
+    options = StoreOptions(path=str(root), saver_interval_s=None, catalog_syncs=False)
+
+    async def made() -> None:
+        store = await Store.open(options)
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=4))
+        await store.close()
+
+    async def opened() -> tuple[list[tuple[int, bytes]], int, list[str]]:
+        store = await Store.open(options)
+        partition = store.partition(0, 0, 3)
+        assert partition is not None
+        served = await everything(partition)
+        answer = await partition.append(build([Message(b"after")], 1, os.urandom))
+        assert await everything(partition) == [*served, (answer.base_offset, b"after")]
+        reported = [str(damage) for damage in store.damage]
+        await store.close()
+        return served, answer.base_offset, reported
+
+    async def again(served: list[tuple[int, bytes]], base: int) -> None:
+        store = await Store.open(options)
+        partition = store.partition(0, 0, 3)
+        assert partition is not None
+        assert await everything(partition) == [*served, (base, b"after")]
+        await store.close()
+
+    asyncio.run(made())
+    lay(root / "streams/0/topics/0/partitions/3", log, index)
+    served, base, reported = asyncio.run(opened())
+    asyncio.run(again(served, base))
+    return served, base, reported
+
+
+async def everything(partition: Partition) -> list[tuple[int, bytes]]:
+    found, offset = [], 0
+    while offset < partition.readable:
+        fetched = await partition.read(offset, 1 << 20)
+        found += messages_in(fetched)
+        assert fetched.next_offset > offset
+        offset = fetched.next_offset
+    return found
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
+@pytest.mark.parametrize("cut", [0, 1, 255, 256, 400, BATCHES[3].end, BATCHES[-1].position + 300, len(LOG) - 1])
+def test_given_a_torn_tail_the_store_serves_every_whole_batch(tmp_path: Path, cut: int, clean: bool) -> None:
+    whole = [piece for piece in BATCHES if piece.end <= cut]
+    end = whole[-1].end if whole else 0
+    served, base, reported = through_the_store(tmp_path, LOG[:cut], INDEX if clean else None)
+    assert served == expected(whole)
+    assert base == (NEXT_OFFSET if clean else len(served))
+    assert bool(reported) == (clean or end != cut)
+    assert all(f"{FIRST_SEGMENT}.log" in line and f"position {end}" in line for line in reported)
+    assert kept_aside(tmp_path / "streams/0/topics/0/partitions/3") == LOG[end:cut]
+
+
+@pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
+@pytest.mark.parametrize("batch", range(len(BATCHES)))
+def test_given_a_damaged_batch_the_store_serves_all_others(tmp_path: Path, batch: int, clean: bool) -> None:
+    piece = BATCHES[batch]
+    content = bytearray(LOG)
+    content[piece.position + 270] ^= 4
+    served, base, reported = through_the_store(tmp_path, bytes(content), INDEX if clean else None)
+    assert served == expected(other for other in BATCHES if other is not piece)
+    assert base == (piece.base_offset if piece is BATCHES[-1] and not clean else NEXT_OFFSET)
+    assert len(reported) == 1
+    assert f"offset {piece.base_offset}" in reported[0]
+    assert f"position {piece.position}" in reported[0]
