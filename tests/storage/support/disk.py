@@ -1,0 +1,577 @@
+"""A disk in memory that forgets what a real one may forget: the store's `Files` for tests of faults and power cuts.
+
+What the store sees is the operating system's view (the page cache). Beside it the disk knows what a power cut leaves:
+for every file the content that was synced and the writes since then, for every name in a folder the one that was synced
+and the changes since then. `power_cut` keeps what was synced and any part of the rest, `process_kill` keeps all that
+the operating system had. Every method of `Files` is one numbered operation, at which a `Fault` may strike.
+
+The rules of the model, where file systems differ:
+
+- The content of a file is made durable by `sync` of the file, its name by `sync_folder` of the folder it is in; neither
+  does the other's work. Syncing either of the two folders of a rename makes the whole rename durable.
+- Nothing that was not synced is ordered, except changes of one name and changes of the names of one file or folder.
+- After a failed `sync` the pages are clean, as on Linux: the data is still read back, and the next sync succeeds
+  without having written it. Only what is written again is made durable by it.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from storage.files import BUFFERS_PER_WRITE, Buffer, Files, Item
+
+SECTOR_BYTES = 512
+
+
+class PowerCut(BaseException):
+    """The machine is off: raised by the operation at which it went off and by every later one."""
+
+
+class FaultKind(enum.Enum):
+    EIO = "I/O error"
+    ENOSPC = "no space"
+    SHORT = "a short write, then all is well"
+    SHORT_ENOSPC = "a short write, then no space"
+    CRASH = "the end"
+
+
+class Fault(NamedTuple):
+    """Strikes at the operation with this number; the first one is 1."""
+
+    at: int
+    kind: FaultKind
+    seed: int = 0
+
+
+class Operation(NamedTuple):
+    """One call of a `Files` method, as the log of a disk keeps it."""
+
+    number: int
+    act: str
+    path: str
+
+
+TAKES_SPACE = frozenset(
+    {"open_for_writing", "write", "truncate", "sync", "sync_folder", "rename", "make_folder", "lock"}
+)
+"""Operations that may be refused for lack of space."""
+
+
+# ------------------------------------------------------------------------------------------------------ files, folders
+
+
+class _Change:
+    """A write (`content`) or a truncation (`content` is None) that no sync has made durable."""
+
+    __slots__ = ("content", "position", "state")
+
+    def __init__(self, position: int, content: bytes | None) -> None:
+        self.position = position
+        self.content = content
+        self.state = "dirty"
+
+    def twin(self) -> _Change:
+        change = _Change(self.position, self.content)
+        change.state = self.state
+        return change
+
+    def apply(self, target: bytearray) -> None:
+        if self.content is None:
+            resize(target, self.position)
+        else:
+            put(target, self.position, self.content)
+
+
+class _File:
+    """Content as the system shows it; `durable` and then `changes` are what the platters know of it."""
+
+    __slots__ = ("changes", "content", "durable")
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.durable = bytearray()
+        self.changes: list[_Change] = []
+
+    def change(self, position: int, content: bytes | None) -> None:
+        change = _Change(position, content)
+        change.apply(self.content)
+        self.changes.append(change)
+
+    def sync(self) -> None:
+        for change in self.changes:
+            if change.state == "dirty":
+                change.state = "synced"
+        while self.changes and self.changes[0].state == "synced":
+            self.changes.pop(0).apply(self.durable)
+
+    def fail_sync(self) -> None:
+        for change in self.changes:
+            if change.state == "dirty":
+                change.state = "dropped"
+
+    def after_power_cut(self, rng: random.Random) -> bytearray:
+        content = bytearray(self.durable)
+        for change in self.changes:
+            if change.state == "synced":
+                change.apply(content)
+            else:
+                _apply_perhaps(change, content, rng)
+        return content
+
+
+def _apply_perhaps(change: _Change, content: bytearray, rng: random.Random) -> None:
+    """What may have become of a change that was not synced."""
+    fate = rng.choice(("whole", "whole", "nothing", "nothing", "torn", "length only"))
+    if fate == "whole":
+        change.apply(content)
+    elif change.content is not None and fate == "torn":
+        end = change.position + len(change.content)
+        boundaries = range(change.position // SECTOR_BYTES + 1, -(-end // SECTOR_BYTES))
+        if boundaries:
+            kept = rng.choice(boundaries) * SECTOR_BYTES - change.position
+            put(content, change.position, change.content[:kept])
+    elif change.content is not None and fate == "length only":
+        resize(content, max(len(content), change.position + len(change.content)))
+
+
+def resize(content: bytearray, size: int) -> None:
+    if size < len(content):
+        del content[size:]
+    else:
+        content.extend(bytes(size - len(content)))
+
+
+def put(content: bytearray, position: int, piece: bytes) -> None:
+    if position > len(content):
+        resize(content, position)
+    content[position : position + len(piece)] = piece
+
+
+class _Folder:
+    __slots__ = ("durable", "names")
+
+    def __init__(self) -> None:
+        self.names: dict[str, _Node] = {}
+        self.durable: dict[str, _Node] = {}
+
+
+_Node = _File | _Folder
+
+
+class _Renaming(NamedTuple):
+    """Names that change in one step, and what bears them afterwards (None: nothing); `about` is what they name."""
+
+    effects: tuple[tuple[_Folder, str, _Node | None], ...]
+    about: _Node
+
+    def twin(self, twins: dict[int, _Node]) -> _Renaming:
+        effects = []
+        for above, name, node in self.effects:
+            folder = _twin(above, twins)
+            assert isinstance(folder, _Folder)
+            effects.append((folder, name, None if node is None else _twin(node, twins)))
+        return _Renaming(tuple(effects), _twin(self.about, twins))
+
+
+def _twin(node: _Node, twins: dict[int, _Node]) -> _Node:
+    """A copy of a file, or of a folder and all that is or was in it; each is copied once."""
+    known = twins.get(id(node))
+    if known is not None:
+        return known
+    if isinstance(node, _File):
+        file = twins[id(node)] = _File()
+        file.content, file.durable = bytearray(node.content), bytearray(node.durable)
+        file.changes = [change.twin() for change in node.changes]
+        return file
+    folder = twins[id(node)] = _Folder()
+    folder.names = {name: _twin(inner, twins) for name, inner in node.names.items()}
+    folder.durable = {name: _twin(inner, twins) for name, inner in node.durable.items()}
+    return folder
+
+
+class _Handle:
+    __slots__ = ("file", "path", "writable")
+
+    def __init__(self, file: _Node, path: str, writable: bool) -> None:
+        self.file = file
+        self.path = path
+        self.writable = writable
+
+
+# ------------------------------------------------------------------------------------------------------------ the disk
+
+
+class SimulatedDisk(Files):
+    """See the module. Used by one thread at a time, as the files of one shard are."""
+
+    def __init__(self) -> None:
+        self.fault: Fault | None = None
+        self.refuse: Callable[[str, str], int | None] = _never
+        """Asked about every operation and its path before it is done: the number of the error to fail with, or None."""
+        self.forgets_syncs = False
+        """A disk that lies: syncs succeed and do nothing."""
+        self.operations = 0
+        self.off = False
+        self.trace: list[Operation] | None = None
+        self._root = _Folder()
+        self._renamings: list[_Renaming] = []
+        self._handles: dict[int, _Handle] = {}
+        self._next_handle = 3
+        self._locks: dict[int, _File] = {}
+        self._no_space_for_writes = False
+
+    @property
+    def open_handles(self) -> list[str]:
+        return [handle.path for handle in self._handles.values()]
+
+    # --------------------------------------------------------------------------------------------- what it may lose
+
+    def process_kill(self) -> SimulatedDisk:
+        """All that the operating system was given, synced or not; handles and locks are gone with the process."""
+        survivor = SimulatedDisk()
+        twins: dict[int, _Node] = {}
+        root = _twin(self._root, twins)
+        assert isinstance(root, _Folder)
+        survivor._root = root
+        survivor._renamings = [renaming.twin(twins) for renaming in self._renamings]
+        return survivor
+
+    def power_cut(self, rng: random.Random) -> SimulatedDisk:
+        """What was synced, and any part of what was not."""
+        names: dict[int, dict[str, _Node]] = {}
+        for renaming in self._chosen(rng):
+            for folder, name, node in renaming.effects:
+                known = names.setdefault(id(folder), dict(folder.durable))
+                if node is None:
+                    known.pop(name, None)
+                else:
+                    known[name] = node
+        survivor = SimulatedDisk()
+        survivor._root = self._settled(self._root, names, rng)
+        return survivor
+
+    def _chosen(self, rng: random.Random) -> list[_Renaming]:
+        """A subset of the changes of names: with one change of a file's names come the earlier ones of that file."""
+        share = rng.random()
+        wanted = [rng.random() < share for _ in self._renamings]
+        needed: set[int] = set()
+        for i in range(len(wanted) - 1, -1, -1):
+            about = id(self._renamings[i].about)
+            if wanted[i]:
+                needed.add(about)
+            elif about in needed:
+                wanted[i] = True
+        return [renaming for renaming, is_wanted in zip(self._renamings, wanted, strict=True) if is_wanted]
+
+    def _settled(self, folder: _Folder, names: dict[int, dict[str, _Node]], rng: random.Random) -> _Folder:
+        settled = _Folder()
+        for name, node in sorted(names.get(id(folder), folder.durable).items(), key=lambda pair: pair[0]):
+            kept: _Node
+            if isinstance(node, _Folder):
+                kept = self._settled(node, names, rng)
+            else:
+                kept = _File()
+                kept.durable = node.after_power_cut(rng)
+                kept.content = bytearray(kept.durable)
+            settled.names[name] = settled.durable[name] = kept
+        return settled
+
+    # ----------------------------------------------------------------------------------------------------- operations
+
+    def _begin(self, act: str, path: str) -> FaultKind | None:
+        """Counts an operation and strikes it if that is its fate; the answer is a fault that the caller must act on."""
+        if self.off:
+            raise PowerCut
+        self.operations += 1
+        if self.trace is not None:
+            self.trace.append(Operation(self.operations, act, path))
+        refused = self.refuse(act, path)
+        if refused is not None:
+            raise OSError(refused, os.strerror(refused), path)
+        if self._no_space_for_writes and act == "write":
+            self._no_space_for_writes = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        if self.fault is None or self.fault.at != self.operations:
+            return None
+        kind = self.fault.kind
+        if kind is FaultKind.EIO or (kind is FaultKind.ENOSPC and act in TAKES_SPACE):
+            number = errno.EIO if kind is FaultKind.EIO else errno.ENOSPC
+            if act not in ("sync", "close"):
+                raise OSError(number, os.strerror(number), path)
+            return kind
+        if kind is FaultKind.CRASH:
+            self.off = True
+            if act not in ("write", "remove_tree"):
+                raise PowerCut
+            return kind
+        if kind in (FaultKind.SHORT, FaultKind.SHORT_ENOSPC) and act == "write":
+            self._no_space_for_writes = kind is FaultKind.SHORT_ENOSPC
+            return kind
+        return None
+
+    def _rng(self) -> random.Random:
+        assert self.fault is not None
+        return random.Random(f"{self.fault.seed} {self.fault.at}")
+
+    def _folder(self, path: str) -> _Folder:
+        node: _Node | None = self._root
+        for name in path.split("/"):
+            if not name:
+                continue
+            if not isinstance(node, _Folder):
+                raise _error(errno.ENOTDIR, path)
+            node = node.names.get(name)
+            if node is None:
+                raise _error(errno.ENOENT, path)
+        if not isinstance(node, _Folder):
+            raise _error(errno.ENOTDIR, path)
+        return node
+
+    def _find(self, path: str) -> tuple[_Folder, str, _Node | None]:
+        above, _, name = path.rstrip("/").rpartition("/")
+        folder = self._folder(above)
+        return folder, name, folder.names.get(name) if name else folder
+
+    def _rename(self, about: _Node, *effects: tuple[_Folder, str, _Node | None]) -> None:
+        for folder, name, node in effects:
+            if node is None:
+                folder.names.pop(name, None)
+            else:
+                folder.names[name] = node
+        self._renamings.append(_Renaming(effects, about))
+
+    def _handle(self, number: int) -> _Handle:
+        try:
+            return self._handles[number]
+        except KeyError:
+            raise _error(errno.EBADF, f"handle {number}") from None
+
+    def _path_of(self, number: int) -> str:
+        return self._handles[number].path if number in self._handles else f"handle {number}"
+
+    def _open(self, node: _Node, path: str, *, writable: bool) -> int:
+        self._next_handle += 1
+        self._handles[self._next_handle] = _Handle(node, path, writable)
+        return self._next_handle
+
+    # -------------------------------------------------------------------------------------------------------- `Files`
+
+    def open_for_reading(self, path: str) -> int:
+        self._begin("open_for_reading", path)
+        node = self._find(path)[2]
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return self._open(node, path, writable=False)
+
+    def open_for_writing(self, path: str) -> int:
+        self._begin("open_for_writing", path)
+        return self._open_for_writing(path)
+
+    def _open_for_writing(self, path: str) -> int:
+        folder, name, node = self._find(path)
+        if isinstance(node, _Folder):
+            raise _error(errno.EISDIR, path)
+        if node is None:
+            node = _File()
+            self._rename(node, (folder, name, node))
+        return self._open(node, path, writable=True)
+
+    def close(self, handle: int) -> None:
+        fault = self._begin("close", self._path_of(handle))
+        self._handle(handle)
+        del self._handles[handle]
+        self._locks.pop(handle, None)
+        if fault is not None:
+            # Linux has closed it all the same.
+            raise _error(errno.EIO if fault is FaultKind.EIO else errno.ENOSPC, f"handle {handle}")
+
+    def size(self, handle: int) -> int:
+        self._begin("size", self._path_of(handle))
+        file = self._handle(handle).file
+        return len(file.content) if isinstance(file, _File) else 0
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        self._begin("read", self._path_of(handle))
+        file = self._handle(handle).file
+        if isinstance(file, _Folder):
+            raise _error(errno.EISDIR, f"handle {handle}")
+        return bytes(file.content[position : position + length])
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        fault = self._begin("write", self._path_of(handle))
+        file = self._writable(handle)
+        if len(buffers) > BUFFERS_PER_WRITE:
+            raise _error(errno.EINVAL, f"handle {handle}")
+        content = b"".join(buffers)
+        if fault is not None:
+            taken = self._rng().randrange(fault is not FaultKind.CRASH, max(len(content), 2))
+            content = content[:taken]
+        if content:
+            file.change(position, content)
+        if fault is FaultKind.CRASH:
+            raise PowerCut
+        return len(content)
+
+    def _writable(self, handle: int) -> _File:
+        known = self._handle(handle)
+        if not known.writable or not isinstance(known.file, _File):
+            raise _error(errno.EBADF, known.path)
+        return known.file
+
+    def truncate(self, handle: int, size: int) -> None:
+        self._begin("truncate", self._path_of(handle))
+        known = self._handle(handle)
+        if not known.writable or not isinstance(known.file, _File):
+            raise _error(errno.EINVAL, known.path)
+        known.file.change(size, None)
+
+    def sync(self, handle: int) -> None:
+        path = self._path_of(handle)
+        try:
+            fault = self._begin("sync", path)
+        except OSError:
+            self._fail_sync(handle)
+            raise
+        file = self._handle(handle).file
+        if fault is not None:
+            self._fail_sync(handle)
+            raise _error(errno.EIO if fault is FaultKind.EIO else errno.ENOSPC, path)
+        if isinstance(file, _File) and not self.forgets_syncs:
+            file.sync()
+
+    def _fail_sync(self, handle: int) -> None:
+        file = self._handle(handle).file
+        if isinstance(file, _File):
+            file.fail_sync()
+
+    def sync_folder(self, path: str) -> None:
+        self._begin("sync_folder", path)
+        folder = self._folder(path)
+        if self.forgets_syncs:
+            return
+        durable = self._made_durable_with(folder)
+        last: dict[tuple[int, str], int] = {}
+        for i in durable:
+            for above, name, node in self._renamings[i].effects:
+                last[id(above), name] = i
+                if node is None:
+                    above.durable.pop(name, None)
+                else:
+                    above.durable[name] = node
+        left = []
+        for i, renaming in enumerate(self._renamings):
+            if i in durable:
+                continue
+            # What a name was before a durable change of it can come back no more.
+            effects = tuple(effect for effect in renaming.effects if last.get((id(effect[0]), effect[1]), -1) < i)
+            if effects:
+                left.append(_Renaming(effects, renaming.about))
+        self._renamings = left
+
+    def _made_durable_with(self, folder: _Folder) -> dict[int, None]:
+        """The changes of names in a folder, and what was changed earlier about what bears them, in their order."""
+        last = {id(r.about): i for i, r in enumerate(self._renamings) if any(e[0] is folder for e in r.effects)}
+        return {i: None for i, r in enumerate(self._renamings) if i <= last.get(id(r.about), -1)}
+
+    def rename(self, source: str, target: str) -> None:
+        self._begin("rename", target)
+        above, name, node = self._find(source)
+        new_above, new_name, there = self._find(target)
+        if node is None:
+            raise _error(errno.ENOENT, source)
+        if there is node:
+            return
+        if f"{source}/".startswith(f"{target}/"):
+            raise _error(errno.ENOTEMPTY, target)
+        if isinstance(node, _Folder):
+            if f"{target}/".startswith(f"{source}/"):
+                raise _error(errno.EINVAL, target)
+            if isinstance(there, _File):
+                raise _error(errno.ENOTDIR, target)
+            if isinstance(there, _Folder) and there.names:
+                raise _error(errno.ENOTEMPTY, target)
+        elif isinstance(there, _Folder):
+            raise _error(errno.EISDIR, target)
+        self._rename(node, (above, name, None), (new_above, new_name, node))
+
+    def remove(self, path: str) -> None:
+        self._begin("remove", path)
+        folder, name, node = self._find(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        if isinstance(node, _Folder):
+            raise _error(errno.EISDIR, path)
+        self._rename(node, (folder, name, None))
+
+    def make_folder(self, path: str) -> None:
+        self._begin("make_folder", path)
+        folder, name, node = self._find(path)
+        if node is not None:
+            raise _error(errno.EEXIST, path)
+        made = _Folder()
+        self._rename(made, (folder, name, made))
+
+    def remove_tree(self, path: str) -> None:
+        fault = self._begin("remove_tree", path)
+        folder, name, node = self._find(path)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        if not isinstance(node, _Folder):
+            raise _error(errno.ENOTDIR, path)
+        steps = [*_inside(node), (folder, name, node)]
+        if fault is not None:
+            steps = steps[: self._rng().randrange(len(steps) + 1)]
+        for above, inner, gone in steps:
+            self._rename(gone, (above, inner, None))
+        if fault is not None:
+            raise PowerCut
+
+    def exists(self, path: str) -> bool:
+        self._begin("exists", path)
+        try:
+            return self._find(path)[2] is not None
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def list(self, path: str) -> list[Item]:
+        self._begin("list", path)
+        folder = self._folder(path)
+        return [
+            Item(name, isinstance(node, _Folder), len(node.content) if isinstance(node, _File) else 0)
+            for name, node in folder.names.items()
+        ]
+
+    def lock(self, path: str) -> int | None:
+        self._begin("lock", path)
+        handle = self._open_for_writing(path)
+        file = self._writable(handle)
+        if any(file is locked for locked in self._locks.values()):
+            del self._handles[handle]
+            return None
+        self._locks[handle] = file
+        file.change(0, None)
+        file.change(0, b"pid 1\n")
+        return handle
+
+
+def _never(act: str, path: str) -> int | None:
+    return None
+
+
+def _inside(folder: _Folder) -> list[tuple[_Folder, str, _Node]]:
+    """Everything in a folder, the deepest first: the order in which a tree is removed."""
+    steps: list[tuple[_Folder, str, _Node]] = []
+    for name, node in folder.names.items():
+        if isinstance(node, _Folder):
+            steps += _inside(node)
+        steps.append((folder, name, node))
+    return steps
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)

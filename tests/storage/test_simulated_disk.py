@@ -1,0 +1,221 @@
+"""The simulated disk is a disk: it answers as the real one does, loses only what was not synced, strikes when told."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.files import Files
+from tests.storage.support.disk import SECTOR_BYTES, Fault, FaultKind, PowerCut, SimulatedDisk
+
+NAMES = ("a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "a/x/w")
+
+
+def content(disk: Files, path: str) -> bytes:
+    handle = disk.open_for_reading(path)
+    try:
+        return disk.read(handle, 1 << 20, 0)
+    finally:
+        disk.close(handle)
+
+
+def write(disk: Files, path: str, piece: bytes, position: int = 0, *, sync: bool = False) -> None:
+    handle = disk.open_for_writing(path)
+    disk.write(handle, [piece], position)
+    if sync:
+        disk.sync(handle)
+    disk.close(handle)
+
+
+def outcome(act: Callable[[], Any]) -> object:
+    try:
+        return act()
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+
+
+def step(files: Files, rng: random.Random, root: str) -> object:
+    """One random operation; the same one for the same state of the generator."""
+    path, other = f"{root}/{rng.choice(NAMES)}", f"{root}/{rng.choice(NAMES)}"
+    size, position = rng.randrange(1, 700), rng.randrange(1000)
+    act = rng.randrange(10)
+    if act == 0:
+        return outcome(lambda: files.make_folder(path))
+    if act == 1:
+        return outcome(lambda: files.remove(path))
+    if act == 2:
+        return outcome(lambda: files.rename(path, other))
+    if act == 3:
+        return outcome(lambda: sorted((i.name, i.is_folder, i.size) for i in files.list(path)))
+    if act == 4:
+        return files.exists(path)
+    if act == 5:
+        return outcome(lambda: files.remove_tree(path)) if rng.random() < 0.3 else None
+    if act == 6:
+        return outcome(lambda: files.sync_folder(path))
+    if act == 7:
+        return outcome(lambda: content(files, path))
+    return outcome(lambda: _rewrite(files, path, bytes([size % 251]) * size, position, act == 8))
+
+
+def _rewrite(files: Files, path: str, piece: bytes, position: int, truncate: bool) -> object:
+    handle = files.open_for_writing(path)
+    try:
+        if truncate:
+            files.truncate(handle, position)
+            return files.size(handle)
+        taken = files.write(handle, [piece[:10], piece[10:]], position)
+        files.sync(handle)
+        return taken, files.size(handle), files.read(handle, 2000, 0)
+    finally:
+        files.close(handle)
+
+
+def everything(files: Files, folder: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for item in files.list(folder):
+        path = f"{folder}/{item.name}"
+        found[item.name] = everything(files, path) if item.is_folder else content(files, path)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_given_any_operations_should_answer_as_the_real_disk_does(seed: int, tmp_path: Path) -> None:
+    real, simulated = Files(), SimulatedDisk()
+    simulated.make_folder("/d")
+    for number in range(300):
+        answers = [
+            step(files, random.Random(f"{seed} {number}"), root)
+            for files, root in ((real, str(tmp_path)), (simulated, "/d"))
+        ]
+        assert answers[0] == answers[1], number
+    assert everything(real, str(tmp_path)) == everything(simulated, "/d")
+    assert simulated.open_handles == []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_given_a_power_cut_when_all_was_synced_should_keep_everything(seed: int) -> None:
+    disk = SimulatedDisk()
+    disk.make_folder("/d")
+    for number in range(200):
+        step(disk, random.Random(f"{seed} {number}"), "/d")
+    _sync_all(disk, "/d")
+    disk.sync_folder("")
+    synced = everything(disk, "/d")
+    assert everything(disk.power_cut(random.Random(seed)), "/d") == synced
+    for number in range(50):
+        step(disk, random.Random(f"{seed} after {number}"), "/d")
+    assert everything(disk.process_kill(), "/d") == everything(disk, "/d")
+
+
+def _sync_all(disk: SimulatedDisk, folder: str) -> None:
+    for item in disk.list(folder):
+        path = f"{folder}/{item.name}"
+        if item.is_folder:
+            _sync_all(disk, path)
+        else:
+            handle = disk.open_for_writing(path)
+            disk.sync(handle)
+            disk.close(handle)
+    disk.sync_folder(folder)
+
+
+def test_given_unsynced_writes_when_the_power_is_cut_should_keep_any_part_of_them_and_nothing_else() -> None:
+    disk = SimulatedDisk()
+    write(disk, "/f", b"s" * 600, sync=True)
+    disk.sync_folder("")
+    write(disk, "/f", b"w" * 1400, 600)
+    seen = {content(disk.power_cut(random.Random(seed)), "/f") for seed in range(200)}
+    assert all(found.startswith(b"s" * 600) for found in seen)
+    assert {found[600:] for found in seen} == {
+        b"",
+        b"w" * 1400,
+        bytes(1400),
+        b"w" * (2 * SECTOR_BYTES - 600),
+        b"w" * (3 * SECTOR_BYTES - 600),
+    }
+
+
+def test_given_names_that_were_not_synced_when_the_power_is_cut_should_keep_any_of_them() -> None:
+    disk = SimulatedDisk()
+    write(disk, "/old", b"1", sync=True)
+    disk.sync_folder("")
+    disk.rename("/old", "/new")
+    write(disk, "/more", b"2", sync=True)
+    cuts = [disk.power_cut(random.Random(seed)) for seed in range(100)]
+    assert {tuple(sorted(everything(cut, ""))) for cut in cuts} == {
+        ("old",),
+        ("new",),
+        ("more", "old"),
+        ("more", "new"),
+    }
+    assert {tuple(sorted(everything(cut, ""))) for cut in (disk.process_kill(),)} == {("more", "new")}
+
+
+def test_given_a_rename_between_folders_when_either_was_synced_should_keep_the_whole_rename() -> None:
+    for synced in ("/a", "/b"):
+        disk = SimulatedDisk()
+        for folder in ("/a", "/b"):
+            disk.make_folder(folder)
+        disk.sync_folder("")
+        write(disk, "/a/f", b"1", sync=True)
+        disk.rename("/a/f", "/b/f")
+        disk.sync_folder(synced)
+        for seed in range(50):
+            assert everything(disk.power_cut(random.Random(seed)), "") == {"a": {}, "b": {"f": b"1"}}
+
+
+def test_given_a_failed_sync_when_the_next_one_succeeds_should_still_be_free_to_lose_what_was_written_before() -> None:
+    disk = SimulatedDisk()
+    handle = disk.open_for_writing("/f")
+    disk.sync_folder("")
+    disk.write(handle, [b"1" * 10], 0)
+    disk.fault = Fault(disk.operations + 1, FaultKind.EIO)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        disk.sync(handle)
+    disk.sync(handle)
+    assert disk.read(handle, 10, 0) == b"1" * 10
+    assert b"" in {content(disk.power_cut(random.Random(seed)), "/f") for seed in range(50)}
+    disk.write(handle, [b"1" * 10], 0)
+    disk.sync(handle)
+    assert {content(disk.power_cut(random.Random(seed)), "/f") for seed in range(50)} == {b"1" * 10}
+
+
+def test_given_a_lock_when_it_is_held_should_refuse_it_until_its_handle_or_its_process_is_gone() -> None:
+    disk = SimulatedDisk()
+    first = disk.lock("/LOCK")
+    assert first is not None
+    assert disk.lock("/LOCK") is None
+    assert disk.process_kill().lock("/LOCK") is not None
+    disk.close(first)
+    assert disk.lock("/LOCK") is not None
+
+
+def test_given_a_crash_at_an_operation_should_be_off_from_then_on() -> None:
+    disk = SimulatedDisk()
+    write(disk, "/f", b"1")
+    disk.fault = Fault(disk.operations + 2, FaultKind.CRASH)
+    handle = disk.open_for_writing("/f")
+    with pytest.raises(PowerCut):
+        disk.write(handle, [b"2" * 100], 1)
+    with pytest.raises(PowerCut):
+        disk.close(handle)
+    found = content(disk.process_kill(), "/f")
+    assert (b"1" + b"2" * 100).startswith(found)
+
+
+def test_given_a_short_write_should_take_a_part_and_then_all_or_nothing() -> None:
+    for kind in (FaultKind.SHORT, FaultKind.SHORT_ENOSPC):
+        disk = SimulatedDisk()
+        handle = disk.open_for_writing("/f")
+        disk.fault = Fault(disk.operations + 1, kind)
+        taken = disk.write(handle, [b"1" * 100], 0)
+        assert 0 < taken < 100
+        again = outcome(lambda: disk.write(handle, [b"1" * 100], 0))  # noqa: B023 -- called at once
+        assert again == (100 if kind is FaultKind.SHORT else "ENOSPC")
