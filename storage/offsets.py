@@ -85,8 +85,8 @@ class OffsetFiles:
                 self._sequences.pop((kind, identity), None)
                 if self._files.exists(path):
                     self._files.remove(path)
+                    self._unsynced[folder + "/"] = None
                 self._unsynced.pop(path, None)
-                self._unsynced[folder + "/"] = None
                 continue
             sequence = self._sequences.get((kind, identity))
             if sequence is None:
