@@ -23,8 +23,8 @@ ASIDE_FOLDER = "damaged"
 CONSUMERS_FOLDER = "consumers"
 OFFSETS_FOLDER = "offsets"
 
-_SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index)")
-_NUMBER = re.compile(r"0|[1-9]\d{0,9}")
+_SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index)", re.ASCII)
+_NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 
 
 class PartitionId(msgspec.Struct, frozen=True, order=True):

@@ -1,0 +1,171 @@
+"""The index: which batch holds an offset, which is the first at a time, and a file that is whole or not believed."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+
+import pytest
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode
+
+fuzz = settings(deadline=None, max_examples=80)
+
+Batch = tuple[int, int, int, int, int]
+"""base offset, position, timestamp, length, count"""
+
+
+def made(*batches: Batch) -> Index:
+    index = Index()
+    for batch in batches:
+        index.add(*batch)
+    return index
+
+
+# Offsets 10-12, 13, a gap, 20-24; two batches at one time.
+GAPPED = made((10, 0, 100, 500, 3), (13, 500, 100, 300, 1), (20, 800, 200, 900, 5))
+
+
+def test_given_an_index_when_asked_should_tell_every_field_of_every_batch() -> None:
+    assert len(GAPPED) == 3
+    assert [GAPPED.base_offset(i) for i in range(3)] == [10, 13, 20]
+    assert [GAPPED.position(i) for i in range(3)] == [0, 500, 800]
+    assert [GAPPED.timestamp(i) for i in range(3)] == [100, 100, 200]
+    assert [GAPPED.length(i) for i in range(3)] == [500, 300, 900]
+    assert [GAPPED.count(i) for i in range(3)] == [3, 1, 5]
+    assert [GAPPED.end_position(i) for i in range(3)] == [500, 800, 1700]
+    assert [GAPPED.next_offset(i) for i in range(3)] == [13, 14, 25]
+    assert GAPPED.memory_bytes() == 3 * ENTRY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("offset", "batch"),
+    [(0, 0), (9, 0), (10, 0), (12, 0), (13, 1), (14, 2), (19, 2), (20, 2), (24, 2), (25, 3), (2**64 - 1, 3)],
+)
+def test_given_an_offset_when_looked_up_should_be_the_batch_that_holds_it_or_the_next_after_a_gap(
+    offset: int, batch: int
+) -> None:
+    assert GAPPED.holding(offset) == batch
+
+
+@pytest.mark.parametrize(("time", "batch"), [(0, 0), (100, 0), (101, 2), (200, 2), (201, 3)])
+def test_given_a_time_when_looked_up_should_be_the_first_batch_at_it_or_later(time: int, batch: int) -> None:
+    assert GAPPED.at_time(time) == batch
+
+
+@pytest.mark.parametrize(("position", "count"), [(0, 0), (1, 1), (500, 1), (501, 2), (800, 2), (801, 3), (9999, 3)])
+def test_given_a_position_when_asked_should_be_how_many_batches_begin_before_it(position: int, count: int) -> None:
+    assert GAPPED.before(position) == count
+
+
+def test_given_no_batches_when_looked_up_should_find_nothing() -> None:
+    empty = Index()
+    assert (len(empty), empty.holding(0), empty.at_time(0), empty.before(9)) == (0, 0, 0, 0)
+
+
+def test_given_batches_when_shortened_should_forget_the_last_ones_only() -> None:
+    index = made((0, 0, 1, 10, 1), (1, 10, 2, 10, 1), (2, 20, 3, 10, 1))
+    index.keep(2)
+    assert (len(index), index.holding(1), index.holding(2)) == (2, 1, 2)
+    index.add(2, 20, 9, 30, 4)
+    assert (index.next_offset(2), index.timestamp(2)) == (6, 9)
+    index.keep(0)
+    assert len(index) == 0
+
+
+@st.composite
+def runs_of_batches(draw: st.DrawFn) -> list[Batch]:
+    offset = draw(st.integers(0, 2**40))
+    position = time = 0
+    found = []
+    for _ in range(draw(st.integers(0, 30))):
+        offset += draw(st.sampled_from((0, 0, 0, 7)))
+        time += draw(st.integers(0, 2))
+        count = draw(st.sampled_from((1, 2, 1000, 2**32 - 1)))
+        length = draw(st.sampled_from((305, 2**32 - 1)))
+        found.append((offset, position, time, length, count))
+        offset += count
+        position += length
+    return found
+
+
+@fuzz
+@given(runs_of_batches(), st.data())
+def test_given_any_batches_when_looked_up_should_agree_with_looking_at_each(
+    batches: list[Batch], data: st.DataObject
+) -> None:
+    index = made(*batches)
+    bounds = [0, *(b[0] for b in batches), *(b[0] + b[4] for b in batches)]
+    offset = max(0, data.draw(st.sampled_from(bounds)) + data.draw(st.sampled_from((-1, 0, 1))))
+    first = next((i for i, b in enumerate(batches) if offset < b[0] + b[4]), len(batches))
+    assert index.holding(offset) == first
+    time = data.draw(st.integers(0, 70))
+    assert index.at_time(time) == bisect_left([b[2] for b in batches], time)
+
+
+# ------------------------------------------------------------------------------------------------------------- the file
+
+
+@fuzz
+@given(runs_of_batches(), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
+def test_given_any_index_when_encoded_and_decoded_should_be_the_same(
+    batches: list[Batch], start: int, log_bytes: int
+) -> None:
+    index = made(*batches)
+    known = decode(encode(index, start, log_bytes), start)
+    assert known is not None
+    assert known[1] == log_bytes
+    assert known[0].words == index.words
+
+
+def test_given_an_index_when_encoded_should_be_the_bytes_of_the_format_page() -> None:
+    head = struct.pack("<8sQQQ", b"WHPINDX1", 10, 1700, 3)
+    entries = struct.pack("<QQQII", 10, 0, 100, 500, 3)
+    entries += struct.pack("<QQQII", 13, 500, 100, 300, 1)
+    entries += struct.pack("<QQQII", 20, 800, 200, 900, 5)
+    checksum = xxhash.xxh3_64_intdigest(head + entries)
+    assert encode(GAPPED, 10, 1700) == head + struct.pack("<Q", checksum) + entries
+
+
+FILE = encode(GAPPED, 10, 1700)
+
+
+def test_given_any_flipped_bit_when_decoded_should_not_be_believed() -> None:
+    content = bytearray(FILE)
+    for position in range(len(content)):
+        for bit in range(8):
+            content[position] ^= 1 << bit
+            assert decode(bytes(content), 10) is None
+            content[position] ^= 1 << bit
+    assert decode(bytes(content), 10) is not None
+
+
+def test_given_a_file_cut_off_at_any_byte_when_decoded_should_not_be_believed() -> None:
+    assert all(decode(FILE[:size], 10) is None for size in range(len(FILE)))
+
+
+@pytest.mark.parametrize("extra", [b"\0", bytes(ENTRY_BYTES)])
+def test_given_bytes_after_the_entries_when_decoded_should_not_be_believed(extra: bytes) -> None:
+    assert decode(FILE + extra, 10) is None
+
+
+def test_given_the_file_of_another_segment_when_decoded_should_not_be_believed() -> None:
+    assert decode(FILE, 11) is None
+
+
+@pytest.mark.parametrize("count", [0, 2, 4, 2**59, 2**64 - 1])
+def test_given_a_number_of_entries_that_lies_when_decoded_should_not_be_believed(count: int) -> None:
+    head = HEADER.pack(MAGIC, 10, 1700, count, 0)[:-8]
+    entries = FILE[HEADER.size :]
+    checksum = xxhash.xxh3_64_intdigest(head + entries)
+    assert decode(head + checksum.to_bytes(8, "little") + entries, 10) is None
+
+
+def test_given_no_batches_when_encoded_should_be_a_header_alone() -> None:
+    known = decode(encode(Index(), 7, 0), 7)
+    assert known is not None
+    assert (len(known[0]), known[1]) == (0, 0)
+    assert len(encode(Index(), 7, 0)) == HEADER.size

@@ -1,0 +1,129 @@
+"""Retention: what may go, as tables. Times are seconds here and sizes are small, to be read at a glance."""
+
+from __future__ import annotations
+
+import pytest
+
+from storage.retention import Closed, expired, is_read, oldest, oversize
+from storage.segment import Segment
+
+
+def closed(*segments: tuple[int, int, int], barrier: int | None = None) -> Closed:
+    """Segments as (messages, time of the last one, bytes), one after the other from offset 0 on."""
+    made = []
+    start = 0
+    for messages, time, size in segments:
+        segment = Segment(start, size, start + messages)
+        segment.last_timestamp = time
+        made.append(segment)
+        start += messages
+    return Closed(made, barrier)
+
+
+TEN_TWENTY_THIRTY = ((10, 100, 50), (10, 200, 50), (10, 300, 50))
+"""Three closed segments that end at the offsets 10, 20 and 30."""
+
+
+@pytest.mark.parametrize(
+    ("barrier", "read"),
+    [
+        (None, True),  # nobody has stored an offset
+        (0, False),
+        (8, False),
+        (9, True),  # the last message of the segment
+        (10, True),
+    ],
+)
+def test_given_a_segment_when_somebody_reads_should_be_read_from_its_last_message_on(
+    barrier: int | None, read: bool
+) -> None:
+    assert is_read(Segment(0, 50, 10), barrier) is read
+
+
+@pytest.mark.parametrize(
+    ("now", "barrier", "before"),
+    [
+        (149, None, 0),
+        (150, None, 10),  # exactly as old as the expiry
+        (249, None, 10),
+        (250, None, 20),
+        (10_000, None, 30),
+        (10_000, 8, 0),  # the barrier is in the first segment
+        (10_000, 9, 10),
+        (10_000, 19, 20),
+        (10_000, 500, 30),
+        (150, 500, 10),
+    ],
+)
+def test_given_an_expiry_of_50_when_it_is_late_should_end_at_the_first_segment_that_stays(
+    now: int, barrier: int | None, before: int
+) -> None:
+    assert expired(closed(*TEN_TWENTY_THIRTY, barrier=barrier), now, 50) == before
+
+
+def test_given_an_old_segment_behind_a_young_one_when_expired_should_both_stay() -> None:
+    assert expired(closed((10, 500, 1), (10, 100, 1)), 200, 50) == 0
+
+
+def test_given_no_closed_segments_when_anything_is_asked_should_keep_everything() -> None:
+    assert expired(closed(), 10**9, 0) == 0
+    assert oldest(closed(), 5) == 0
+    assert oversize([closed(), closed()], 1000, 1) == [0, 0]
+    assert oversize([], 1000, 1) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "barrier", "before"),
+    [(0, None, 0), (1, None, 10), (2, None, 20), (3, None, 30), (99, None, 30), (3, 15, 10), (1, 3, 0), (3, 29, 30)],
+)
+def test_given_a_number_of_segments_when_deleted_should_be_the_oldest_up_to_the_barrier(
+    count: int, barrier: int | None, before: int
+) -> None:
+    assert oldest(closed(*TEN_TWENTY_THIRTY, barrier=barrier), count) == before
+
+
+@pytest.mark.parametrize(
+    ("size", "limit", "before"),
+    [
+        (150, 150, 0),  # at the limit is not over it
+        (151, 151, 0),
+        (150, 149, 10),  # 100 is less than 90 % of 149
+        (150, 112, 10),  # 100 is less than 100.8
+        (150, 111, 20),  # 100 is more than 99.9
+        (150, 56, 20),  # 50 is less than 50.4
+        (150, 55, 30),  # 50 is more than 49.5
+        (150, 1, 30),  # never the active segment, whatever the limit
+        (1000, 1, 30),
+    ],
+)
+def test_given_a_size_over_its_limit_when_trimmed_should_get_below_90_percent(
+    size: int, limit: int, before: int
+) -> None:
+    assert oversize([closed(*TEN_TWENTY_THIRTY)], size, limit) == [before]
+
+
+def test_given_several_partitions_when_trimmed_should_delete_the_oldest_of_all_first() -> None:
+    early = closed((10, 100, 50), (10, 400, 50))
+    late = closed((5, 200, 50), (5, 300, 50), (5, 500, 50))
+    assert [oversize([early, late], 250, limit) for limit in (249, 200, 150, 120, 60, 1)] == [
+        [10, 0],
+        [10, 5],
+        [10, 10],
+        [10, 10],
+        [20, 10],
+        [20, 15],
+    ]
+
+
+def test_given_a_blocked_partition_when_trimmed_should_take_from_the_others() -> None:
+    blocked = closed((10, 100, 50), (10, 110, 50), barrier=3)
+    free = closed((5, 200, 50), (5, 300, 50))
+    assert oversize([blocked, free], 200, 100) == [0, 10]
+
+
+def test_given_a_blocked_first_segment_when_trimmed_should_protect_all_that_come_after_it() -> None:
+    assert oversize([closed((10, 100, 50), (10, 50, 50), barrier=3)], 100, 1) == [0]
+
+
+def test_given_segments_of_one_time_when_trimmed_should_take_the_first_partition_first() -> None:
+    assert oversize([closed((10, 100, 50)), closed((10, 100, 50))], 100, 60) == [10, 0]
