@@ -7,6 +7,7 @@ or the new one. What the documents mean is the business of the command layer.
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -384,7 +385,13 @@ class Catalog:
         if self._files.exists(target):
             raise CatalogueError(f"{target}: already there")
         self._files.rename(staged, target)
-        self._sync_folder(target.rpartition("/")[0])
+        try:
+            self._sync_folder(target.rpartition("/")[0])
+        except OSError:
+            # Nobody is told that it is there, so it must not be in the way of the next attempt.
+            with contextlib.suppress(OSError):
+                self._files.rename(target, staged)
+            raise
 
     def _discard(self, folder: str) -> None:
         if self._files.exists(folder):
