@@ -173,12 +173,16 @@ class DeletePersonalAccessToken(Request, frozen=True):
 
 
 class SendMessages(Request, frozen=True):
-    """`batch` is a checked-looking batch in the format of storage; the log makes it its own."""
+    """Batches in the format of storage, appended in order to one partition; the log makes them its own.
+
+    Normally one. There are more only when the origin times of a classic client's messages are further apart than the
+    deltas of one batch can say.
+    """
 
     stream: Identifier
     topic: Identifier
     partitioning: Partitioning
-    batch: Writable
+    batches: tuple[Writable, ...]
 
 
 class PollMessages(Request, frozen=True):

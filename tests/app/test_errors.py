@@ -1,0 +1,101 @@
+"""The table of errors: every number has one name and one row, and the store's failures all have a number."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import pytest
+
+from app import errors
+from app.errors import TABLE, Code, CommandError
+from storage import errors as storage_errors
+from storage.errors import BatchFault, DiskError, InvalidBatch, StorageError
+
+
+def test_every_code_has_a_row_and_every_row_a_code() -> None:
+    assert list(TABLE) == list(Code)
+
+
+def test_numbers_and_names_are_unique() -> None:
+    assert len(Code.__members__) == len(set(Code))
+    assert len({row.name for row in TABLE.values()}) == len(TABLE)
+
+
+@pytest.mark.parametrize("code", Code)
+def test_a_row_is_named_like_its_code_and_says_a_sentence(code: Code) -> None:
+    row = TABLE[code]
+    assert row.name == code.name.lower()
+    assert row.sentence[0].isupper()
+    assert row.sentence.endswith(".")
+    assert len({other.sentence for other in TABLE.values() if other.name != row.name} & {row.sentence}) == 0
+
+
+def test_http_statuses_are_those_of_the_reference() -> None:
+    by_status: dict[int, set[int]] = {}
+    for code, row in TABLE.items():
+        by_status.setdefault(row.status, set()).add(code)
+    assert by_status.pop(400)
+    assert by_status == {
+        401: {40, 53, 77, 78},
+        403: {41},
+        404: {20, 100, 1009, 2010, 3007, 3021, 4000, 5000, 5003, 5006},
+        503: {57, 58},
+    }
+
+
+def test_an_error_says_its_sentence_or_the_detail_that_it_is_given() -> None:
+    assert str(CommandError(Code.STALE_CLIENT)) == TABLE[Code.STALE_CLIENT].sentence
+    told = CommandError(Code.STREAM_ID_NOT_FOUND, "there is no stream 'orders'")
+    assert (told.code, str(told)) == (1009, "there is no stream 'orders'")
+    again = pickle.loads(pickle.dumps(told))
+    assert (again.code, str(again)) == (told.code, str(told))
+
+
+@pytest.mark.parametrize(
+    ("fault", "number"),
+    [
+        (BatchFault.LENGTH, 4036),
+        (BatchFault.COUNT, 4009),
+        (BatchFault.RESERVED, 4101),
+        (BatchFault.DELTA, 3),
+        (BatchFault.EMPTY_PAYLOAD, 4024),
+        (BatchFault.PAYLOAD_LIMIT, 4022),
+        (BatchFault.USER_HEADERS_LIMIT, 4017),
+        (BatchFault.BATCH_LIMIT, 4036),
+        (BatchFault.TIME_SPAN, 4038),
+        (BatchFault.FRAME_CHECKSUM, 4027),
+        (BatchFault.BATCH_CHECKSUM, 4039),
+    ],
+)
+def test_a_refused_batch_is_refused_with_the_number_of_its_fault(fault: BatchFault, number: int) -> None:
+    error = errors.of_storage(InvalidBatch(fault, "it is wrong", 3))
+    assert (error.code, str(error)) == (number, "message 3: it is wrong")
+
+
+def test_every_fault_of_a_batch_has_a_number() -> None:
+    assert all(errors.of_storage(InvalidBatch(fault, "")).code for fault in BatchFault)
+
+
+def _kinds(kind: type[StorageError]) -> Iterator[type[StorageError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _kinds(below)
+
+
+OTHERS = [kind for kind in _kinds(StorageError) if kind is not InvalidBatch]
+
+
+@pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
+def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageError]) -> None:
+    error = kind("streams/1", OSError(28, "")) if issubclass(kind, DiskError) else kind("why")
+    told = errors.of_storage(error)
+    assert str(told) == str(error)
+    assert told.code not in {8, 9, 30, 31, 32, 40, 61, 206, 304, 403, 404}
+
+
+def test_failures_of_the_store_keep_their_meaning() -> None:
+    assert errors.of_storage(storage_errors.InvalidOffset("7")).code == Code.INVALID_OFFSET
+    assert errors.of_storage(storage_errors.PartitionClosed("gone")).code == Code.PARTITION_NOT_FOUND
+    full = storage_errors.WriteFailed("streams/1", OSError(28, ""))
+    assert errors.of_storage(full).code == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
