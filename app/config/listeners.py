@@ -5,7 +5,7 @@ The docstring of a field is its sentence in the documentation; its annotation sa
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from app.config import formats
 from app.config.formats import Address, Secret, choice, integer, list_of, optional, size
@@ -169,6 +169,9 @@ class Tcp(Section, frozen=True):
     """Accepted for compatibility; has no effect, because connections need not move to be near their partition."""
     ipv6: Boolean = False
     """Listen on an IPv6 socket."""
+    message_header: Annotated[Literal["auto", "56", "64"], formats.choice("auto", "56", "64")] = "auto"
+    """Size of the header before each message that clients get: 56 bytes for those of Iggy 0.6, 64 for later ones; auto
+    tells them apart by what they send."""
     tls: Tls = Tls()
     socket: TcpSocket = TcpSocket()
 

@@ -213,6 +213,19 @@ class Limits(Section, frozen=True):
     open_files: Annotated[int, integer(16)] = 4_096
     """Number of segment files kept open, so that the process stays below its limit of descriptors; above it the one
     unused for longest is closed and opened again when needed."""
+    frame_bytes: Annotated[int, size(at_least=65_536, at_most=GIB)] = 128 * MIB
+    """Bytes of one request on a connection, because a request is held in memory whole; a larger one is read past and
+    refused (error 3)."""
+    frames_bytes: SomeBytes = 512 * MIB
+    """Bytes of all requests that are being received or carried out, over all connections, so that many large ones at
+    once cannot fill the memory; above it connections are not read from until there is room."""
+    connections: Annotated[int, integer(1)] = 16_384
+    """Number of connections at the same time, so that descriptors are left for files; above it new ones are closed."""
+    silence_before_login: Period = 60.0
+    """Duration for which a connection that has not logged in may send no request; then it is closed."""
+    frame_time: Period = 30.0
+    """Duration in which a request that has begun must be there, with a second more for each MiB of it; then the
+    connection is closed."""
     index_cache_bytes: SomeBytes = 64 * MIB
     """Bytes of the cached indexes of closed segments, so that many segments do not fill the memory; above it the ones
     unused for longest leave and are read again when needed."""
