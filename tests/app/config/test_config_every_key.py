@@ -59,6 +59,7 @@ tcp.enabled | true | false | False
 tcp.address | "127.0.0.1:8090" | "0.0.0.0:4567" | '0.0.0.0:4567'
 tcp.socket_migration | true | false | False
 tcp.ipv6 | false | true | True
+tcp.message_header | "auto" | "56" | "56"
 tcp.tls.enabled | false | true | True
 tcp.tls.self_signed | true | false | False
 tcp.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
@@ -213,6 +214,11 @@ system.limits.payload_bytes | "64 MB" | "32 MiB" | 33554432
 system.limits.user_headers_bytes | "100 KB" | "1 MiB" | 1048576
 system.limits.read_bytes | "64 MiB" | "32 MiB" | 33554432
 system.limits.open_files | 4096 | 4567 | 4567
+system.limits.frame_bytes | "128 MiB" | "64 MiB" | 67108864
+system.limits.frames_bytes | "512 MiB" | "64 MiB" | 67108864
+system.limits.connections | 16384 | 17 | 17
+system.limits.silence_before_login | "1 m" | "7 s" | 7.0
+system.limits.frame_time | "30 s" | "7 s" | 7.0
 system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 """
