@@ -6,6 +6,7 @@ recovery's work. What it finds wrong with bytes that were good when they were wr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from bisect import bisect_right
 from collections.abc import Callable
@@ -77,6 +78,8 @@ class Log:
         self._report = report
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
+        self._deletion_noted = False
+        """A deletion was decided, its files could not all be removed yet."""
         self.size_bytes = sum(segment.log_bytes for segment in segments)
         self.batches = sum(segment.batches for segment in segments)
         for segment in segments[:-1]:
@@ -357,39 +360,65 @@ class Log:
 
     # ------------------------------------------------------------------------------------------------------ deleting
 
-    def trim(self, before: int) -> list[Segment]:
-        """Deletes the closed segments that end at or before an offset, oldest first: all of them or, if a crash comes
-        first, none or all when the store is opened again."""
+    def trim(self, before: int) -> int:
+        """Deletes the closed segments that end at or before an offset and says how many: all of them, or none, or, if
+        a crash comes first, none or all when the store is opened again. What an error left behind the next one takes.
+        """
+        if self._deletion_noted:
+            self._finish_deletion()
         doomed = [segment for segment in self.segments[:-1] if segment.next_offset <= before]
         if len(doomed) > 1:
             try:
-                recovery.write_intent(self._files, self.folder, recovery.Intent(delete_before=before))
+                self._write_intent(recovery.Intent(delete_before=before))
             except OSError as error:
                 if error.errno != errno.ENOSPC:
                     raise
                 # On a full disk deleting is what helps: then one after the other, each a whole step.
+            else:
+                # It is decided, whatever becomes of the files.
+                for segment in doomed:
+                    self._drop(segment)
+                self._deletion_noted = True
+                self._finish_deletion()
+                return len(doomed)
         for segment in doomed:
-            self._let_go(segment)
             recovery.remove_segment(self._files, self.folder, segment.start_offset)
-            self._unsynced.pop(segment.start_offset, None)
-            self.segments.remove(segment)
-            self.size_bytes -= segment.log_bytes
-            self.batches -= segment.batches
+            self._drop(segment)
         if doomed:
-            self._names_unsynced = True
-        if len(doomed) > 1:
-            recovery.finish_intent(self._files, self.folder)
-        return doomed
+            self._files.sync_folder(self.folder)
+        return len(doomed)
+
+    def _drop(self, segment: Segment) -> None:
+        self.segments.remove(segment)
+        self._unsynced.pop(segment.start_offset, None)
+        self.size_bytes -= segment.log_bytes
+        self.batches -= segment.batches
+        self._let_go(segment)
+
+    def _finish_deletion(self) -> None:
+        recovery.finish_intent(self._files, self.folder)
+        self._deletion_noted = False
+
+    def _write_intent(self, intent: recovery.Intent) -> None:
+        """Decides on a deletion. When that fails it is not decided, and no later start may find the note."""
+        try:
+            recovery.write_intent(self._files, self.folder, intent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                recovery.withdraw_intent(self._files, self.folder)
+            raise
 
     def purge(self) -> None:
         """Deletes everything and starts again at offset 0; a crash leaves all of it or nothing."""
+        if self._deletion_noted:
+            self._finish_deletion()
         try:
-            recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
+            self._write_intent(recovery.Intent(purge=True))
         except OSError as error:
             if error.errno != errno.ENOSPC or len(self.segments) == 1:
                 raise
             self.trim(self.segments[-1].start_offset)
-            recovery.write_intent(self._files, self.folder, recovery.Intent(purge=True))
+            self._write_intent(recovery.Intent(purge=True))
         self.forget()
         recovery.finish_intent(self._files, self.folder)
         self.segments[:] = [Segment.empty(0)]

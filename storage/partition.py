@@ -565,13 +565,15 @@ class Partition:
         """Deletes the closed segments that end at or before an offset; says how many."""
         log = self._log
 
-        def act() -> tuple[int, LogState]:
-            return len(log.trim(before)), log.state
+        def act() -> tuple[int, LogState, OSError | None]:
+            try:
+                return log.trim(before), log.state, None
+            except OSError as error:
+                return 0, log.state, error
 
-        try:
-            count, self._state = await self._shard.call(act)
-        except OSError as error:
-            raise WriteFailed(str(self.place), error) from error
+        count, self._state, failure = await self._shard.call(act)
+        if failure is not None:
+            raise WriteFailed(str(self.place), failure) from failure
         return count
 
     async def closed_segments(self) -> list[Segment]:

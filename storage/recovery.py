@@ -83,6 +83,13 @@ def write_intent(files: Files, folder: str, intent: Intent) -> None:
     replace(files, f"{folder}/{INTENT_FILE}", msgspec.json.encode(intent))
 
 
+def withdraw_intent(files: Files, folder: str) -> None:
+    path = f"{folder}/{INTENT_FILE}"
+    if files.exists(path):
+        files.remove(path)
+        files.sync_folder(folder)
+
+
 def finish_intent(files: Files, folder: str) -> None:
     """Carries out what an intent says; may be repeated after a crash at any point of it."""
     path = f"{folder}/{INTENT_FILE}"
