@@ -5,11 +5,23 @@ Only the shard's own thread uses these, so there is no lock.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 
 from storage.files import Files
 from storage.index import Index
 from storage.segment import Segment
+
+
+_log = logging.getLogger(__name__)
+
+
+def close(files: Files, path: str, handle: int) -> None:
+    """The system lets go of a handle even when it reports an error; writes that it lost are for a sync to tell."""
+    try:
+        files.close(handle)
+    except OSError as error:
+        _log.warning("%s: closed with an error: %s", path, error)
 
 
 class Handles:
@@ -36,17 +48,21 @@ class Handles:
         handle = self._files.open_for_writing(path) if writing else self._files.open_for_reading(path)
         self._handles[path] = handle, writing
         if len(self._handles) > self._open_max:
-            self._files.close(self._handles.popitem(last=False)[1][0])
+            close(self._files, *self._first())
         return handle
+
+    def _first(self) -> tuple[str, int]:
+        path, (handle, _) = self._handles.popitem(last=False)
+        return path, handle
 
     def drop(self, path: str) -> None:
         known = self._handles.pop(path, None)
         if known is not None:
-            self._files.close(known[0])
+            close(self._files, path, known[0])
 
     def close(self) -> None:
         while self._handles:
-            self._files.close(self._handles.popitem()[1][0])
+            close(self._files, *self._first())
 
     def __len__(self) -> int:
         return len(self._handles)

@@ -23,6 +23,7 @@ from storage.batch import Limits
 from storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
 from storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
 from storage.files import Files, make_folders, read_all, replace
+from storage.handles import close
 from storage.layout import (
     FORMAT_FILE,
     FORMAT_VERSION,
