@@ -12,7 +12,6 @@ from storage.files import Files
 from storage.index import Index
 from storage.segment import Segment
 
-
 _log = logging.getLogger(__name__)
 
 

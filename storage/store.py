@@ -259,7 +259,7 @@ class Store:
         for shard in self.shards[1:]:
             await shard.stop()
         if lock is not None:
-            await self.shards[0].call(lambda: self._files.close(lock))
+            await self.shards[0].call(lambda: close(self._files, self.layout.below(LOCK_FILE), lock))
         await self.shards[0].stop()
 
     # ------------------------------------------------------------------------------------------------------ partitions
