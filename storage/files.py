@@ -178,11 +178,12 @@ def replace(files: Files, path: str, content: bytes, *, sync: bool = True) -> No
         files.sync_folder(path.rpartition("/")[0])
 
 
-def make_folders(files: Files, path: str) -> None:
-    """Makes a folder and those above it that are missing."""
+def make_folders(files: Files, path: str) -> list[str]:
+    """Makes a folder and those above it that are missing; says in which folders there are new names to be synced."""
     missing = []
     while path and not files.exists(path):
         missing.append(path)
         path = path.rpartition("/")[0]
     for folder in reversed(missing):
         files.make_folder(folder)
+    return [folder.rpartition("/")[0] or ("/" if folder.startswith("/") else ".") for folder in missing]

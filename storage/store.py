@@ -131,7 +131,8 @@ class Store:
 
     def _enter_folder(self) -> None:
         root = self.layout.root
-        make_folders(self._files, root)
+        for above in make_folders(self._files, root):
+            self._files.sync_folder(above)
         self._lock = self._files.lock(self.layout.below(LOCK_FILE))
         if self._lock is None:
             raise StoreLocked(f"{root}: another process has this data folder open (see {LOCK_FILE} in it)")
