@@ -274,8 +274,8 @@ class Catalog:
 
     def write_group(self, stream_id: int, topic_id: int, document: GroupDocument) -> None:
         folder = self._layout.groups(stream_id, topic_id)
-        make_folders(self._files, folder)
-        self._sync_folder(folder.rpartition("/")[0])
+        for above in make_folders(self._files, folder):
+            self._sync_folder(above)
         self._write(f"{folder}/{document.id}.json", document)
 
     def remove_group(self, stream_id: int, topic_id: int, group_id: int) -> None:
@@ -296,8 +296,9 @@ class Catalog:
     def create_stream(self, document: StreamDocument) -> None:
         target = self._layout.stream(document.id)
         staged = self._stage()
-        self._replace(f"{staged}/{STREAM_FILE}", _encoded(document))
+        # The document comes last: it is what syncs the names of both.
         self._files.make_folder(f"{staged}/{self._layout.topics(document.id).rpartition('/')[2]}")
+        self._replace(f"{staged}/{STREAM_FILE}", _encoded(document))
         self._move_in(staged, target)
 
     def create_topic(self, stream_id: int, document: TopicDocument) -> None:
@@ -358,7 +359,8 @@ class Catalog:
         target = self._layout.partition(place)
         if self._files.exists(target):
             self._set_aside(target)
-        make_folders(self._files, target.rpartition("/")[0])
+        for above in make_folders(self._files, target.rpartition("/")[0]):
+            self._sync_folder(above)
         self._move_in(staged, target)
 
     def _set_aside(self, folder: str) -> None:
