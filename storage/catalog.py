@@ -274,8 +274,8 @@ class Catalog:
 
     def write_group(self, stream_id: int, topic_id: int, document: GroupDocument) -> None:
         folder = self._layout.groups(stream_id, topic_id)
-        for above in make_folders(self._files, folder):
-            self._sync_folder(above)
+        make_folders(self._files, folder)
+        self._sync_folder(folder.rpartition("/")[0])
         self._write(f"{folder}/{document.id}.json", document)
 
     def remove_group(self, stream_id: int, topic_id: int, group_id: int) -> None:
