@@ -282,13 +282,13 @@ class Partition:
         self._state = result.state
         if result.next_offset > self.written:
             self._count_written(result.next_offset)
+        if result.synced:
+            self.synced = max(self.synced, result.next_offset)
         if result.error is not None:
             self._generation = result.generation
             self._on_write_failed(result.error)
-        elif result.sync_error is not None:
+        if result.sync_error is not None:
             self._on_sync_failed(result.sync_error)
-        elif result.synced:
-            self.synced = max(self.synced, result.next_offset)
         self._advance()
 
     def _count_written(self, next_offset: int) -> None:
@@ -351,7 +351,7 @@ class Partition:
 
     def _refuse_waiting(self, failure: StorageError) -> None:
         _refuse_after(self._waiting_written, self.written, failure)
-        _refuse_after(self._waiting_synced, self.written, failure)
+        _refuse_after(self._waiting_synced, self.synced, failure)
         _wake(self._room_waiting)
 
     def _try_again(self) -> None:

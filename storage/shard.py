@@ -151,7 +151,8 @@ class Shard:
             error = self._guarded(log.write, order.entries) if order.entries else None
             self.writes += 1
             result = Written(log.next_offset, log.state, log.generation, error, False, None)
-            if order.sync and error is None:
+            # What was written before an error is synced as well: only that tells whether it can be acknowledged.
+            if order.sync and (error is None or isinstance(error, OSError)):
                 unsynced.append((order, result))
             else:
                 results.append((order.owner, result))
