@@ -1,0 +1,192 @@
+"""Consumer groups: the name and number are kept by the store, who is a member is known to the living group alone.
+
+A member is a connection: a session that joined. Whatever ends the connection, the topic or its partitions calls the
+functions at the end of this module, so that the groups, and what sessions say of their groups, stay true.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.names import check_name
+from app.commands.target import Target
+from app.errors import Code, CommandError
+from app.model.catalogue import Topic
+from app.model.groups import Group
+from storage.catalog import GroupDocument
+from storage.offsets import Kind
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+_log = logging.getLogger(__name__)
+
+
+async def get_group(
+    gateway: Gateway, session: Session, request: ask.GetConsumerGroup, target: Target
+) -> answers.GroupDetails | None:
+    group = target.topic.groups.find(request.group)
+    return None if group is None else _details(target.topic, group)
+
+
+async def get_groups(
+    gateway: Gateway, session: Session, request: ask.GetConsumerGroups, target: Target
+) -> tuple[answers.GroupInfo, ...]:
+    return tuple(_info(target.topic, group) for group in target.topic.groups)
+
+
+async def create_group(
+    gateway: Gateway, session: Session, request: ask.CreateConsumerGroup, target: Target
+) -> answers.GroupDetails:
+    check_name(request.name, "consumer group")
+    async with gateway.changing:
+        _refuse_removed(gateway, target)
+        topic = target.topic
+        if topic.groups.find(request.name) is not None:
+            raise CommandError(
+                Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, f"topic {topic.name!r} has a group {request.name!r} already"
+            )
+        document = GroupDocument(id=topic.groups.next_id(), name=request.name, created_at=gateway.clock())
+        # Of a group that had this number, should its deletion have been cut short.
+        await _forget_offsets(topic, document.id)
+        await gateway.store.write_group(target.stream.id, topic.id, document)
+        group = Group(document, len(topic.partitions))
+        topic.groups.put(group)
+        return _details(topic, group)
+
+
+async def delete_group(gateway: Gateway, session: Session, request: ask.DeleteConsumerGroup, target: Target) -> None:
+    """Nobody can join or commit from the first moment on. If it cannot be finished the group is there again, empty."""
+    async with gateway.changing:
+        _refuse_removed(gateway, target)
+        topic = target.topic
+        group = find_group(topic, request.group)
+        _disband(gateway, target.stream.id, topic, group)
+        topic.groups.remove(group)
+        try:
+            # The offsets first: without a group nobody could free the segments that they hold back.
+            await _forget_offsets(topic, group.id)
+            await gateway.store.remove_group(target.stream.id, topic.id, group.id)
+        except BaseException:
+            topic.groups.put(group)
+            raise
+
+
+async def join_group(gateway: Gateway, session: Session, request: ask.JoinConsumerGroup, target: Target) -> None:
+    topic = target.topic
+    group = find_group(topic, request.group)
+    if gateway.sessions.get(session.client_id) is not session:
+        raise CommandError(Code.STALE_CLIENT)
+    for member in group.members:
+        if gateway.sessions.get(member.client_id) is None:
+            group.leave(member.client_id)
+
+    def committed(partition_id: int) -> int | None:
+        partition = topic.partition(partition_id)
+        return None if partition is None else partition.offset_of(Kind.GROUP, group.id)
+
+    if group.join(session.client_id, gateway.clock(), committed):
+        session.groups.add((target.stream.id, topic.id, group.id))
+
+
+async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveConsumerGroup, target: Target) -> None:
+    group = find_group(target.topic, request.group)
+    if not group.leave(session.client_id):
+        raise CommandError(
+            Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, f"{session.address} is no member of group {group.name!r}"
+        )
+    session.groups.discard((target.stream.id, target.topic.id, group.id))
+
+
+def find_group(topic: Topic, group: ask.Identifier) -> Group:
+    found = topic.groups.find(group)
+    if found is None:
+        raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, f"topic {topic.name!r} has no consumer group {group!r}")
+    return found
+
+
+# ------------------------------------------------------------------------------------------ what happens around a group
+
+
+def leave_all(gateway: Gateway, session: Session) -> None:
+    """The session is gone, logged out or evicted."""
+    for stream_id, topic_id, group_id in session.groups:
+        stream = gateway.streams.find(stream_id)
+        topic = None if stream is None else stream.topics.find(topic_id)
+        group = None if topic is None else topic.groups.find(group_id)
+        if group is not None:
+            group.leave(session.client_id)
+    session.groups.clear()
+
+
+def disband_all(gateway: Gateway, stream_id: int, topic: Topic) -> None:
+    """The topic is being deleted."""
+    for group in topic.groups:
+        _disband(gateway, stream_id, topic, group)
+
+
+def partitions_changed(topic: Topic) -> None:
+    """The topic has got or lost partitions."""
+    for group in topic.groups:
+        group.repartition(len(topic.partitions))
+
+
+def purged(topic: Topic) -> None:
+    """The topic has lost all messages and stored offsets."""
+    for group in topic.groups:
+        group.purged()
+
+
+def overdue(gateway: Gateway, now: int) -> None:
+    """Takes partitions away from members that have not finished with them in the time that they have."""
+    promised_before = now - int(gateway.config.consumer_group.rebalancing_timeout * 1_000_000)
+    for stream in gateway.streams:
+        for topic in stream.topics:
+            for group in topic.groups:
+                moved = group.overdue(promised_before)
+                if moved:
+                    _log.info(
+                        "group %r of topic %r: partitions %s were taken away, not all that was polled is committed",
+                        group.name,
+                        topic.name,
+                        moved,
+                    )
+
+
+def _disband(gateway: Gateway, stream_id: int, topic: Topic, group: Group) -> None:
+    for client_id in group.disband():
+        session = gateway.sessions.get(client_id)
+        if session is not None:
+            session.groups.discard((stream_id, topic.id, group.id))
+
+
+async def _forget_offsets(topic: Topic, group_id: int) -> None:
+    """In all partitions at once, so that the shards write them together; the first failure when all have been tried."""
+    tried = await asyncio.gather(
+        *(partition.delete_offset(Kind.GROUP, group_id) for partition in topic.served), return_exceptions=True
+    )
+    for outcome in tried:
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _refuse_removed(gateway: Gateway, target: Target) -> None:
+    """The stream or the topic may have been deleted while this waited for another change of the catalogue."""
+    if gateway.streams.find(target.stream.id) is not target.stream:
+        raise CommandError(Code.STREAM_ID_NOT_FOUND)
+    if target.stream.topics.find(target.topic.id) is not target.topic:
+        raise CommandError(Code.TOPIC_ID_NOT_FOUND)
+
+
+def _info(topic: Topic, group: Group) -> answers.GroupInfo:
+    return answers.GroupInfo(group.id, len(topic.partitions), len(group.members), group.name)
+
+
+def _details(topic: Topic, group: Group) -> answers.GroupDetails:
+    members = tuple(answers.GroupMember(member.id, tuple(member.partitions)) for member in group.members)
+    return answers.GroupDetails(_info(topic, group), members)

@@ -1,0 +1,158 @@
+"""Stored offsets: how far a consumer or a group has read in a partition. Here it is decided, too, who may poll where.
+
+A consumer may read and store everywhere; it is its own number, or the hash of its name. A group is read by its members
+only, each in the partitions that it owns. The poll handler calls `consumer_of`, `partition_to_poll`, reads, and calls
+`after_poll` with what it is about to hand out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.groups import find_group
+from app.commands.partitions import find_partition
+from app.commands.requests import ConsumerKind
+from app.commands.target import Target
+from app.errors import Code, CommandError
+from app.model.catalogue import Topic
+from app.model.groups import Group
+from storage.errors import InvalidOffset
+from storage.offsets import Key, Kind
+from storage.partition import Partition
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+
+async def get_offset(
+    gateway: Gateway, session: Session, request: ask.GetConsumerOffset, target: Target
+) -> answers.ConsumerOffset | None:
+    """None for whatever is not there; a group may be asked about by anybody."""
+    topic, asked = target.topic, request.consumer
+    if asked.kind is ConsumerKind.GROUP and topic.groups.find(asked.id) is None:
+        return None
+    partition_id = request.partition_id or 0
+    partition = topic.partition(partition_id)
+    if partition is None:
+        return None
+    stored = partition.offset_of(*consumer_of(topic, asked))
+    if stored is None:
+        return None
+    return answers.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
+
+
+async def store_offset(gateway: Gateway, session: Session, request: ask.StoreConsumerOffset, target: Target) -> None:
+    """Forwards or backwards; in a group it may be what a promised partition has waited for."""
+    consumer = consumer_of(target.topic, request.consumer)
+    group = _group_of_member(gateway, session, target.topic, consumer)
+    partition = _partition_to_change(session, target.topic, group, request.partition_id)
+    await partition.store_offset(*consumer, request.offset)
+    if group is not None:
+        group.committed(partition.place.partition, request.offset)
+
+
+async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteConsumerOffset, target: Target) -> None:
+    consumer = consumer_of(target.topic, request.consumer)
+    group = _group_of_member(gateway, session, target.topic, consumer)
+    partition = _partition_to_change(session, target.topic, group, request.partition_id)
+    if not await partition.delete_offset(*consumer):
+        raise CommandError(
+            Code.CONSUMER_OFFSET_NOT_FOUND,
+            f"{request.consumer.kind.name.lower()} {request.consumer.id!r} has stored no offset in {partition.place}",
+        )
+
+
+# ------------------------------------------------------------------------------------------------- for the poll handler
+
+
+def consumer_of(topic: Topic, consumer: ask.Consumer) -> Key:
+    """The kind and number that offsets are stored under."""
+    if consumer.kind is ConsumerKind.GROUP:
+        return Kind.GROUP, find_group(topic, consumer.id).id
+    if isinstance(consumer.id, str):
+        return Kind.CONSUMER, xxhash.xxh32_intdigest(consumer.id.encode())
+    return Kind.CONSUMER, consumer.id
+
+
+def partition_to_poll(
+    gateway: Gateway, session: Session, topic: Topic, consumer: Key, partition_id: int | None
+) -> int | None:
+    """The partition to read; None when the answer is empty: a member of a group that owns no such partition.
+
+    Whether a partition that a consumer names is there is for the caller to see.
+    """
+    group = _group_of_member(gateway, session, topic, consumer)
+    if group is None:
+        return partition_id or 0
+    return group.partition_to_poll(session.client_id, partition_id)
+
+
+async def after_poll(
+    gateway: Gateway,
+    session: Session,
+    topic: Topic,
+    consumer: Key,
+    partition: Partition,
+    last_offset: int,
+    auto_commit: bool,
+) -> bool:
+    """Called with the last offset of messages that were read, before they are handed out; False: they must not be.
+
+    While they were read the partition may have gone to another member of the group, who reads them as well, or may have
+    been purged; the answer is empty then. An auto-commit never moves a stored offset back.
+    """
+    kind, identity = consumer
+    group = topic.groups.find(identity) if kind is Kind.GROUP else None
+    partition_id = partition.place.partition
+    if kind is Kind.GROUP and (group is None or not group.polled(session.client_id, partition_id, last_offset)):
+        return False
+    if not auto_commit:
+        return True
+    stored = partition.offset_of(kind, identity)
+    if stored is None or stored < last_offset:
+        try:
+            await partition.store_offset(kind, identity, last_offset)
+        except InvalidOffset:
+            return False
+        stored = last_offset
+    if group is not None:
+        group.committed(partition_id, stored)
+    return True
+
+
+# ------------------------------------------------------------------------------------------------------------ the rules
+
+
+def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer: Key) -> Group | None:
+    """None for a consumer of its own; else the group, of which the session must be a member."""
+    kind, identity = consumer
+    if kind is Kind.CONSUMER:
+        return None
+    group = find_group(topic, identity)
+    if gateway.sessions.get(session.client_id) is not session:
+        raise CommandError(Code.STALE_CLIENT)
+    if group.member(session.client_id) is None:
+        raise CommandError(
+            Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, f"{session.address} is no member of group {group.name!r}"
+        )
+    return group
+
+
+def _partition_to_change(session: Session, topic: Topic, group: Group | None, wanted: int | None) -> Partition:
+    """The partition whose offset is stored or deleted."""
+    if group is None:
+        return find_partition(topic, wanted or 0)
+    if wanted is not None:
+        find_partition(topic, wanted)
+    owned = group.partition_to_commit(session.client_id, wanted)
+    if owned is None:
+        what = "no partition" if wanted is None else f"no partition {wanted}"
+        raise CommandError(
+            Code.NOT_RESOLVED_CONSUMER, f"{session.address} owns {what} in group {group.name!r} to change"
+        )
+    return find_partition(topic, owned)

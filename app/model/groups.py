@@ -1,0 +1,282 @@
+"""A consumer group: who its members are, and which member reads which partition. Pure state, for the event loop alone.
+
+1. A partition has at most one owner. Only its owner is told to read it, and what was read reaches the client only if it
+   still is the owner when the reading is done (`partition_to_poll`, then `polled`).
+2. Who joins gets a fair share without stopping the others. A partition that somebody owns is only promised to its heir:
+   the owner is no longer offered it, may still name it, and keeps it until all that was handed out to him is committed,
+   or until he has had it for too long. A partition of which he was handed out nothing moves at once.
+3. Who leaves, and a changed number of partitions, make all partitions dealt anew: partition i to member i mod m.
+4. `generation` rises with every change of what any member is offered.
+
+Members are connections and are not kept over a restart. Time is a number that the caller passes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from storage.catalog import GroupDocument
+
+Committed = Callable[[int], int | None]
+"""What the group has stored in a partition; None when nothing is."""
+
+
+class Member:
+    """A connection in the group."""
+
+    __slots__ = ("client_id", "id", "offered", "partitions", "polling", "source", "turn")
+
+    def __init__(self, member_id: int, client_id: int) -> None:
+        self.id = member_id
+        self.client_id = client_id
+        self.partitions: list[int] = []
+        """All that it owns, in the order in which it got them."""
+        self.offered: tuple[int, ...] = ()
+        """Of these, the ones that are not promised to somebody else."""
+        self.turn = 0
+        self.polling: set[int] = set()
+        """Partitions that it began to read since it owns them."""
+        self.source: int | None = None
+        """The partition that its newest messages are from."""
+
+
+class _Holding:
+    """A partition in the hands of its owner; a new one each time it changes hands."""
+
+    __slots__ = ("heir", "owner", "polled", "promised_at")
+
+    def __init__(self, owner: Member | None = None) -> None:
+        self.owner = owner
+        self.polled: int | None = None
+        """The last offset that the owner was handed out."""
+        self.heir: Member | None = None
+        self.promised_at = 0
+
+    def finished(self, committed: int | None) -> bool:
+        """Whether the owner has nothing left that only he knows of."""
+        return self.polled is None or (committed is not None and committed >= self.polled)
+
+
+class Group:
+    """See the module."""
+
+    __slots__ = ("_holdings", "_members", "document", "generation")
+
+    def __init__(self, document: GroupDocument, partitions_count: int) -> None:
+        self.document = document
+        self.generation = 0
+        # In the order of joining, which is that of the member ids: a new one is the highest.
+        self._members: dict[int, Member] = {}
+        self._holdings = [_Holding() for _ in range(partitions_count)]
+
+    @property
+    def id(self) -> int:
+        return self.document.id
+
+    @property
+    def name(self) -> str:
+        return self.document.name
+
+    # ---------------------------------------------------------------------------------------------- who is in the group
+
+    @property
+    def members(self) -> list[Member]:
+        """In the order of their ids."""
+        return list(self._members.values())
+
+    def member(self, client_id: int) -> Member | None:
+        return self._members.get(client_id)
+
+    def join(self, client_id: int, now: int, committed: Committed) -> bool:
+        """Makes a client a member; False when it is one already."""
+        if client_id in self._members:
+            return False
+        newest_id = max((member.id for member in self._members.values()), default=-1)
+        self._members[client_id] = Member(newest_id + 1, client_id)
+        self._share_out(now)
+        for partition_id, holding in enumerate(self._holdings):
+            if holding.heir is not None and holding.finished(committed(partition_id)):
+                self._move(partition_id, holding.heir)
+        self._changed()
+        return True
+
+    def leave(self, client_id: int) -> bool:
+        """False when the client is no member."""
+        if self._members.pop(client_id, None) is None:
+            return False
+        self._deal_anew()
+        return True
+
+    def disband(self) -> list[int]:
+        """Everybody leaves; the clients who have."""
+        clients = list(self._members)
+        self._members.clear()
+        self._deal_anew()
+        return clients
+
+    def repartition(self, partitions_count: int) -> None:
+        """The topic has got or lost partitions at its end."""
+        for member in self._members.values():
+            member.polling = {partition_id for partition_id in member.polling if partition_id < partitions_count}
+        kept = self._holdings[:partitions_count]
+        self._holdings = kept + [_Holding() for _ in range(partitions_count - len(kept))]
+        self._deal_anew()
+
+    # ------------------------------------------------------------------------------------------ polling and committing
+
+    def partition_to_poll(self, client_id: int, wanted: int | None) -> int | None:
+        """Where a member reads now: the partition it names if it owns it, or the next of its own in turn.
+
+        None: there is none for it. Before the messages go out, `polled` has the last word.
+        """
+        member = self._members[client_id]
+        if wanted is None:
+            if not member.offered:
+                return None
+            wanted = member.offered[member.turn % len(member.offered)]
+            member.turn += 1
+        elif not self._owns(member, wanted):
+            return None
+        member.polling.add(wanted)
+        return wanted
+
+    def polled(self, client_id: int, partition_id: int, last_offset: int) -> bool:
+        """Whether messages that a member has read may be handed out to it: not when the partition has changed hands
+        since `partition_to_poll`, even if it has come back. If they may, they count as handed out."""
+        member = self._members.get(client_id)
+        if member is None or partition_id not in member.polling:
+            return False
+        self._holdings[partition_id].polled = last_offset
+        member.source = partition_id
+        return True
+
+    def partition_to_commit(self, client_id: int, wanted: int | None) -> int | None:
+        """Whose offset a member may change: the partition it names, or the one that its newest messages are from.
+
+        A member that has got no messages yet means the partition that it would poll next. None: it owns no such one.
+        """
+        member = self._members[client_id]
+        if wanted is None:
+            wanted = member.source
+        if wanted is None:
+            return member.offered[member.turn % len(member.offered)] if member.offered else None
+        return wanted if self._owns(member, wanted) else None
+
+    def committed(self, partition_id: int, offset: int) -> None:
+        """An offset of the group was stored: a promised partition moves when its owner has finished with it."""
+        if partition_id >= len(self._holdings):
+            return
+        holding = self._holdings[partition_id]
+        if holding.heir is not None and holding.finished(offset):
+            self._move(partition_id, holding.heir)
+            self._changed()
+
+    def purged(self) -> None:
+        """All messages and offsets are gone: what was handed out of them need not be committed any more."""
+        for member in self._members.values():
+            member.polling.clear()
+            member.source = None
+        moved = False
+        for partition_id, holding in enumerate(self._holdings):
+            holding.polled = None
+            if holding.heir is not None:
+                self._move(partition_id, holding.heir)
+                moved = True
+        if moved:
+            self._changed()
+
+    def overdue(self, promised_before: int) -> list[int]:
+        """Partitions promised at or before a time move, committed or not; which ones."""
+        moved = []
+        for partition_id, holding in enumerate(self._holdings):
+            if holding.heir is not None and holding.promised_at <= promised_before:
+                self._move(partition_id, holding.heir)
+                moved.append(partition_id)
+        if moved:
+            self._changed()
+        return moved
+
+    def _owns(self, member: Member, partition_id: int) -> bool:
+        return 0 <= partition_id < len(self._holdings) and self._holdings[partition_id].owner is member
+
+    # ------------------------------------------------------------------------------------------------------- assignment
+
+    def _share_out(self, now: int) -> None:
+        """Evens out what the members will have once all promises are kept, with as few moves as that takes.
+
+        Whoever will have more than his share gives from the end of his list: what was only promised to him, then what
+        he owns. What nobody owns moves at once.
+        """
+        members = self.members
+        shares = {member.id: self._unpromised(member) for member in members}
+        free = []
+        for partition_id, holding in enumerate(self._holdings):
+            if holding.heir is not None:
+                shares[holding.heir.id].append(partition_id)
+            elif holding.owner is None:
+                free.append(partition_id)
+        quotas = _quotas([len(shares[member.id]) for member in members], len(self._holdings))
+        for member, quota in zip(members, quotas, strict=True):
+            while len(shares[member.id]) > quota:
+                free.append(shares[member.id].pop())
+        wanting = [
+            (member, quota) for member, quota in zip(members, quotas, strict=True) if len(shares[member.id]) < quota
+        ]
+        for partition_id in free:
+            member, _ = min(wanting, key=lambda pair: len(shares[pair[0].id]) - pair[1])
+            shares[member.id].append(partition_id)
+            self._promise(partition_id, member, now)
+
+    def _unpromised(self, member: Member) -> list[int]:
+        return [partition_id for partition_id in member.partitions if self._holdings[partition_id].heir is None]
+
+    def _promise(self, partition_id: int, heir: Member, now: int) -> None:
+        holding = self._holdings[partition_id]
+        if holding.owner is None:
+            self._move(partition_id, heir)
+        elif holding.owner is heir:
+            holding.heir = None
+        else:
+            if holding.heir is None:
+                # Somebody else's turn to inherit gives the owner no more time.
+                holding.promised_at = now
+            holding.heir = heir
+
+    def _move(self, partition_id: int, owner: Member) -> None:
+        before = self._holdings[partition_id].owner
+        if before is not None:
+            before.partitions.remove(partition_id)
+            before.polling.discard(partition_id)
+        owner.partitions.append(partition_id)
+        self._holdings[partition_id] = _Holding(owner)
+
+    def _deal_anew(self) -> None:
+        """Partition i to member i mod m; promises end. Who keeps a partition keeps what he was handed out of it."""
+        members = self.members
+        for member in members:
+            member.partitions = []
+        for partition_id, holding in enumerate(self._holdings):
+            owner = members[partition_id % len(members)] if members else None
+            if holding.owner is owner:
+                holding.heir = None
+            else:
+                if holding.owner is not None:
+                    holding.owner.polling.discard(partition_id)
+                self._holdings[partition_id] = _Holding(owner)
+            if owner is not None:
+                owner.partitions.append(partition_id)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.generation += 1
+        for member in self._members.values():
+            member.offered = tuple(self._unpromised(member))
+
+
+def _quotas(counts: list[int], partitions_count: int) -> list[int]:
+    """Shares that differ by one at most; the larger ones for the first of those who have more than the smaller."""
+    share, larger = divmod(partitions_count, len(counts))
+    quotas = [share] * len(counts)
+    for index in sorted(range(len(counts)), key=lambda index: counts[index] <= share)[:larger]:
+        quotas[index] += 1
+    return quotas
