@@ -2,15 +2,19 @@
 
 Recovery uses it on the last segment, the store on any segment whose index is missing or wrong. It changes no file.
 
-How the next whole batch is found: the length in the damaged batch's header is tried first, because most damage is in a
-payload. If that leads nowhere, the 204 reserved zeros of a batch header are looked for, and what surrounds them is
-believed only if it is a good batch of this partition that comes later.
+How the next whole batch is found: a payload may hold the bytes of whole batches, so nothing inside a damaged batch is
+looked at as long as it can be told where that one ends. Two things tell it: its frames, each with a checksum of its
+own, if all of them are good; or else its header, because then the damage is in the frames. When neither can, or no
+batch begins there, the 204 reserved zeros of a batch header are looked for, and what surrounds them is believed only
+if it is a good batch of this partition that comes later.
 """
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
+
+import xxhash
 
 from storage import batch as batches
 from storage.errors import InvalidBatch
@@ -104,24 +108,56 @@ def _whole(window: Window, position: int, partition_id: int, offset: int, ceilin
 
 
 def _next_whole(window: Window, position: int, partition_id: int, offset: int, ceiling: int) -> int | None:
-    head = window.view(position, batches.HEADER_BYTES)
-    if len(head) < batches.HEADER_BYTES:
+    end = _end_of_damaged(window, position, partition_id, offset)
+    if end is None or end > window.size - batches.HEADER_BYTES:
         return None
-    jump = position + batches.header(head).length
-    if jump < window.size and _whole(window, jump, partition_id, offset, ceiling)[1] is None:
-        return jump
-    start = position + 1
+    if _whole(window, end, partition_id, offset, ceiling)[1] is None:
+        return end
+    start = end
     while window.size - start >= batches.HEADER_BYTES:
         piece = bytes(window.view(start, CHUNK_BYTES))
         for zeros in _runs_of_zeros(piece):
             # The last byte of the count that is not zero stands one to four bytes before the reserved zeros.
             for candidate in range(start + zeros - 52, start + zeros - 48):
-                if candidate > position and _whole(window, candidate, partition_id, offset, ceiling)[1] is None:
+                if candidate >= end and _whole(window, candidate, partition_id, offset, ceiling)[1] is None:
                     return candidate
         if start + len(piece) >= window.size:
             return None
         start += len(piece) - _OVERLAP
     return None
+
+
+def _end_of_damaged(window: Window, position: int, partition_id: int, offset: int) -> int | None:
+    """Where to look for what follows a damaged batch; None when the file ends inside of it."""
+    head = window.view(position, batches.HEADER_BYTES)
+    if len(head) < batches.HEADER_BYTES:
+        return None
+    named = batches.header(head)
+    zeros = bytes(head[batches.RESERVED_AT :]).count(0)
+    expected = (named.partition_id, named.base_offset) == (partition_id, offset)
+    if named.length <= batches.HEADER_BYTES or not (expected or (zeros >= len(_ZEROS) - 1 and named.message_count)):
+        # Not even most of a header: nothing here says anything.
+        return position + 1
+    good, end = _good_frames(window, position + batches.HEADER_BYTES)
+    claimed = position + named.length
+    if good and (good >= named.message_count or claimed <= end):
+        return end
+    return claimed if claimed <= window.size else None
+
+
+def _good_frames(window: Window, position: int) -> tuple[int, int]:
+    """How many frames with good checksums follow each other, and where they end."""
+    count = 0
+    while len(head := window.view(position, batches.FRAME_BYTES)) == batches.FRAME_BYTES:
+        checksum, _, delta, _, headers, payload, reserved = batches.FRAME.unpack(head)
+        length = batches.FRAME_BYTES + headers + payload
+        if delta != count or reserved or not payload or length > window.size - position:
+            break
+        if xxhash.xxh3_64_intdigest(window.view(position, length)[8:]) != checksum:
+            break
+        count += 1
+        position += length
+    return count, position
 
 
 def _runs_of_zeros(piece: bytes) -> list[int]:
