@@ -80,6 +80,7 @@ class Partition:
         "_log",
         "_offset_files",
         "_offsets_round",
+        "_purging",
         "_readers",
         "_retry",
         "_room_waiting",
@@ -134,6 +135,8 @@ class Partition:
         self._readers: list[tuple[int, Durability | None, asyncio.Future[None]]] = []
         self._room_waiting: deque[asyncio.Future[None]] = deque()
         self._exclusive: asyncio.Future[None] | None = None
+        # A purge failed: whether it was decided shows when the partition is re-opened.
+        self._purging = False
         self._retry: asyncio.TimerHandle | None = None
         self._offset_files = offset_files
         self._consumer_offsets = {key: min(offset, log.next_offset - 1) for key, offset in offsets.items()}
@@ -607,42 +610,55 @@ class Partition:
             try:
                 state, generation = await self._shard.call(act)
             except OSError as error:
+                self._purging = True
                 self.failed = PartitionFailed(f"{self.place}: a purge was cut short ({error.strerror}); re-open it")
                 raise WriteFailed(str(self.place), error) from error
-            self._forget_unwritten()
             self._state, self._generation = state, generation
-            self.appended = self.written = self.synced = 0
+            self._forget_everything()
             self.failed = None
-            self._consumer_offsets, self._dirty_offsets = {}, {}
             self._advance()
         finally:
             self._leave()
+
+    def _forget_everything(self) -> None:
+        """After a purge."""
+        self._forget_unwritten()
+        self.appended = self.written = self.synced = 0
+        self._consumer_offsets, self._dirty_offsets = {}, {}
 
     async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
         await self._enter()
         try:
-            old = self._log
-            synced = self.synced
+            old, offset_files = self._log, self._offset_files
+            synced, purging = self.synced, self._purging
             kept = [*self._unwritten, *self._gathered] if self.durability is Durability.MEMORY else []
             lowest = kept[0].base_offset if kept else self.readable
 
-            def act() -> tuple[Log, int]:
+            def act() -> tuple[Log, int, bool]:
                 old.forget()
                 log, last_timestamp = recovered()
-                if log.next_offset < lowest:
+                # A purge that had been decided was finished just now; nothing from before it comes back.
+                purged = purging and log.next_offset == 0
+                if purged:
+                    offset_files.forget()
+                elif log.next_offset < lowest:
                     log.begin_segment(lowest)
-                log.rewrite_unsynced(synced)
-                return log, last_timestamp
+                log.rewrite_unsynced(0 if purged else synced)
+                return log, last_timestamp, purged
 
             try:
-                log, last_timestamp = await self._shard.call(act)
+                log, last_timestamp, purged = await self._shard.call(act)
             except OSError as error:
                 self.failed = PartitionFailed(f"{self.place}: cannot be re-opened: {error.strerror or error}")
                 raise self.failed from error
             self._log, self._generation, self._state = log, log.generation, log.state
             self._last_timestamp = max(self._last_timestamp, last_timestamp)
-            self._take_up(log.next_offset, kept)
+            if purged:
+                self._forget_everything()
+            else:
+                self._take_up(log.next_offset, kept)
+            self._purging = False
             self.failed = None
             self._advance()
             if self._gathered or self._dirty_offsets:
