@@ -1,9 +1,14 @@
 """Permissions as values: what a user may do everywhere, in a stream, or with a topic. There is no "may not".
 
-The questions that commands ask of them are in this module too, so that what a flag implies is written down once.
+The questions that commands ask of them are in this module too, so that what a flag implies is written down once: a
+table of rights, each with the flags that grant it. The table of commands in `app.commands.registry` names them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -41,3 +46,99 @@ class GlobalPermissions(msgspec.Struct, frozen=True):
 class Permissions(msgspec.Struct, frozen=True):
     everywhere: GlobalPermissions = GlobalPermissions()
     streams: dict[int, StreamPermissions] = {}
+
+
+ALL = Permissions(GlobalPermissions(**dict.fromkeys(GlobalPermissions.__struct_fields__, True)))
+"""What the root user has, always."""
+
+
+# ------------------------------------------------------------------------------------------------------------- rights
+
+Right = Callable[[Permissions, int, int], bool]
+"""Whether the permissions grant it, for a stream id and a topic id (which count only where the right is about one)."""
+
+
+def _right(everywhere: str, in_stream: str = "", on_topic: str = "") -> Right:
+    """Granted by any one of these flags, at any level. Asked for every batch, hence the getters made once."""
+    of_all, of_stream, of_topic = _flags(everywhere), _flags(in_stream), _flags(on_topic)
+
+    def granted(permissions: Permissions, stream_id: int, topic_id: int) -> bool:
+        if True in of_all(permissions.everywhere):
+            return True
+        if of_stream is _no_flags or (stream := permissions.streams.get(stream_id)) is None:
+            return False
+        if True in of_stream(stream):
+            return True
+        if of_topic is _no_flags or (topic := stream.topics.get(topic_id)) is None:
+            return False
+        return True in of_topic(topic)
+
+    return granted
+
+
+def _no_flags(permissions: Any) -> tuple[bool, ...]:
+    return ()
+
+
+def _flags(names: str) -> Callable[[Any], tuple[bool, ...]]:
+    match names.split():
+        case []:
+            return _no_flags
+        case [name]:
+            one = attrgetter(name)
+            return lambda permissions: (one(permissions),)
+        case several:
+            return attrgetter(*several)
+
+
+read_servers = _right("manage_servers read_servers")
+manage_users = _right("manage_users")
+read_users = _right("manage_users read_users")
+manage_streams = _right("manage_streams")
+"""Making a stream: it belongs to no stream yet."""
+read_streams = _right("manage_streams read_streams")
+read_stream = _right("manage_streams read_streams", "manage_stream read_stream")
+manage_stream = _right("manage_streams", "manage_stream")
+read_topics = _right(
+    "manage_streams read_streams manage_topics read_topics",
+    "manage_stream read_stream manage_topics read_topics",
+)
+read_topic = _right(
+    "manage_streams read_streams manage_topics read_topics",
+    "manage_stream read_stream manage_topics read_topics",
+    "manage_topic read_topic",
+)
+manage_topics = _right("manage_streams manage_topics", "manage_stream manage_topics")
+"""Making a topic in a stream."""
+manage_topic = _right("manage_streams manage_topics", "manage_stream manage_topics", "manage_topic")
+poll_messages = _right(
+    "poll_messages manage_streams read_streams manage_topics read_topics",
+    "poll_messages manage_stream read_stream manage_topics read_topics",
+    "poll_messages manage_topic read_topic",
+)
+send_messages = _right(
+    "send_messages manage_streams manage_topics",
+    "send_messages manage_stream manage_topics",
+    "send_messages manage_topic",
+)
+
+
+# --------------------------------------------------------------------------------------------------------- forgetting
+
+
+def without_stream(permissions: Permissions, stream_id: int) -> Permissions:
+    """The same without what is granted for a stream; the very same if there was nothing."""
+    if stream_id not in permissions.streams:
+        return permissions
+    left = {identity: stream for identity, stream in permissions.streams.items() if identity != stream_id}
+    return msgspec.structs.replace(permissions, streams=left)
+
+
+def without_topic(permissions: Permissions, stream_id: int, topic_id: int) -> Permissions:
+    """The same without what is granted for a topic; the very same if there was nothing."""
+    stream = permissions.streams.get(stream_id)
+    if stream is None or topic_id not in stream.topics:
+        return permissions
+    left = {identity: topic for identity, topic in stream.topics.items() if identity != topic_id}
+    changed = msgspec.structs.replace(stream, topics=left)
+    return msgspec.structs.replace(permissions, streams={**permissions.streams, stream_id: changed})

@@ -1,0 +1,91 @@
+"""Passwords: made into Argon2id hashes and compared with them, on threads of their own and only a few at a time.
+
+A hash takes about 20 ms and 19 MiB by intent, so the event loop never computes one. Whoever finds too many waiting
+before it is refused, which also bounds what a flood of logins can cost. No password outlives its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerifyMismatchError
+
+from app.errors import Code, CommandError
+
+Answer = TypeVar("Answer")
+
+
+class Cost(NamedTuple):
+    """What one hash takes. The default is what OWASP asks for at least, and what the hashes of Iggy have: a whole fleet
+    of clients that comes back after a restart must be able to log in within its patience."""
+
+    memory_kib: int = 19_456
+    passes: int = 2
+    lanes: int = 1
+
+
+USUAL = Cost()
+
+
+class Passwords:
+    """Used from one event loop; ended by `close`."""
+
+    def __init__(self, cost: Cost = USUAL, *, concurrency: int = 2, waiting_max: int = 1024) -> None:
+        self._hasher = PasswordHasher(time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes)
+        self._nobodys = _hash_of_nothing(cost)
+        self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="password")
+        self._turns = asyncio.Semaphore(concurrency)
+        self._waiting_max = waiting_max
+        self.waiting = 0
+        self.computed = 0
+        """Hashes computed so far, for whatever reason: a login costs one, whether or not the user exists."""
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    async def hash(self, password: str) -> str:
+        return await self._compute(lambda: self._hasher.hash(password))
+
+    async def verify(self, stored: str | None, password: str) -> bool:
+        """Whether it is the password of this hash. None, for a user that is not there, takes as long and is False."""
+        return await self._compute(lambda: self._matches(self._nobodys if stored is None else stored, password))
+
+    def _matches(self, stored: str, password: str) -> bool:
+        try:
+            return self._hasher.verify(stored, password)
+        except (VerifyMismatchError, InvalidHashError):
+            return False
+
+    async def _compute(self, work: Callable[[], Answer]) -> Answer:
+        if self.waiting >= self._waiting_max:
+            raise CommandError(
+                Code.TRANSIENT_NOT_ACCEPTED,
+                f"{self._waiting_max} passwords are waiting to be checked, which is the limit; try again later",
+            )
+        self.waiting += 1
+        try:
+            await self._turns.acquire()
+        finally:
+            self.waiting -= 1
+        self.computed += 1
+        running = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        running.add_done_callback(lambda _: self._turns.release())
+        # A thread cannot be stopped: whoever gives up waiting leaves its turn taken until the thread is done.
+        return await asyncio.shield(running)
+
+
+def intact(stored: str) -> bool:
+    """Whether it is a hash that a password can be compared with."""
+    return stored.startswith("$argon2id$") and stored.count("$") == 5
+
+
+def _hash_of_nothing(cost: Cost) -> str:
+    """What a hash looks like, with random bytes for the digest: no password is known that it belongs to."""
+    salt, digest = (base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32))
+    return f"$argon2id$v=19$m={cost.memory_kib},t={cost.passes},p={cost.lanes}${salt}${digest}"

@@ -1,0 +1,259 @@
+"""Guessing passwords does not pay: who has failed often has to wait before the next password is looked at.
+
+1. Failures are counted for the address they come from and for the user name they are about, whether or not there is
+   such a user. A failure is forgiven after a while; what was forgiven does not count.
+2. Beyond what is free, an address waits twice as long for each further failure, up to a cap. The wait is counted from
+   its last failure, so attempts in parallel gain nothing: an address stands in a line, two at a time. An attempt that
+   would have to wait longer than a client's patience is refused at once, unseen, with the number of a wrong password,
+   which all SDKs report and none answers by connecting again in a loop.
+3. A user name only ever delays, by seconds, and an attempt is never refused for it: nobody can lock somebody else out
+   by failing in his name. What guessing from very many addresses can then reach is bounded by those seconds and by how
+   many hashes are computed at a time.
+4. Where a user has logged in before, neither wait concerns him: not what others do behind the same address, and not
+   what is tried in his name elsewhere. A few failures in a row from there take that away.
+5. A success takes back what the same user has failed at the same address, and nothing else: with an account of one's
+   own, guessing at others' does not get cheaper.
+
+All in memory, with bounded tables of which the longest unused entry goes first. Behind a proxy that hides where clients
+come from there is only one address, and 4 is what keeps the users apart. Tokens are not throttled: nobody guesses 400
+random bits, and a program with an expired one must not hold up its neighbours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, NamedTuple, TypeVar
+
+from app.errors import Code, CommandError
+
+_log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+AT_A_TIME = 2
+"""Attempts of one address that may be under way: as many as hashes are computed at a time by default."""
+
+
+class Limits(NamedTuple):
+    """Durations in seconds."""
+
+    free_of_address: int = 10
+    free_of_user: int = 5
+    free_where_known: int = 5
+    """Failures in a row after which an address where a user has logged in before is one like any other."""
+    first_wait_s: float = 0.25
+    address_wait_max_s: float = 30.0
+    user_wait_max_s: float = 3.0
+    patience_s: float = 8.0
+    """Clients give up after 30 s; what does not fit into this is refused at once."""
+    forgiven_after_s: float = 30.0
+    """The time that it takes to forgive one failure."""
+    line_max: int = 1024
+    """Attempts of one address that may be in line."""
+    remembered_max: int = 10_000
+    """Entries of each table."""
+
+
+USUAL = Limits()
+
+
+class Throttle:
+    """Used from one event loop. The clock is monotonic, in seconds."""
+
+    def __init__(
+        self,
+        limits: Limits = USUAL,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._sleep = sleep
+        self._addresses = _Failures(limits, limits.free_of_address, limits.address_wait_max_s)
+        self._users = _Failures(limits, limits.free_of_user, limits.user_wait_max_s)
+        self._failed: _Recent[tuple[str, str], int] = _Recent(limits.remembered_max)
+        """By address and user name: failures since the last success, where there has been none."""
+        self._known: _Recent[tuple[str, str], int] = _Recent(limits.remembered_max)
+        """The same where there has been one."""
+        self._lines: dict[str | tuple[str, str], _Line] = {}
+
+    async def attempt(self, peer: str, username: str, check: Callable[[], Awaitable[bool]]) -> bool:
+        """What `check` says of a password, once it is this attempt's turn. CommandError if it is not looked at.
+
+        `peer` is the address of a connection, with its port. An attempt that is given up while it is being checked is
+        a failed one; one that ends with a CommandError is none.
+        """
+        address = origin(peer)
+        pair = (address, username)
+        async with self._in_line(pair if pair in self._known else address):
+            if pair not in self._known:
+                await self._wait(address, username)
+            try:
+                right = await check()
+            except asyncio.CancelledError:
+                self._count_failure(pair)
+                raise
+            if right:
+                self._count_success(pair)
+            else:
+                self._count_failure(pair)
+            return right
+
+    async def _wait(self, address: str, username: str) -> None:
+        now = self._clock()
+        of_address = self._addresses.wait(address, now)
+        if of_address > self._limits.patience_s:
+            raise CommandError(
+                Code.INVALID_CREDENTIALS,
+                f"too many failed logins from this address; the next one is looked at in {of_address:.0f} s",
+            )
+        if wait := max(of_address, self._users.wait(username, now)):
+            await self._sleep(wait)
+
+    def _count_failure(self, pair: tuple[str, str]) -> None:
+        address, username = pair
+        now = self._clock()
+        if self._addresses.add(address, now):
+            _log.warning("many failed logins from %s: it has to wait before each further one", address)
+        self._users.add(username, now)
+        table = self._known if pair in self._known else self._failed
+        failures = (table.get(pair) or 0) + 1
+        if table is self._known and failures > self._limits.free_where_known:
+            self._known.pop(pair)
+            table = self._failed
+        table.put(pair, failures)
+
+    def _count_success(self, pair: tuple[str, str]) -> None:
+        address, username = pair
+        failures = (self._known.get(pair) or 0) + (self._failed.pop(pair) or 0)
+        self._addresses.take_back(address, failures)
+        self._users.take_back(username, failures)
+        self._known.put(pair, 0)
+
+    @contextlib.asynccontextmanager
+    async def _in_line(self, name: str | tuple[str, str]) -> AsyncIterator[None]:
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line()
+        if line.length >= self._limits.line_max:
+            raise CommandError(
+                Code.TRANSIENT_NOT_ACCEPTED,
+                f"{self._limits.line_max} logins from this address are in line, which is the limit; try again later",
+            )
+        line.length += 1
+        try:
+            async with line.turns:
+                yield
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[name]
+
+
+class _Line:
+    """Who waits for a turn, and the turns. It is gone when nobody is in it."""
+
+    __slots__ = ("length", "turns")
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.turns = asyncio.Semaphore(AT_A_TIME)
+
+
+class _Recent(Generic[Key, Value]):
+    """A table that keeps what was used last."""
+
+    def __init__(self, length_max: int) -> None:
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        self._length_max = length_max
+
+    def get(self, key: Key) -> Value | None:
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
+
+    def put(self, key: Key, value: Value) -> None:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._length_max:
+            self._entries.popitem(last=False)
+
+    def pop(self, key: Key) -> Value | None:
+        return self._entries.pop(key, None)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class _Count(NamedTuple):
+    failures: float
+    last_at: float
+
+
+class _Failures:
+    """How often each has failed, and how long it has to wait for it."""
+
+    def __init__(self, limits: Limits, free: int, wait_max_s: float) -> None:
+        self._counts: _Recent[str, _Count] = _Recent(limits.remembered_max)
+        self._limits = limits
+        self._free = free
+        self._wait_max_s = wait_max_s
+        self._counted_max = free + math.ceil(math.log2(max(wait_max_s / limits.first_wait_s, 1)))
+        """With so many the longest wait is reached; more would only take longer to be forgiven."""
+
+    def wait(self, key: str, now: float) -> float:
+        """Seconds from now until the next attempt is looked at."""
+        count = self._counts.get(key)
+        if count is None:
+            return 0.0
+        return max(self._pause(self._left(count, now)) - (now - count.last_at), 0.0)
+
+    def add(self, key: str, now: float) -> bool:
+        """Whether that was the failure after which it has to wait."""
+        count = self._counts.get(key)
+        before = 0.0 if count is None else self._left(count, now)
+        after = min(before + 1, self._counted_max)
+        self._counts.put(key, _Count(after, now))
+        return self._pause(before) == 0 < self._pause(after)
+
+    def take_back(self, key: str, failures: int) -> None:
+        count = self._counts.get(key)
+        if count is not None:
+            self._counts.put(key, _Count(max(count.failures - failures, 0.0), count.last_at))
+
+    def _left(self, count: _Count, now: float) -> float:
+        return max(count.failures - (now - count.last_at) / self._limits.forgiven_after_s, 0.0)
+
+    def _pause(self, failures: float) -> float:
+        """The time between two attempts."""
+        beyond = failures - self._free
+        return 0.0 if beyond < 0 else min(self._limits.first_wait_s * 2.0**beyond, self._wait_max_s)
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
+def origin(peer: str) -> str:
+    """Who is behind the address of a connection: without its port, and for IPv6 the network of one customer, a /64."""
+    host = peer.rpartition(":")[0].strip("[]") if peer.count(":") == 1 or peer.startswith("[") else peer
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))

@@ -1,0 +1,157 @@
+"""Personal access tokens: what programs log in with instead of a password. Of a token only its hash is kept.
+
+A token is 400 random bits, so a fast hash is enough, and looking the hash up tells nothing about other tokens by the
+time it takes. A token belongs to its user's mark, not to his number: the next user of that number has nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+
+import msgspec
+from blake3 import blake3
+
+from app.access.users import User, Users
+from app.errors import Code, CommandError
+from storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+RANDOM_BYTES = 50
+NAME_BYTES = range(3, 31)
+NEVER = 0
+"""In `expires_at`. As a duration both 0 and the highest u64 say it."""
+TIME_MAX = 2**64 - 1
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokens/<id>.json`. Times in us since 1970."""
+
+    id: int
+    user_id: int
+    user_mark: str
+    name: str
+    hash: str
+    """BLAKE3 of the token's text, in hexadecimal digits."""
+    created_at: int
+    expires_at: int
+
+
+class Tokens:
+    def __init__(self, store: Store, per_user_max: int, clock: Callable[[], int]) -> None:
+        self._store = store
+        self._per_user_max = per_user_max
+        self._clock = clock
+        self._by_hash: dict[str, Token] = {}
+        self._of_user: dict[str, dict[str, Token]] = {}
+        """By the user's mark, then by name."""
+        self._next_id = max(store.tokens, default=-1) + 1
+        self._changing = asyncio.Lock()
+        for token in _read(store.tokens):
+            self._put(token)
+
+    # ---------------------------------------------------------------------------------------------------- logging in
+
+    def owner(self, text: str, users: Users) -> User:
+        """Whose token it is. The refusals never repeat it."""
+        token = self._by_hash.get(hash_of(text))
+        user = None if token is None else users.find(token.user_id)
+        if token is None or user is None or user.mark != token.user_mark:
+            raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such personal access token")
+        if self._has_expired(token):
+            raise CommandError(Code.PERSONAL_ACCESS_TOKEN_EXPIRED, f"the token {token.name!r} has expired")
+        if not user.is_active:
+            raise CommandError(Code.USER_INACTIVE, f"user {user.username!r} is inactive")
+        return user
+
+    # ------------------------------------------------------------------------------------------------- a user's own
+
+    def of(self, user: User) -> list[Token]:
+        """By name; also those that have expired but are not removed yet."""
+        tokens = self._of_user.get(user.mark, {})
+        return [tokens[name] for name in sorted(tokens)]
+
+    async def create(self, user: User, name: str, expiry_us: int) -> str:
+        """The token's text, which nobody can say a second time."""
+        if len(name.encode()) not in NAME_BYTES:
+            raise CommandError(Code.INVALID_PERSONAL_ACCESS_TOKEN_NAME)
+        async with self._changing:
+            there = self._of_user.get(user.mark, {})
+            if len(there) >= self._per_user_max:
+                raise CommandError(
+                    Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED,
+                    f"user {user.username!r} has {len(there)} tokens, which is the limit",
+                )
+            if name in there:
+                raise CommandError(Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS, f"there is a token {name!r} already")
+            text = base64.b64encode(secrets.token_bytes(RANDOM_BYTES)).decode()
+            now = self._clock()
+            token = Token(
+                id=self._next_id,
+                user_id=user.id,
+                user_mark=user.mark,
+                name=name,
+                hash=hash_of(text),
+                created_at=now,
+                expires_at=NEVER if expiry_us in (0, TIME_MAX) else min(now + expiry_us, TIME_MAX),
+            )
+            self._next_id += 1
+            await self._store.write_token(token.id, msgspec.json.format(msgspec.json.encode(token), indent=2) + b"\n")
+            self._put(token)
+            return text
+
+    async def delete(self, user: User, name: str) -> None:
+        async with self._changing:
+            token = self._of_user.get(user.mark, {}).get(name)
+            if token is None:
+                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no token {name!r}")
+            await self._remove(token)
+
+    async def forget_user(self, user: User) -> None:
+        """All that he has: he is being deleted."""
+        async with self._changing:
+            for token in self.of(user):
+                await self._remove(token)
+
+    async def remove_expired(self) -> None:
+        async with self._changing:
+            expired = [token for token in self._by_hash.values() if self._has_expired(token)]
+            for token in expired:
+                await self._remove(token)
+        if expired:
+            _log.info("%d expired personal access tokens were removed", len(expired))
+
+    # ---------------------------------------------------------------------------------------------------------- pieces
+
+    def _has_expired(self, token: Token) -> bool:
+        return token.expires_at != NEVER and token.expires_at <= self._clock()
+
+    def _put(self, token: Token) -> None:
+        self._by_hash[token.hash] = token
+        self._of_user.setdefault(token.user_mark, {})[token.name] = token
+
+    async def _remove(self, token: Token) -> None:
+        """It is of no use from now on, even if its file should stay."""
+        tokens = self._of_user[token.user_mark]
+        del self._by_hash[token.hash], tokens[token.name]
+        if not tokens:
+            del self._of_user[token.user_mark]
+        await self._store.remove_token(token.id)
+
+
+def hash_of(text: str) -> str:
+    return blake3(text.encode()).hexdigest()
+
+
+def _read(documents: Mapping[int, bytes]) -> list[Token]:
+    tokens = []
+    for token_id, content in sorted(documents.items()):
+        try:
+            tokens.append(msgspec.structs.replace(msgspec.json.decode(content, type=Token), id=token_id))
+        except msgspec.DecodeError as error:
+            _log.error("tokens/%d.json cannot be understood, the token is not accepted: %s", token_id, error)
+    return tokens

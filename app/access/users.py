@@ -1,0 +1,399 @@
+"""Users: who they are, what they may do, and whether a password is theirs. Kept as documents by the store.
+
+Commands call this; every change is on the disk before it is seen. A user's number may be given to another user after
+he was deleted, his `mark` never: whatever outlives a request (tokens, signed access tokens) has to name the mark too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import string
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from app.access import passwords as hashes
+from app.access.passwords import Passwords
+from app.access.permissions import ALL, Permissions, without_stream, without_topic
+from app.access.throttle import Throttle
+from app.commands.requests import Identifier, UserStatus
+from app.config import ConfigError
+from app.errors import Code, CommandError
+from app.model.catalogue import Shelf
+from storage.errors import CatalogueError
+from storage.store import Store
+
+_log = logging.getLogger(__name__)
+
+ROOT = 0
+DEFAULT_NAME = DEFAULT_PASSWORD = "iggy"
+NAME_BYTES = range(3, 51)
+PASSWORD_BYTES = range(3, 101)
+USERS_MAX = 2**32 - 1
+"""Numbers of users are u32, and the last one means nobody."""
+
+
+class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`users/<id>.json`. `created_at` in us since 1970."""
+
+    id: int
+    mark: str
+    """Random: no other user has had it, whatever his number."""
+    username: str
+    created_at: int
+    status: UserStatus
+    password_hash: str
+    permissions: Permissions | None
+
+
+class User:
+    """A user as commands know him. There is one object for each, from his first request to his deletion."""
+
+    __slots__ = ("document",)
+
+    def __init__(self, document: UserDocument) -> None:
+        self.document = document
+
+    @property
+    def id(self) -> int:
+        return self.document.id
+
+    @property
+    def mark(self) -> str:
+        return self.document.mark
+
+    @property
+    def username(self) -> str:
+        return self.document.username
+
+    name = username
+    """What a shelf calls it."""
+
+    @property
+    def created_at(self) -> int:
+        return self.document.created_at
+
+    @property
+    def status(self) -> UserStatus:
+        return self.document.status
+
+    @property
+    def permissions(self) -> Permissions | None:
+        return self.document.permissions
+
+    @property
+    def is_active(self) -> bool:
+        return self.document.status == UserStatus.ACTIVE
+
+    def __repr__(self) -> str:
+        return f"<user {self.id} {self.username!r}>"
+
+
+class Users:
+    """See the module. Made by `open`, ended by `close`."""
+
+    def __init__(
+        self,
+        store: Store,
+        found: Shelf[User],
+        clock: Callable[[], int],
+        passwords: Passwords,
+        throttle: Throttle,
+        users_max: int,
+    ) -> None:
+        self._store = store
+        self._shelf = found
+        self._clock = clock
+        self._passwords = passwords
+        self._throttle = throttle
+        self._users_max = users_max
+        self._changing = asyncio.Lock()
+        """Names are looked up and taken in one step. Never held while a password is hashed."""
+        self.generated_root_password: str | None = None
+        """Made up at this start, for the caller to print once; who has printed it sets it to None."""
+
+    # -------------------------------------------------------------------------------------------------------- opening
+
+    @classmethod
+    async def open(
+        cls,
+        store: Store,
+        environment: Mapping[str, str],
+        default_root: bool,
+        clock: Callable[[], int],
+        *,
+        passwords: Passwords | None = None,
+        throttle: Throttle | None = None,
+        users_max: int = USERS_MAX,
+    ) -> Users:
+        """The users of the store, and root if he is not there yet. ConfigError if it is unclear who he shall be."""
+        found, unreadable = _read(store.users)
+        if ROOT in unreadable:
+            raise CatalogueError(
+                f"the root user cannot be read from users/{ROOT}.json: mend it, or move it away and a new one is made"
+            )
+        passwords = passwords or Passwords()
+        users = cls(store, Shelf(found, unreadable), clock, passwords, throttle or Throttle(), users_max)
+        try:
+            if ROOT not in store.users:
+                await users._make_root(environment, default_root)
+        except BaseException:
+            passwords.close()
+            raise
+        return users
+
+    async def _make_root(self, environment: Mapping[str, str], default_root: bool) -> None:
+        # Plain text of what the configuration keeps masked.
+        given = {name: str(value) for name, value in environment.items()}
+        name, password = given.get("IGGY_ROOT_USERNAME"), given.get("IGGY_ROOT_PASSWORD")
+        if (name is None) != (password is None):
+            there, missing = ("USERNAME", "PASSWORD") if password is None else ("PASSWORD", "USERNAME")
+            raise ConfigError(f"IGGY_ROOT_{there} is set and IGGY_ROOT_{missing} is not: set both, or neither")
+        if name is not None and password is not None:
+            _refuse_length("IGGY_ROOT_USERNAME", name, NAME_BYTES)
+            _refuse_length("IGGY_ROOT_PASSWORD", password, PASSWORD_BYTES)
+        elif default_root:
+            name, password = DEFAULT_NAME, DEFAULT_PASSWORD
+            _log.warning("the root user has the name and the password that everybody knows: %s", DEFAULT_NAME)
+        else:
+            name, password = DEFAULT_NAME, _random_password()
+            self.generated_root_password = password
+        if self.find(name) is not None:
+            raise ConfigError(
+                f"the root user cannot be made: another user is called {name!r}; "
+                "set IGGY_ROOT_USERNAME and IGGY_ROOT_PASSWORD"
+            )
+        document = self._document(ROOT, name, UserStatus.ACTIVE, ALL, await self._passwords.hash(password))
+        await self._add(document)
+        _log.info("the root user %r was made", name)
+
+    def close(self) -> None:
+        self._passwords.close()
+
+    # -------------------------------------------------------------------------------------------------------- looking
+
+    @property
+    def root(self) -> User:
+        return self.get(ROOT)
+
+    def find(self, identifier: Identifier) -> User | None:
+        return self._shelf.find(identifier)
+
+    def get(self, identifier: Identifier) -> User:
+        """Refused if there is no such user."""
+        user = self._shelf.find(identifier)
+        if user is None:
+            raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {identifier!r}")
+        return user
+
+    def active(self, user_id: int | None) -> User | None:
+        """None for nobody, for a user who is gone, and for one who is inactive."""
+        user = None if user_id is None else self._shelf.find(user_id)
+        return user if user is not None and user.is_active else None
+
+    def is_same(self, user: User, identifier: Identifier) -> bool:
+        return self._shelf.find(identifier) is user
+
+    def is_current(self, user: User) -> bool:
+        """Whether he has not been deleted meanwhile."""
+        return self._shelf.find(user.id) is user
+
+    def __iter__(self) -> Iterator[User]:
+        """In the order of the ids."""
+        return iter(self._shelf)
+
+    def __len__(self) -> int:
+        return len(self._shelf)
+
+    # --------------------------------------------------------------------------------------------------- logging in
+
+    async def log_in(self, username: str, password: str, peer: str) -> User:
+        """Who has this name and this password; `peer` is where the attempt comes from.
+
+        That a user is not there costs the same work and gives the same answer as a wrong password; that one is
+        inactive learns only who knows the password.
+        """
+        check_name(username)
+        check_password(password)
+        user = self._shelf.find(username)
+        if not await self._is_password_of(user, username, password, peer) or user is None:
+            raise CommandError(Code.INVALID_CREDENTIALS)
+        if not user.is_active:
+            raise CommandError(Code.USER_INACTIVE, f"user {username!r} is inactive")
+        return user
+
+    async def _is_password_of(self, user: User | None, username: str, password: str, peer: str) -> bool:
+        async def check() -> bool:
+            stored = None if user is None else user.document.password_hash
+            matches = await self._passwords.verify(stored, password)
+            # While it was compared the user may have been deleted or given another password.
+            return matches and user is not None and self.is_current(user) and user.document.password_hash == stored
+
+        return await self._throttle.attempt(peer, username, check)
+
+    # ------------------------------------------------------------------------------------------------------- changing
+
+    async def create(self, username: str, password: str, status: UserStatus, permissions: Permissions | None) -> User:
+        check_name(username)
+        check_password(password)
+        self._refuse_new(username)
+        password_hash = await self._passwords.hash(password)
+        async with self._changing:
+            self._refuse_new(username)
+            return await self._add(
+                self._document(self._shelf.next_id(), username, status, permissions, password_hash),
+            )
+
+    async def update(self, identifier: Identifier, username: str | None, status: UserStatus | None) -> User:
+        """None leaves it as it is."""
+        if username is not None:
+            check_name(username)
+        async with self._changing:
+            user = self.get(identifier)
+            if username is not None and username != user.username:
+                self._refuse_taken(username)
+            old_name = user.username
+            changed = msgspec.structs.replace(
+                user.document, username=username or old_name, status=status or user.status
+            )
+            await self._change(user, changed)
+            self._shelf.rename(user, old_name)
+            return user
+
+    async def change_permissions(self, identifier: Identifier, permissions: Permissions | None) -> None:
+        async with self._changing:
+            user = self.get(identifier)
+            if user.id == ROOT:
+                raise CommandError(Code.CANNOT_CHANGE_PERMISSIONS)
+            await self._change(user, msgspec.structs.replace(user.document, permissions=permissions))
+
+    async def change_password(self, identifier: Identifier, current: str, new: str, peer: str) -> None:
+        """Whoever asks has to know the current password, which is guessed at no faster here than at a login."""
+        user = self.get(identifier)
+        check_password(current)
+        check_password(new)
+        if not await self._is_password_of(user, user.username, current, peer):
+            raise CommandError(Code.INVALID_CREDENTIALS, "the current password is wrong")
+        checked = user.document.password_hash
+        password_hash = await self._passwords.hash(new)
+        async with self._changing:
+            if not self.is_current(user):
+                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {identifier!r}")
+            if user.document.password_hash != checked:
+                raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
+            await self._change(user, msgspec.structs.replace(user.document, password_hash=password_hash))
+
+    def deletable(self, identifier: Identifier) -> User:
+        """Refused if there is no such user, or if he cannot be deleted."""
+        user = self.get(identifier)
+        if user.id == ROOT:
+            raise CommandError(Code.CANNOT_DELETE_USER)
+        return user
+
+    async def delete(self, user: User) -> None:
+        async with self._changing:
+            if not self.is_current(user):
+                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {user.username!r}")
+            await self._store.remove_user(user.id)
+            self._shelf.remove(user)
+
+    async def forget_stream(self, stream_id: int) -> None:
+        """Nobody has rights on the stream that gets this number next. Called before the stream is removed."""
+        await self._forget(lambda permissions: without_stream(permissions, stream_id))
+
+    async def forget_topic(self, stream_id: int, topic_id: int) -> None:
+        """The same for a topic."""
+        await self._forget(lambda permissions: without_topic(permissions, stream_id, topic_id))
+
+    async def _forget(self, without: Callable[[Permissions], Permissions]) -> None:
+        async with self._changing:
+            for user in self._shelf:
+                if user.permissions is not None and (left := without(user.permissions)) is not user.permissions:
+                    await self._change(user, msgspec.structs.replace(user.document, permissions=left))
+
+    # ---------------------------------------------------------------------------------------------------------- pieces
+
+    def _document(
+        self, user_id: int, username: str, status: UserStatus, permissions: Permissions | None, password_hash: str
+    ) -> UserDocument:
+        return UserDocument(
+            id=user_id,
+            mark=secrets.token_hex(16),
+            username=username,
+            created_at=self._clock(),
+            status=status,
+            password_hash=password_hash,
+            permissions=permissions,
+        )
+
+    async def _add(self, document: UserDocument) -> User:
+        await self._store.write_user(document.id, _encoded(document))
+        user = User(document)
+        self._shelf.put(user)
+        return user
+
+    async def _change(self, user: User, document: UserDocument) -> None:
+        if document != user.document:
+            await self._store.write_user(document.id, _encoded(document))
+            user.document = document
+
+    def _refuse_new(self, username: str) -> None:
+        self._refuse_taken(username)
+        if len(self._shelf) >= self._users_max or self._shelf.next_id() >= USERS_MAX:
+            raise CommandError(Code.USERS_LIMIT_REACHED)
+
+    def _refuse_taken(self, username: str) -> None:
+        if self._shelf.find(username) is not None:
+            raise CommandError(Code.USER_ALREADY_EXISTS, f"there is a user {username!r} already")
+
+
+def check_name(username: str) -> None:
+    if len(username.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_USERNAME)
+
+
+def check_password(password: str) -> None:
+    if len(password.encode()) not in PASSWORD_BYTES:
+        raise CommandError(Code.INVALID_PASSWORD)
+
+
+def _refuse_length(variable: str, value: str, allowed: range) -> None:
+    """Does not repeat the value: it may be a password."""
+    if len(value.encode()) not in allowed:
+        raise ConfigError(f"{variable} has to have {allowed[0]} to {allowed[-1]} bytes, it has {len(value.encode())}")
+
+
+def _random_password() -> str:
+    letters = string.ascii_letters + string.digits
+    return "".join(secrets.choice(letters) for _ in range(20 + secrets.randbelow(20)))
+
+
+def _encoded(document: UserDocument) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def _read(documents: Mapping[int, bytes]) -> tuple[list[User], set[int]]:
+    """The users, and the numbers of documents that cannot be used: they are left alone, and given to nobody else."""
+    users: dict[str, User] = {}
+    unreadable: set[int] = set()
+    for user_id, content in sorted(documents.items()):
+        try:
+            document = msgspec.structs.replace(msgspec.json.decode(content, type=UserDocument), id=user_id)
+        except msgspec.DecodeError as error:
+            _log.error("users/%d.json cannot be understood, this user cannot log in: %s", user_id, error)
+            unreadable.add(user_id)
+            continue
+        if user_id == ROOT:
+            document = msgspec.structs.replace(document, permissions=ALL)
+        if document.username in users:
+            _log.error(
+                "users/%d.json: its name is taken by %r, this user cannot log in", user_id, users[document.username]
+            )
+            unreadable.add(user_id)
+            continue
+        if not hashes.intact(document.password_hash):
+            _log.error("users/%d.json: the hash of the password is damaged, this user cannot log in", user_id)
+        users[document.username] = User(document)
+    return list(users.values()), unreadable
