@@ -312,7 +312,11 @@ class Log:
         if segment.index is not None:
             self._indexes.touch(segment)
             return segment.index
-        known = recovery.load_index(self._files, self.folder, segment.start_offset)
+        try:
+            known = recovery.load_index(self._files, self.folder, segment.start_offset)
+        except OSError:
+            # A hint that cannot be read is none; what is wrong with the disk shows when the log itself is read.
+            known = None
         if known is None or known[1] != segment.log_bytes:
             return self._rescan(segment)
         self._indexes.put(segment, known[0])
