@@ -156,11 +156,13 @@ class Group:
         A member that has got no messages yet means the partition that it would poll next. None: it owns no such one.
         """
         member = self._members[client_id]
-        if wanted is None:
-            wanted = member.source
-        if wanted is None:
+        if wanted is not None:
+            return wanted if self._owns(member, wanted) else None
+        if member.source is None:
             return member.offered[member.turn % len(member.offered)] if member.offered else None
-        return wanted if self._owns(member, wanted) else None
+        if self._owns(member, member.source) and self._holdings[member.source].polled is not None:
+            return member.source
+        return None
 
     def committed(self, partition_id: int, offset: int) -> None:
         """An offset of the group was stored: a promised partition moves when its owner has finished with it."""
