@@ -429,13 +429,20 @@ class Partition:
         return bool(self._gathered or self._dirty_offsets or self.synced < self.written or self.failed is not None)
 
     async def until(self, offset: int, durability: Durability | None = None) -> None:
-        """Returns as soon as the message at an offset may be read, or has reached a durability."""
+        """Returns as soon as the message at an offset may be read, or has reached a durability; and after a purge,
+        which is a reason to look again."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         if offset >= self._reached(durability):
             future: asyncio.Future[None] = self._shared.loop.create_future()
-            self._readers.append((offset, durability, future))
-            await future
+            reader = offset, durability, future
+            self._readers.append(reader)
+            try:
+                await future
+            except asyncio.CancelledError:
+                if reader in self._readers:
+                    self._readers.remove(reader)
+                raise
 
     def _reached(self, durability: Durability | None) -> int:
         return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
@@ -625,6 +632,8 @@ class Partition:
         self._forget_unwritten()
         self.appended = self.written = self.synced = 0
         self._consumer_offsets, self._dirty_offsets = {}, {}
+        _wake([future for _, _, future in self._readers])
+        self._readers = []
 
     async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
