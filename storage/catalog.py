@@ -146,7 +146,7 @@ class Catalog:
                 continue
             document = msgspec.structs.replace(document, id=topic_id)
             if document.removing:
-                document = self._finish_removing(stream_id, document)
+                document = self.finish_removing(stream_id, document)
                 partitions -= set(range(document.partitions_count, max(partitions, default=0) + 1))
             here = self._load_partitions(stream_id, document, partitions, found, recreate)
             groups = self._load_groups(stream_id, topic_id, found)
@@ -320,14 +320,19 @@ class Catalog:
         self.write_topic(stream_id, document)
 
     def remove_partitions(self, stream_id: int, document: TopicDocument, count: int) -> TopicDocument:
-        """The `count` highest; the document that is kept from now on is the answer."""
+        """Decides that the `count` highest go; the answer is the document that says so. `finish_removing` does it."""
         left = document.partitions_count - count
-        removing = tuple(range(left, document.partitions_count))
-        document = msgspec.structs.replace(document, partitions_count=left, removing=removing)
-        self.write_topic(stream_id, document)
-        return self._finish_removing(stream_id, document)
+        removing = (*document.removing, *range(left, document.partitions_count))
+        decided = msgspec.structs.replace(document, partitions_count=left, removing=removing)
+        try:
+            self.write_topic(stream_id, decided)
+        except OSError:
+            # It may be there all the same: whoever is told that nothing was removed must not lose it at the next start.
+            self.write_topic(stream_id, document)
+            raise
+        return decided
 
-    def _finish_removing(self, stream_id: int, document: TopicDocument) -> TopicDocument:
+    def finish_removing(self, stream_id: int, document: TopicDocument) -> TopicDocument:
         for partition_id in document.removing:
             self._discard(self._layout.partition(PartitionId(stream_id, document.id, partition_id)))
         document = msgspec.structs.replace(document, removing=())
@@ -396,9 +401,22 @@ class Catalog:
             raise
 
     def _discard(self, folder: str) -> None:
-        if self._files.exists(folder):
-            self._files.rename(folder, f"{self._layout.below(TRASH_FOLDER)}/{uuid.uuid4().hex}")
-            self._sync_folder(folder.rpartition("/")[0])
+        """Into the trash; when that cannot be made durable, back to where it was."""
+        above = folder.rpartition("/")[0]
+        if not self._files.exists(folder):
+            # An attempt before this one may have come that far and failed to sync it.
+            with contextlib.suppress(FileNotFoundError):
+                self._sync_folder(above)
+            return
+        trash = f"{self._layout.below(TRASH_FOLDER)}/{uuid.uuid4().hex}"
+        self._files.rename(folder, trash)
+        try:
+            self._sync_folder(above)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._files.rename(trash, folder)
+                self._sync_folder(above)
+            raise
 
     def _write(self, path: str, document: StreamDocument | TopicDocument | GroupDocument) -> None:
         self._replace(path, _encoded(document))
@@ -409,6 +427,8 @@ class Catalog:
     def _remove(self, path: str) -> None:
         if self._files.exists(path):
             self._files.remove(path)
+        # Also when it was gone: an attempt before this one may have failed at this.
+        with contextlib.suppress(FileNotFoundError):
             self._sync_folder(path.rpartition("/")[0])
 
     def _sync_folder(self, path: str) -> None:

@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -239,6 +239,7 @@ class Store:
             self._shared,
         )
         self.partitions[opened.place] = partition
+        self.unavailable.pop(opened.place, None)
         return partition
 
     async def close(self) -> None:
@@ -313,11 +314,13 @@ class Store:
 
     async def remove_stream(self, stream_id: int) -> None:
         stream = self.streams[stream_id]
+        closed = []
         for topic_id in list(stream.topics):
-            await self._close_partitions(stream_id, topic_id, range(2**32))
-        await self._change(lambda: self.catalog.remove_stream(stream_id))
+            closed += await self._close_partitions(stream_id, topic_id, range(2**32))
+        async with self._served_again_on_failure(closed):
+            await self._change(lambda: self.catalog.remove_stream(stream_id))
         del self.streams[stream_id]
-        await self._change(self.catalog.empty_trash)
+        await self._empty_trash()
 
     async def create_topic(self, stream_id: int, document: TopicDocument) -> None:
         await self._change(lambda: self.catalog.create_topic(stream_id, document))
@@ -329,13 +332,15 @@ class Store:
         self.streams[stream_id].topics[document.id].document = document
 
     async def remove_topic(self, stream_id: int, topic_id: int) -> None:
-        await self._close_partitions(stream_id, topic_id, range(2**32))
-        await self._change(lambda: self.catalog.remove_topic(stream_id, topic_id))
+        closed = await self._close_partitions(stream_id, topic_id, range(2**32))
+        async with self._served_again_on_failure(closed):
+            await self._change(lambda: self.catalog.remove_topic(stream_id, topic_id))
         del self.streams[stream_id].topics[topic_id]
-        await self._change(self.catalog.empty_trash)
+        await self._empty_trash()
 
     async def create_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
         topic = self.streams[stream_id].topics[topic_id]
+        await self._finish_removing(stream_id, topic)
         first = topic.document.partitions_count
         document = msgspec.structs.replace(topic.document, partitions_count=first + count)
         await self._change(lambda: self.catalog.create_partitions(stream_id, document, first))
@@ -347,10 +352,15 @@ class Store:
         left = topic.document.partitions_count - count
         if left < 0:
             raise CatalogueError(f"a topic of {topic.document.partitions_count} partitions cannot lose {count}")
-        await self._close_partitions(stream_id, topic_id, range(left, left + count))
+        closed = await self._close_partitions(stream_id, topic_id, range(left, left + count))
         before = topic.document
-        topic.document = await self._change(lambda: self.catalog.remove_partitions(stream_id, before, count))
-        await self._change(self.catalog.empty_trash)
+        async with self._served_again_on_failure(closed):
+            topic.document = await self._change(lambda: self.catalog.remove_partitions(stream_id, before, count))
+        try:
+            await self._finish_removing(stream_id, topic)
+        except CatalogueError as error:
+            _log.warning("removed partitions are still on the disk until the next attempt or start: %s", error)
+        await self._empty_trash()
 
     async def purge_topic(self, stream_id: int, topic_id: int) -> None:
         for partition in self.partitions_of(stream_id, topic_id):
@@ -397,12 +407,48 @@ class Store:
             self._add(Opened(place, log, OffsetFiles(self._files, log.folder), {}, 0), shard)
             topic.partitions.append(partition_id)
 
-    async def _close_partitions(self, stream_id: int, topic_id: int, partition_ids: range) -> None:
+    async def _finish_removing(self, stream_id: int, topic: Topic) -> None:
+        document = topic.document
+        if document.removing:
+            topic.document = await self._change(lambda: self.catalog.finish_removing(stream_id, document))
+
+    async def _empty_trash(self) -> None:
+        """What was removed is removed, even if its space cannot be freed before the next attempt or start."""
+        try:
+            await self._change(self.catalog.empty_trash)
+        except CatalogueError as error:
+            _log.warning("the trash cannot be emptied: %s", error)
+
+    async def _close_partitions(self, stream_id: int, topic_id: int, partition_ids: range) -> list[Partition]:
         topic = self.streams[stream_id].topics[topic_id]
+        closed = []
         for partition_id in [identity for identity in topic.partitions if identity in partition_ids]:
             partition = self.partitions.pop(PartitionId(stream_id, topic_id, partition_id))
             topic.partitions.remove(partition_id)
+            # The removal may fail, and then nothing that was acknowledged may be missing.
+            with contextlib.suppress(StorageError):
+                await partition.flush()
             await partition.close("it was removed", keep=False)
+            closed.append(partition)
+        return closed
+
+    @contextlib.asynccontextmanager
+    async def _served_again_on_failure(self, closed: list[Partition]) -> AsyncIterator[None]:
+        """Partitions were closed to be removed: if that fails, those whose folders are still there are opened again."""
+        try:
+            yield
+        except CatalogueError:
+            for old in closed:
+                place = old.place
+                shard = self.shards[shard_of(place, len(self.shards))]
+                opened = await shard.call(lambda place=place, shard=shard: self._try_to_open(place, shard))  # type: ignore[misc]
+                if isinstance(opened, Opened):
+                    self._add(opened, shard).durability = old.durability
+                    self.streams[place.stream].topics[place.topic].partitions.append(place.partition)
+                else:
+                    self.unavailable[place] = opened[1]
+                    _log.error("%s is not served: %s", place, opened[1])
+            raise
 
     # ------------------------------------------------------------------------------------------------------- retention
 
