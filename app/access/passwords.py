@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerifyMismatchError
+from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
 from app.errors import Code, CommandError
+
+_log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -59,7 +62,10 @@ class Passwords:
     def _matches(self, stored: str, password: str) -> bool:
         try:
             return self._hasher.verify(stored, password)
-        except (VerifyMismatchError, InvalidHashError):
+        except VerifyMismatchError:
+            return False
+        except (VerificationError, InvalidHashError) as error:
+            _log.error("a stored hash cannot be compared with a password: %s", error)
             return False
 
     async def _compute(self, work: Callable[[], Answer]) -> Answer:

@@ -38,6 +38,8 @@ _log = logging.getLogger(__name__)
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
+ROUNDING = 1e-6
+
 AT_A_TIME = 2
 """Attempts of one address that may be under way: as many as hashes are computed at a time by default."""
 
@@ -237,8 +239,8 @@ class _Failures:
         return max(count.failures - (now - count.last_at) / self._limits.forgiven_after_s, 0.0)
 
     def _pause(self, failures: float) -> float:
-        """The time between two attempts."""
-        beyond = failures - self._free
+        """The time between two attempts. A failure counts until it is forgiven wholly."""
+        beyond = math.ceil(failures - ROUNDING) - self._free
         return 0.0 if beyond < 0 else min(self._limits.first_wait_s * 2.0**beyond, self._wait_max_s)
 
     def __len__(self) -> int:

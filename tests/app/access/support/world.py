@@ -1,0 +1,146 @@
+"""A gateway on a store of its own, with cheap hashes and a clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+from app.access.passwords import Cost, Passwords
+from app.access.permissions import GlobalPermissions, Permissions
+from app.access.throttle import Limits, Throttle
+from app.access.tokens import Tokens
+from app.access.users import Users
+from app.commands import registry
+from app.commands import requests as ask
+from app.commands.requests import UserStatus
+from app.config import Config
+from app.errors import Code, CommandError
+from app.gateway import Gateway
+from app.model.sessions import Session, Transport
+from storage.store import Store
+from tests.storage.support.world import Clock, opened
+
+CHEAP = Cost(memory_kib=8, passes=1)
+ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "root's password"}
+HOME = "10.0.0.1:5000"
+SECOND = 1_000_000
+
+NOBODY_WAITS = Limits(free_of_address=10_000, free_of_user=10_000)
+
+
+class Time:
+    """Monotonic seconds; who sleeps moves them on, and it is written down."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class Person:
+    """A connection, and what is asked on it."""
+
+    def __init__(self, gateway: Gateway, address: str) -> None:
+        self.gateway = gateway
+        self.ended = False
+        self.session = Session(Transport.TCP, address, gateway.clock(), self._end)
+        gateway.sessions.add(self.session)
+
+    def _end(self) -> None:
+        self.ended = True
+
+    async def ask(self, request: ask.Request) -> Any:
+        return await registry.carry_out(self.gateway, self.session, request)
+
+    async def log_in(self, username: str, password: str) -> int:
+        answer = await self.ask(ask.LoginUser(username, password))
+        assert isinstance(answer.user_id, int)
+        return answer.user_id
+
+
+class World:
+    def __init__(self, gateway: Gateway, store: Store, clock: Clock, passwords: Passwords) -> None:
+        self.gateway = gateway
+        self.store = store
+        self.clock = clock
+        self.passwords = passwords
+        self._ports = 0
+
+    def person(self, host: str = "10.0.0.1") -> Person:
+        self._ports += 1
+        return Person(self.gateway, f"{host}:{self._ports}")
+
+    async def root(self) -> Person:
+        person = self.person()
+        await person.log_in(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"])
+        return person
+
+    async def user(
+        self, name: str = "alice", *, status: UserStatus = UserStatus.ACTIVE, permissions: Permissions | None = None
+    ) -> int:
+        """Made by root; the password is the name twice."""
+        details = await (await self.root()).ask(ask.CreateUser(name, name * 2, status, permissions))
+        assert isinstance(details.info.id, int)
+        return details.info.id
+
+    async def logged_in(self, name: str = "alice") -> Person:
+        person = self.person()
+        await person.log_in(name, name * 2)
+        return person
+
+
+@contextlib.asynccontextmanager
+async def world(
+    path: object,
+    *,
+    environment: Mapping[str, str] = ROOT,
+    default_root: bool = False,
+    throttle: Throttle | None = None,
+    tokens_max: int = 100,
+    users_max: int = 2**32 - 1,
+) -> AsyncIterator[World]:
+    clock = Clock()
+    async with opened(path, clock=clock) as store:
+        passwords = Passwords(CHEAP)
+        users = await Users.open(
+            store,
+            environment,
+            default_root,
+            clock,
+            passwords=passwords,
+            throttle=throttle or Throttle(NOBODY_WAITS),
+            users_max=users_max,
+        )
+        try:
+            gateway = Gateway(Config(), store, users, Tokens(store, tokens_max, clock), clock)
+            yield World(gateway, store, clock, passwords)
+        finally:
+            users.close()
+
+
+async def refusal(asked: Awaitable[object]) -> Code | None:
+    """The number that something was refused with."""
+    try:
+        await asked
+    except CommandError as error:
+        return error.code
+    return None
+
+
+def refused(function: Callable[[], object]) -> Code | None:
+    try:
+        function()
+    except CommandError as error:
+        return error.code
+    return None
+
+
+def everywhere(**flags: bool) -> Permissions:
+    return Permissions(GlobalPermissions(**flags))

@@ -1,0 +1,91 @@
+"""Plain passwords and tokens are in no file, no log line and no refusal, whatever is done with them."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from app.access.throttle import Throttle
+from app.commands import requests as ask
+from app.commands.requests import UserStatus
+from app.errors import CommandError
+from tests.app.access.support.world import SECOND, Person, Time, world
+from tests.storage.support.world import run
+
+ROOTS, ALICES, NEW, GUESS = "rootZroot-1", "aliceZalice-2", "newZalice-3", "guessZguess-4"
+
+
+def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    said: list[str] = []
+    secrets = [ROOTS, ALICES, NEW, GUESS]
+
+    async def ask_and_note(person: Person, request: ask.Request) -> None:
+        try:
+            await person.ask(request)
+        except CommandError as error:
+            said.append(repr(error))
+
+    async def main() -> None:
+        time = Time()
+        environment = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": ROOTS}
+        async with world(tmp_path, environment=environment, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
+            root = made.person()
+            await root.log_in("root", ROOTS)
+            await root.ask(ask.CreateUser("alice", ALICES, UserStatus.ACTIVE, None))
+            alice = made.person()
+            await alice.log_in("alice", ALICES)
+            for expiry in (0, SECOND):
+                token = (await alice.ask(ask.CreatePersonalAccessToken(f"token{expiry}", expiry))).token
+                secrets.append(token)
+                await made.person().ask(ask.LoginWithPersonalAccessToken(token))
+            made.clock.now += SECOND
+            await ask_and_note(made.person(), ask.LoginWithPersonalAccessToken(secrets[-1]))
+            await made.gateway.tokens.remove_expired()
+            await ask_and_note(made.person(), ask.LoginWithPersonalAccessToken(secrets[-1]))
+            await alice.ask(ask.ChangePassword("alice", ALICES, NEW))
+            await ask_and_note(alice, ask.ChangePassword("alice", GUESS, NEW))
+            for _ in range(30):
+                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("alice", GUESS))
+                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("nobody", GUESS))
+                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("alice", GUESS * 20))
+            await ask_and_note(root, ask.CreateUser("alice", GUESS, UserStatus.ACTIVE, None))
+        async with world(tmp_path, environment={}) as made:
+            await made.person().log_in("alice", NEW)
+            secrets.append("made up at the first start only")
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
+    assert len(said) > 50
+    assert caplog.records
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.parent.name for path in files} >= {"users", "tokens"}
+    for secret in secrets:
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+        assert not [record for record in caplog.records if secret in record.getMessage() + str(record.__dict__)]
+        assert not [text for text in said if secret in text]
+
+
+def test_a_generated_root_password_is_in_no_file_and_no_log_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> str:
+        async with world(tmp_path, environment={}) as made:
+            assert made.gateway.users.generated_root_password is not None
+            return made.gateway.users.generated_root_password
+
+    with caplog.at_level(logging.DEBUG):
+        password = run(main())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and password.encode() in path.read_bytes()]
+    assert password not in caplog.text
+
+
+def test_documents_of_users_are_not_for_everybody_on_the_machine(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+
+    run(main())
+    for path in (tmp_path / "users" / "0.json", tmp_path / "tokens" / "0.json"):
+        assert path.stat().st_mode & 0o007 == 0

@@ -1,0 +1,345 @@
+"""Guessing does not pay, and nobody is locked out by what others do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from app.access.throttle import AT_A_TIME, Limits, Throttle, origin
+from app.errors import Code, CommandError
+from tests.app.access.support.world import Time, refusal
+from tests.storage.support.world import run, settled
+
+LIMITS = Limits(
+    free_of_address=3,
+    free_of_user=3,
+    free_where_known=2,
+    first_wait_s=1.0,
+    address_wait_max_s=16.0,
+    user_wait_max_s=2.0,
+    patience_s=8.0,
+    forgiven_after_s=100.0,
+)
+
+
+async def right() -> bool:
+    return True
+
+
+async def wrong() -> bool:
+    return False
+
+
+async def never() -> bool:
+    raise AssertionError("a password was looked at")
+
+
+def throttled(limits: Limits = LIMITS) -> tuple[Throttle, Time]:
+    time = Time()
+    return Throttle(limits, clock=time, sleep=time.sleep), time
+
+
+async def fail(throttle: Throttle, times: int, peer: str = "10.0.0.1:1", username: str = "alice") -> None:
+    for _ in range(times):
+        assert not await throttle.attempt(peer, username, wrong)
+
+
+def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        await fail(throttle, 3)
+        assert time.slept == []
+        await fail(throttle, 4)
+        assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
+
+    run(main())
+
+
+def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        await fail(throttle, 7)
+        assert await refusal(throttle.attempt("10.0.0.1:2", "bob", never)) == Code.INVALID_CREDENTIALS
+        time.now += 8
+        await fail(throttle, 1)
+        assert time.slept[-1] == pytest.approx(8, abs=0.5)
+
+    run(main())
+
+
+def test_the_wait_has_a_cap() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        for _ in range(50):
+            time.now += 16
+            await fail(throttle, 1)
+        time.now += 16
+        time.slept.clear()
+        await fail(throttle, 1)
+        assert time.slept == []
+
+    run(main())
+
+
+def test_refused_attempts_do_not_prolong_the_wait() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        await fail(throttle, 7)
+        for _ in range(100):
+            await refusal(throttle.attempt("10.0.0.1:2", "alice", never))
+        time.now += 16
+        assert await throttle.attempt("10.0.0.1:2", "alice", right)
+
+    run(main())
+
+
+def test_failures_are_forgiven_with_time() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        await fail(throttle, 7)
+        time.now += 8 * LIMITS.forgiven_after_s
+        time.slept.clear()
+        await fail(throttle, 3)
+        assert time.slept == []
+
+    run(main())
+
+
+def test_attempts_in_parallel_gain_nothing() -> None:
+    """However many connections guess at once: as many as are free, as many as are under way, and the few that wait."""
+
+    async def main() -> None:
+        throttle, time = throttled()
+        looked_at = 0
+
+        async def guess() -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            await asyncio.sleep(0)
+            return False
+
+        tasks = [throttle.attempt(f"10.0.0.1:{port}", f"user{port}", guess) for port in range(500)]
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        refused = [outcome for outcome in outcomes if isinstance(outcome, CommandError)]
+        assert len(refused) + looked_at == 500
+        assert looked_at <= LIMITS.free_of_address + AT_A_TIME + 5
+        assert sum(time.slept) >= LIMITS.patience_s
+
+    run(main())
+
+
+def test_no_more_than_two_of_one_address_are_looked_at_at_a_time_and_all_get_their_turn() -> None:
+    async def main() -> None:
+        throttle, _ = throttled()
+        under_way = most = 0
+
+        async def check() -> bool:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0)
+            under_way -= 1
+            return True
+
+        fleet = [throttle.attempt(f"10.0.0.1:{port}", "service", check) for port in range(1, 200)]
+        assert await asyncio.gather(*fleet) == [True] * 199
+        assert most == AT_A_TIME
+        assert throttle._lines == {}
+
+    run(main())
+
+
+def test_who_waits_holds_up_nobody_at_another_address() -> None:
+    async def main() -> None:
+        asleep = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            asleep.set()
+            await asyncio.Event().wait()
+
+        throttle = Throttle(LIMITS, clock=Time(), sleep=sleep)
+        await fail(throttle, 3, username="mallory")
+        held = asyncio.create_task(throttle.attempt("10.0.0.1:1", "mallory", never))
+        await asleep.wait()
+        assert await throttle.attempt("10.0.0.2:1", "alice", right)
+        assert not held.done()
+        held.cancel()
+
+    run(main())
+
+
+def test_a_line_has_an_end() -> None:
+    async def main() -> None:
+        throttle, _ = throttled(LIMITS._replace(line_max=3))
+        going = asyncio.Event()
+
+        async def check() -> bool:
+            await going.wait()
+            return True
+
+        tasks = [asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", check)) for _ in range(3)]
+        await settled()
+        assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TRANSIENT_NOT_ACCEPTED
+        going.set()
+        assert await asyncio.gather(*tasks) == [True] * 3
+
+    run(main())
+
+
+def test_success_takes_back_what_was_mistyped() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        for _ in range(20):
+            await fail(throttle, 2)
+            assert await throttle.attempt("10.0.0.1:1", "alice", right)
+        assert time.slept == []
+
+    run(main())
+
+
+def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        looked_at = 0
+
+        async def guess() -> bool:
+            nonlocal looked_at
+            looked_at += 1
+            return False
+
+        for _ in range(100):
+            assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+            await refusal(throttle.attempt("10.0.0.1:1", "alice", guess))
+        assert looked_at < 10
+        assert sum(time.slept) > 10
+
+    run(main())
+
+
+def test_failing_in_somebodys_name_from_anywhere_never_locks_him_out() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        for host in range(200):
+            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+        time.slept.clear()
+        assert await throttle.attempt("10.0.0.7:1", "alice", right)
+        assert sum(time.slept) <= LIMITS.user_wait_max_s
+
+    run(main())
+
+
+def test_guessing_at_one_user_from_many_addresses_is_slowed() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        for host in range(20):
+            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+        assert len(time.slept) == 20 - LIMITS.free_of_user
+        assert time.slept[-1] == pytest.approx(LIMITS.user_wait_max_s, abs=0.1)
+
+    run(main())
+
+
+def test_where_a_user_has_logged_in_he_does_not_wait_for_what_others_did() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        assert await throttle.attempt("10.0.0.1:1", "alice", right)
+        await fail(throttle, 7, peer="10.0.0.1:2", username="mallory")
+        for host in range(50):
+            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+        time.slept.clear()
+        assert await throttle.attempt("10.0.0.1:3", "alice", right)
+        assert time.slept == []
+
+    run(main())
+
+
+def test_a_known_address_is_one_like_any_other_after_a_few_failures() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+        assert await throttle.attempt("10.0.0.1:1", "alice", right)
+        await fail(throttle, 3)
+        assert time.slept == []
+        await fail(throttle, 4)
+        assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
+
+    run(main())
+
+
+def test_an_attempt_that_is_given_up_while_it_is_looked_at_counts_as_failed() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+
+        async def forever() -> bool:
+            await asyncio.Event().wait()
+            return True
+
+        for _ in range(4):
+            task = asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", forever))
+            await settled()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await fail(throttle, 1)
+        assert len(time.slept) >= 1
+
+    run(main())
+
+
+def test_an_attempt_that_could_not_be_looked_at_counts_for_nothing() -> None:
+    async def main() -> None:
+        throttle, time = throttled()
+
+        async def overloaded() -> bool:
+            raise CommandError(Code.TRANSIENT_NOT_ACCEPTED)
+
+        for _ in range(20):
+            assert await refusal(throttle.attempt("10.0.0.1:1", "alice", overloaded)) == Code.TRANSIENT_NOT_ACCEPTED
+        assert time.slept == []
+
+    run(main())
+
+
+def test_the_tables_are_bounded() -> None:
+    async def main() -> None:
+        throttle, _ = throttled(LIMITS._replace(remembered_max=50))
+        checks: list[Callable[[], Awaitable[bool]]] = [right, wrong]
+        for number in range(300):
+            await throttle.attempt(f"10.2.{number % 256}.{number // 256}:1", f"user{number}", checks[number % 2])
+        assert len(throttle._addresses) <= 50
+        assert len(throttle._users) <= 50
+        assert len(throttle._failed) <= 50
+        assert len(throttle._known) <= 50
+
+    run(main())
+
+
+def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        throttle, _ = throttled()
+        with caplog.at_level(logging.WARNING):
+            await fail(throttle, 7)
+        assert [record.getMessage() for record in caplog.records] == [
+            "many failed logins from 10.0.0.1: it has to wait before each further one"
+        ]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"),
+    [
+        ("10.0.0.1:5000", "10.0.0.1"),
+        ("10.0.0.1", "10.0.0.1"),
+        ("[::1]:5000", "::/64"),
+        ("[2001:db8:1:2:3:4:5:6]:5000", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:9::1", "2001:db8:1:2::/64"),
+        ("[fe80::1%eth0]:5000", "fe80::/64"),
+        ("[::ffff:10.0.0.1]:5000", "10.0.0.1"),
+        ("localhost:5000", "localhost"),
+        ("", ""),
+    ],
+)
+def test_an_address_counts_without_its_port_and_an_ipv6_one_as_its_network(peer: str, expected: str) -> None:
+    assert origin(peer) == expected
