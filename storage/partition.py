@@ -77,6 +77,7 @@ class Partition:
         "_generation",
         "_hand_over_due",
         "_last_timestamp",
+        "_line",
         "_log",
         "_offset_files",
         "_offsets_round",
@@ -134,6 +135,8 @@ class Partition:
         self._waiting_synced: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._readers: list[tuple[int, Durability | None, asyncio.Future[None]]] = []
         self._room_waiting: deque[asyncio.Future[None]] = deque()
+        # Appends that could not go on at once, in the order in which they came; only the first looks for room.
+        self._line: deque[asyncio.Future[None]] = deque()
         self._exclusive: asyncio.Future[None] | None = None
         # A purge failed: whether it was decided shows when the partition is re-opened.
         self._purging = False
@@ -193,6 +196,7 @@ class Partition:
         if (
             self.failed is not None
             or self._exclusive is not None
+            or self._line
             or self._unflushed_bytes >= shared.options.partition_unflushed_bytes_max
             or shared.unflushed.full
         ):
@@ -240,6 +244,19 @@ class Partition:
         )
 
     async def _admission(self) -> None:
+        """Waits for room behind those who came earlier: who sends without waiting for answers relies on the order."""
+        turn: asyncio.Future[None] = self._shared.loop.create_future()
+        self._line.append(turn)
+        try:
+            if self._line[0] is not turn:
+                await turn
+            await self._room()
+        finally:
+            self._line.remove(turn)
+            if self._line and not self._line[0].done():
+                self._line[0].set_result(None)
+
+    async def _room(self) -> None:
         """Waits until there is room and nobody has the partition to himself; refuses when it has failed."""
         shared = self._shared
         while True:
