@@ -1,0 +1,228 @@
+"""Classic messages become batches: checked messages in, batches that `storage.batch.check` finds good out.
+
+Normally one batch. The frames of a batch say their origin times as deltas of 32 bits, some 71 minutes; messages further
+apart are put into several batches in the same order, so that every origin time is kept exactly. Messages without an id
+get a random UUID.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, TIME_SPAN_MAX_US, Readable, Writable, stamp
+from transports.wire.classic.message import (
+    CHECKSUM,
+    FRAME_TYPE,
+    NO_ID,
+    Array,
+    checksum_of,
+    checksums,
+    counting,
+    frame_type,
+    rows,
+    uniform_checksums,
+    windows,
+)
+
+RandomBytes = Callable[[int], bytes]
+"""Makes ids for messages that have none."""
+
+
+class Place(NamedTuple):
+    """Where a batch is in its partition; a producer does not know it yet."""
+
+    partition_id: int = 0
+    base_offset: int = 0
+    base_timestamp: int = 0
+
+
+UNPLACED = Place()
+
+
+class Plain(NamedTuple):
+    """One message, for the way without numpy; `body` is its payload and, unless they are in `headers`, user headers."""
+
+    id: bytes
+    origin: int
+    headers_length: int
+    payload_length: int
+    body: memoryview
+    headers: Readable = b""
+
+
+def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Writable]:
+    if len(messages) == 1:
+        return [_one_by_one(messages, messages[0].origin, random_bytes, place)]
+    return [
+        _one_by_one(messages[first:last], lowest, random_bytes, place)
+        for first, last, lowest in _runs([message.origin for message in messages])
+    ]
+
+
+def uniform(
+    area: memoryview, heads: Array, header_size: int, random_bytes: RandomBytes | None, place: Place = UNPLACED
+) -> list[Writable]:
+    """Messages that all have one size; `heads` are their headers where they lie in the area."""
+    size = heads.dtype.itemsize
+    return [
+        _uniform(area[first * size : last * size], heads[first:last], header_size, lowest, random_bytes, place)
+        for first, last, lowest in _runs_of(heads["origin"])
+    ]
+
+
+def mixed(
+    area: memoryview,
+    heads: Array,
+    starts: Array,
+    ends: Array,
+    header_size: int,
+    random_bytes: RandomBytes | None,
+    place: Place = UNPLACED,
+) -> list[Writable]:
+    """Messages of any sizes; `heads` are copies of their headers."""
+    return [
+        _mixed(area, heads[first:last], starts[first:last], ends[first:last], header_size, lowest, random_bytes, place)
+        for first, last, lowest in _runs_of(heads["origin"])
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- time
+
+
+def _runs_of(origins: Array) -> list[tuple[int, int, int]]:
+    lowest = int(origins.min())
+    if int(origins.max()) - lowest <= TIME_SPAN_MAX_US:
+        return [(0, len(origins), lowest)]
+    return list(_runs(origins.tolist()))
+
+
+def _runs(origins: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Messages that fit one batch, as first, last and lowest time: each run is as long as it can be."""
+    first = 0
+    lowest = highest = origins[0]
+    for i, origin in enumerate(origins):
+        low, high = min(lowest, origin), max(highest, origin)
+        if high - low > TIME_SPAN_MAX_US:
+            yield first, i, lowest
+            first, low, high = i, origin, origin
+        lowest, highest = low, high
+    yield first, len(origins), lowest
+
+
+# ------------------------------------------------------------------------------------------------------- one by one
+
+
+def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Writable:
+    parts: list[Readable] = [_NO_HEADER]
+    random = random_bytes(16 * len(messages)) if random_bytes else b""
+    for i, (identity, origin, headers_length, payload_length, body, headers) in enumerate(messages):
+        if identity == NO_ID and random:
+            identity = _uuid(random[16 * i : 16 * i + 16])  # noqa: PLW2901
+        parts += (FRAME.pack(0, identity, i, origin - lowest, headers_length, payload_length, 0), body, headers)
+    batch = bytearray().join(parts)
+    view = memoryview(batch)
+    found = []
+    position = HEADER_BYTES
+    for message in messages:
+        end = position + FRAME_BYTES + message.headers_length + message.payload_length
+        digest = CHECKSUM.pack(checksum_of(view[position + 8 : end]))
+        view[position : position + 8] = digest
+        found.append(digest)
+        position = end
+    _finish(batch, lowest, len(messages), b"".join(found), place)
+    return batch
+
+
+_NO_HEADER = bytes(HEADER_BYTES)
+
+
+def _uuid(random: bytes) -> bytes:
+    octets = bytearray(random)
+    octets[6] = octets[6] & 0x0F | 0x40
+    octets[8] = octets[8] & 0x3F | 0x80
+    return bytes(octets)
+
+
+def _finish(batch: Writable, origin: int, count: int, found: bytes, place: Place) -> None:
+    HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
+    stamp(batch, *place, found)
+
+
+# ------------------------------------------------------------------------------------------------------- by numpy
+
+
+def _uniform(
+    area: memoryview, heads: Array, header_size: int, lowest: int, random_bytes: RandomBytes | None, place: Place
+) -> Writable:
+    count, size = len(heads), heads.dtype.itemsize
+    body = size - header_size
+    frame = FRAME_BYTES + body
+    octets = np.empty(HEADER_BYTES + count * frame, dtype=np.uint8)
+    octets[:HEADER_BYTES] = 0
+    batch = octets.data
+    rows(batch, HEADER_BYTES + FRAME_BYTES, count, frame, body)[:] = rows(area, header_size, count, size, body)
+    frames = np.ndarray((count,), dtype=frame_type(frame), buffer=batch, offset=HEADER_BYTES)
+    frames["reserved"] = 0
+    _fill(frames, heads, lowest, random_bytes)
+    found = uniform_checksums(batch, HEADER_BYTES, count, frame)
+    frames["checksum"] = found
+    _finish(batch, lowest, count, found.tobytes(), place)
+    return batch
+
+
+def _mixed(
+    area: memoryview,
+    heads: Array,
+    starts: Array,
+    ends: Array,
+    header_size: int,
+    lowest: int,
+    random_bytes: RandomBytes | None,
+    place: Place,
+) -> Writable:
+    """A message loses bytes in front of its body: it is copied without its first ones, so that just the room for the
+    header of a frame is left before the body, and that is written over what was copied there."""
+    count = len(heads)
+    lost = header_size - FRAME_BYTES
+    kept = [area[start:end] for start, end in zip((starts + lost).tolist(), ends.tolist(), strict=True)]
+    batch = bytearray().join((bytes(HEADER_BYTES), *kept))
+    positions = starts - (counting(count) * lost + (int(starts[0]) - HEADER_BYTES))
+    frames = np.zeros(count, dtype=FRAME_TYPE)
+    _fill(frames, heads, lowest, random_bytes)
+    windows(batch, FRAME_BYTES)[positions] = frames.view(f"V{FRAME_BYTES}")
+    found = checksums(batch, positions, [*positions[1:].tolist(), len(batch)])
+    windows(batch, 8)[positions] = found.view("V8")
+    _finish(batch, lowest, count, found.tobytes(), place)
+    return batch
+
+
+def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | None) -> None:
+    """The headers of frames, but for their checksums; reserved bytes are zeros already."""
+    low, high = heads["id_low"], heads["id_high"]
+    nameless = (low | high) == 0
+    if random_bytes and nameless.any():
+        low, high = _with_ids(low, high, nameless, random_bytes)
+    frames["id_low"] = low
+    frames["id_high"] = high
+    frames["delta"] = counting(len(heads))
+    frames["time"] = heads["origin"] - np.uint64(lowest)
+    frames["headers"] = heads["headers"]
+    frames["payload"] = heads["payload"]
+
+
+_KEPT = (np.uint64(0xFF0F_FFFF_FFFF_FFFF), np.uint64(0xFFFF_FFFF_FFFF_FF3F))
+_VERSION_4 = (np.uint64(0x0040_0000_0000_0000), np.uint64(0x80))
+
+
+def _with_ids(low: Array, high: Array, nameless: Array, random_bytes: RandomBytes) -> tuple[Array, Array]:
+    count = int(np.count_nonzero(nameless))
+    random = np.frombuffer(random_bytes(16 * count), dtype="<u8").reshape(count, 2)
+    new_low, new_high = (random[:, i] & _KEPT[i] | _VERSION_4[i] for i in range(2))
+    if count == len(low):
+        return new_low, new_high
+    low, high = low.copy(), high.copy()
+    low[nameless], high[nameless] = new_low, new_high
+    return low, high

@@ -1,0 +1,67 @@
+"""Which of the two message headers a connection speaks: 56 bytes (0.6) or 64 (0.7 and 0.8). Nothing in a frame says it.
+
+What a client sends shows the size and is believed first. Until it sends messages, the names it gave when it logged in
+decide, as far as they can; for a name that two SDKs share, an early ping does: the Rust client 0.8.x (and with it the
+Python wheel 0.6) pings as soon as it is connected or logged in, the Go client not before its first interval of 5 s has
+gone by. Whoever stays unknown gets 64.
+
+The state of one connection, fed by its transport; the time is given, never asked for.
+"""
+
+from __future__ import annotations
+
+from app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Ping, Request
+
+SHORT = 56
+LONG = 64
+EARLY_PING_US = 2_000_000
+"""A ping within this time of connecting or logging in is no ping of an interval, which is 5 s in every client."""
+
+
+class Dialect:
+    __slots__ = ("_forced", "_from_login", "_from_send", "_pings_early", "_quiet_since", "_shared_name")
+
+    def __init__(self, opened_us: int = 0, forced: int | None = None) -> None:
+        """`forced` is the setting of the operator: the size that every client is answered in."""
+        assert forced in (None, SHORT, LONG)
+        self._forced = forced
+        self._from_send: int | None = None
+        self._from_login: int | None = None
+        self._shared_name = False
+        self._pings_early = False
+        self._quiet_since = opened_us
+
+    @property
+    def header_size(self) -> int:
+        """The size of the headers of messages that are sent to this client."""
+        if self._forced is not None:
+            return self._forced
+        if self._from_send is not None:
+            return self._from_send
+        if self._shared_name:
+            return SHORT if self._pings_early else LONG
+        return self._from_login or LONG
+
+    def on_send(self, header_size: int) -> None:
+        """The client has sent messages with headers of this size."""
+        self._from_send = header_size
+
+    def on_request(self, request: Request, now_us: int) -> None:
+        """To be told of every request; sends are noticed where they are decoded."""
+        if isinstance(request, Ping):
+            self.on_ping(now_us)
+        elif isinstance(request, LoginUser):
+            self.on_login(request.version, request.context, now_us)
+        elif isinstance(request, LoginWithPersonalAccessToken):
+            self._quiet_since = now_us
+
+    def on_login(self, version: str, context: str, now_us: int) -> None:
+        """The client said these names when it logged in; "" where it said nothing."""
+        self._quiet_since = now_us
+        self._shared_name = not context and version.startswith("0.8.")
+        is_short = context == "java-sdk" and version == "0.6.30"
+        self._from_login = SHORT if is_short else None
+
+    def on_ping(self, now_us: int) -> None:
+        if 0 <= now_us - self._quiet_since <= EARLY_PING_US:
+            self._pings_early = True

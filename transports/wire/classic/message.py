@@ -1,0 +1,95 @@
+"""One message as classic clients have it, and what both directions of the translation share.
+
+    0  checksum     8  id            24 offset        32 timestamp     40 origin timestamp
+    48 length of the user headers    52 length of the payload          56 reserved, absent in the short form of 0.6
+    then payload, then user headers
+
+The checksum is XXH3 over all bytes after it. `batching` and `unbatching` turn these into frames of a batch and back;
+each of them has a loop for a few messages and two ways through numpy for many, because numpy costs some 40 us a batch
+and a loop some 2 us a message.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from storage.batch import FRAME_BYTES
+from transports.wire.classic.dialect import LONG, SHORT
+
+FEW = 12
+"""Up to so many messages are handled one by one, without numpy."""
+
+HEAD = struct.Struct("<Q16sQQQII")
+AFTER_CHECKSUM = {SHORT: struct.Struct("<16sQQQII"), LONG: struct.Struct("<16sQQQII8x")}
+LENGTHS = struct.Struct("<II")
+LENGTHS_AT = 48
+CHECKSUM = struct.Struct("<Q")
+
+NO_ID = bytes(16)
+COPIED_BYTES_MAX = 512
+
+Array = np.ndarray[Any, Any]
+checksum_of = xxhash.xxh3_64_intdigest
+
+_HEAD_FIELDS: dict[str, Any] = {
+    "names": ["checksum", "id_low", "id_high", "offset", "timestamp", "origin", "headers", "payload"],
+    "formats": ["<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4", "<u4"],
+}
+_FRAME_FIELDS: dict[str, Any] = {
+    "names": ["checksum", "id_low", "id_high", "delta", "time", "headers", "payload", "reserved"],
+    "formats": ["<u8", "<u8", "<u8", "<u4", "<u4", "<u4", "<u4", "<u8"],
+}
+
+
+@lru_cache(maxsize=256)
+def head_type(size: int) -> np.dtype[Any]:
+    """Message headers that lie `size` bytes apart."""
+    return np.dtype({**_HEAD_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]
+
+
+@lru_cache(maxsize=256)
+def frame_type(size: int) -> np.dtype[Any]:
+    """Headers of frames that lie `size` bytes apart."""
+    return np.dtype({**_FRAME_FIELDS, "itemsize": size})  # type: ignore[call-overload,no-any-return]
+
+
+HEAD_TYPES = {SHORT: head_type(SHORT), LONG: head_type(LONG)}
+FRAME_TYPE = frame_type(FRAME_BYTES)
+
+
+def windows(octets: Any, size: int) -> Array:
+    """The `size` bytes at every position, as items to be gathered from or scattered to: one memcpy an item."""
+    return np.ndarray((len(octets) - size + 1,), dtype=f"V{size}", buffer=octets, strides=(1,))
+
+
+def rows(octets: Any, at: int, count: int, stride: int, width: int) -> Array:
+    """`width` bytes of each of `count` items that lie `stride` bytes apart, the first at `at`."""
+    return np.ndarray((count, width), dtype=np.uint8, buffer=octets, offset=at, strides=(stride, 1))
+
+
+_COUNTING = np.arange(1024, dtype=np.int64)
+
+
+def counting(count: int) -> Array:
+    """0, 1, 2 ... ; not to be written to."""
+    return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.int64)
+
+
+def checksums(octets: Any, starts: Array, ends: list[int]) -> Array:
+    """The checksums of messages or frames: of what follows the first 8 bytes of each."""
+    view = memoryview(octets)
+    found = [checksum_of(view[start:end]) for start, end in zip((starts + 8).tolist(), ends, strict=True)]
+    return np.array(found, dtype="<u8")
+
+
+def uniform_checksums(octets: Any, at: int, count: int, stride: int) -> Array:
+    """The same where all have one size. Short items are quicker hashed as copies, made by numpy in one call."""
+    size = stride - 8
+    items = np.ndarray((count,), dtype=f"V{size}", buffer=octets, offset=at + 8, strides=(stride,))
+    each: Any = items.tolist() if size <= COPIED_BYTES_MAX else items
+    return np.fromiter(map(checksum_of, each), dtype="<u8", count=count)

@@ -1,0 +1,114 @@
+"""The payload of an answer to poll_messages: partition u32, its last offset u64, number of messages u32, messages.
+
+The server encodes; our own client decodes, and gets batches as it would from a 0.9 connection.
+"""
+
+from __future__ import annotations
+
+import struct
+from itertools import pairwise
+
+import numpy as np
+
+from app.commands.answers import Polled
+from app.errors import Code, CommandError
+from storage.batch import FRAME_BYTES, Readable, Writable
+from transports.wire.classic import batching, unbatching, userheaders
+from transports.wire.classic.batching import Place, Plain
+from transports.wire.classic.dialect import LONG, SHORT
+from transports.wire.classic.message import (
+    FEW,
+    HEAD,
+    HEAD_TYPES,
+    LENGTHS,
+    LENGTHS_AT,
+    Array,
+    head_type,
+    windows,
+)
+from transports.wire.classic.primitives import U32_MAX
+
+PREFIX = struct.Struct("<IQI")
+"""Never left out: clients count on at least these bytes."""
+
+
+def encode(polled: Polled, header_size: int) -> list[Readable]:
+    prefix = PREFIX.pack(polled.partition_id, polled.current_offset, polled.messages_count)
+    return [prefix, *unbatching.messages_of(polled.batches, header_size)]
+
+
+def room(response_bytes_max: int) -> int:
+    """How many bytes of batches certainly fit a response: a frame with one byte of payload grows the most."""
+    smallest = FRAME_BYTES + 1
+    grown = LONG + 1
+    return max(response_bytes_max - PREFIX.size, 0) * smallest // grown
+
+
+def decode(payload: memoryview, header_size: int) -> Polled:
+    if len(payload) < PREFIX.size:
+        raise CommandError(Code.INVALID_FORMAT, f"{len(payload)} bytes are no answer to a poll")
+    partition_id, current_offset, count = PREFIX.unpack_from(payload)
+    area = payload[PREFIX.size :]
+    if count * (header_size + 1) > len(area) or (area and not count):
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages are said to be in {len(area)} bytes")
+    batches: list[Readable] = []
+    if count:
+        heads, starts, ends = _heads(area, count, header_size)
+        for first, last in pairwise(_run_bounds(heads)):
+            place = Place(partition_id, int(heads["offset"][first]), int(heads["timestamp"][first]))
+            batches += _run(area, heads[first:last], starts[first:last], ends[first:last], header_size, place)
+    return Polled(partition_id, current_offset, count, tuple(batches))
+
+
+def _heads(area: memoryview, count: int, header_size: int) -> tuple[Array, Array, Array]:
+    """The headers of the messages, and where these start and end."""
+    size = header_size + sum(LENGTHS.unpack_from(area, LENGTHS_AT))
+    if size * count == len(area):
+        heads = np.ndarray((count,), dtype=head_type(size), buffer=area)
+        if not (heads["headers"].astype(np.int64) + heads["payload"] != size - header_size).any():
+            starts = np.arange(0, len(area), size, dtype=np.int64)
+            return heads, starts, starts + size
+    found = [0]
+    position = 0
+    for _ in range(count):
+        if len(area) - position < header_size:
+            raise _cut_off()
+        headers, payload = LENGTHS.unpack_from(area, position + LENGTHS_AT)
+        position += header_size + headers + payload
+        found.append(position)
+    if position != len(area):
+        raise _cut_off()
+    bounds = np.array(found, dtype=np.int64)
+    return windows(area, header_size)[bounds[:-1]].view(HEAD_TYPES[header_size]), bounds[:-1], bounds[1:]
+
+
+def _cut_off() -> CommandError:
+    return CommandError(Code.INVALID_MESSAGE_PAYLOAD_LENGTH, "the messages do not fill the answer")
+
+
+def _run_bounds(heads: Array) -> list[int]:
+    """Where batches begin, and the end: messages of one batch have one time, and each the offset after the last."""
+    times, offsets = heads["timestamp"], heads["offset"]
+    breaks = (times[1:] != times[:-1]) | (offsets[1:] - offsets[:-1] != 1)
+    return [0, *(np.flatnonzero(breaks) + 1).tolist(), len(heads)]
+
+
+def _run(area: memoryview, heads: Array, starts: Array, ends: Array, header_size: int, place: Place) -> list[Writable]:
+    if not heads["payload"].all():
+        raise CommandError(Code.EMPTY_MESSAGE_PAYLOAD)
+    count = len(heads)
+    if count > FEW and not (header_size == SHORT and heads["headers"].any()):
+        first, last = int(starts[0]), int(ends[-1])
+        if heads.dtype.itemsize * count == last - first:
+            return batching.uniform(area[first:last], heads, header_size, None, place)
+        return batching.mixed(area, heads, starts, ends, header_size, None, place)
+    return batching.plain([_plain(area, start, header_size) for start in starts.tolist()], None, place)
+
+
+def _plain(area: memoryview, start: int, header_size: int) -> Plain:
+    _, identity, _, _, origin, headers, payload = HEAD.unpack_from(area, start)
+    body = start + header_size
+    if headers and header_size == SHORT:
+        block = userheaders.from_short(area[body + payload : body + payload + headers], U32_MAX)
+        return Plain(identity, origin, len(block), payload, area[body : body + payload], block)
+    return Plain(identity, origin, headers, payload, area[body : body + payload + headers])

@@ -1,0 +1,216 @@
+"""The payload of send_messages: where to, how many, an index, and the messages.
+
+    length u32 of the four parts that follow | stream | topic | partitioning | count u32
+    index: count x (offset u32 = 0, END position u32 of the message, timestamp u64 = 0)
+    messages, to the end of the payload
+
+The server decodes: it checks in the order of the protocol, finds out the size of the message headers, and makes
+batches. Our own client encodes.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from app.commands.requests import Identifier, Partitioning, SendMessages
+from app.errors import Code, CommandError
+from storage.batch import Limits, Writable
+from transports.wire.classic import batching, unbatching, userheaders
+from transports.wire.classic.batching import Plain, RandomBytes
+from transports.wire.classic.dialect import LONG, SHORT, Dialect
+from transports.wire.classic.message import (
+    FEW,
+    HEAD,
+    HEAD_TYPES,
+    LENGTHS,
+    LENGTHS_AT,
+    Array,
+    counting,
+    head_type,
+    windows,
+)
+from transports.wire.classic.primitives import (
+    Reader,
+    identifier,
+    partitioning,
+    read_identifier,
+    read_partitioning,
+)
+
+LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_000, user_headers_bytes=100_000)
+"""What classic clients are told that a message may have. The log has limits of its own, the operator's."""
+
+INDEX = struct.Struct("<IIQ")
+INDEX_BYTES = 16
+_INDEX_TYPE = np.dtype([("offset", "<u4"), ("position", "<u4"), ("timestamp", "<u8")])
+_U32 = struct.Struct("<I")
+
+
+def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, limits: Limits = LIMITS) -> SendMessages:
+    stream, topic, to, count, position = _destination(payload)
+    messages_at = position + count * INDEX_BYTES
+    if messages_at > len(payload):
+        raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
+    if not count:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, "there are no messages")
+    index, area = payload[position:messages_at], payload[messages_at:]
+    header_size = _header_size(index, area, count)
+    batches = _many(index, area, count, header_size, random_bytes, limits) if header_size and count > FEW else None
+    if batches is None:
+        found = _one_by_one(index, area, count, header_size or LONG, limits)
+        batches = batching.plain(found, random_bytes)
+    if header_size:
+        dialect.on_send(header_size)
+    return SendMessages(stream, topic, to, tuple(batches))
+
+
+def _destination(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int, int]:
+    """Stream, topic, partitioning, number of messages, and where the index begins."""
+    if len(payload) < 4:
+        raise CommandError(Code.INVALID_NUMBER_ENCODING, "the length of the destination is cut off")
+    position = 4 + _U32.unpack_from(payload)[0]
+    if position > len(payload):
+        raise CommandError(Code.INVALID_COMMAND, f"a destination of {position - 4} bytes does not fit the payload")
+    reader = Reader(payload[4:position])
+    try:
+        stream, topic = read_identifier(reader), read_identifier(reader)
+    except CommandError as error:
+        raise CommandError(Code.INVALID_IDENTIFIER, str(error)) from None
+    to = read_partitioning(reader)
+    left = position - 4 - reader.position
+    if left < 4:
+        raise CommandError(Code.INVALID_NUMBER_ENCODING, "the number of messages is cut off")
+    if left > 4:
+        raise CommandError(Code.INVALID_COMMAND, f"{left - 4} bytes of the destination belong to nothing")
+    return stream, topic, to, reader.u32(), position
+
+
+def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
+    """Where the first message ends tells what is before its payload. A single one ends where the area does."""
+    if len(area) < SHORT:
+        return None
+    headers, payload = LENGTHS.unpack_from(area, LENGTHS_AT)
+    size = len(area) if count == 1 else INDEX.unpack_from(index)[1]
+    found: int = size - headers - payload
+    return found if found in (SHORT, LONG) else None
+
+
+def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Plain]:
+    """The messages in their order, or the first thing that is wrong, in the order in which the protocol checks."""
+    found = []
+    size = len(area)
+    start = total = previous = previous_offset = 0
+    for i in range(count):
+        index_offset, position, index_timestamp = INDEX.unpack_from(index, i * INDEX_BYTES)
+        end = position if i < count - 1 else size
+        if end > size or (position > size and count > 1):
+            raise CommandError(Code.MISSING_INDEX, f"message {i} would end at byte {position} of {size}")
+        if index_offset:
+            raise CommandError(Code.NON_ZERO_OFFSET, f"message {i}: the index has an offset")
+        if index_timestamp:
+            raise CommandError(Code.NON_ZERO_TIMESTAMP, f"message {i}: the index has a timestamp")
+        if end - start < header_size:
+            raise CommandError(Code.MISSING_INDEX, f"message {i}: {end - start} bytes have no room for its header")
+        _, identity, offset, _, origin, headers, payload = HEAD.unpack_from(area, start)
+        body = start + header_size
+        if body + headers + payload > end:
+            raise CommandError(Code.MISSING_INDEX, f"message {i} is cut off")
+        if payload > limits.payload_bytes:
+            raise CommandError(Code.TOO_BIG_MESSAGE_PAYLOAD, f"message {i}: a payload of {payload} bytes")
+        if headers > limits.user_headers_bytes:
+            raise CommandError(Code.TOO_BIG_USER_HEADERS, f"message {i}: user headers of {headers} bytes")
+        if not payload:
+            raise CommandError(Code.EMPTY_MESSAGE_PAYLOAD, f"message {i}: its payload is empty")
+        if offset < previous_offset:
+            raise CommandError(Code.INVALID_OFFSET, f"message {i}: offset {offset} after {previous_offset}")
+        if position < previous and count > 1:
+            raise CommandError(Code.CANNOT_READ_INDEX_POSITION, f"message {i}: position {position} after {previous}")
+        if headers and header_size == SHORT:
+            block = userheaders.from_short(area[body + payload : body + payload + headers], limits.user_headers_bytes)
+            found.append(Plain(identity, origin, len(block), payload, area[body : body + payload], block))
+        else:
+            found.append(Plain(identity, origin, headers, payload, area[body : body + payload + headers]))
+        total += header_size + headers + payload
+        start, previous, previous_offset = end, position, offset
+    if total != size:
+        raise CommandError(Code.INVALID_MESSAGES_SIZE, f"messages of {total} bytes are not the {size} that were sent")
+    return found
+
+
+def _many(
+    index: memoryview, area: memoryview, count: int, header_size: int, random_bytes: RandomBytes, limits: Limits
+) -> list[Writable] | None:
+    """The batches of many messages; None when something is wrong with one, or when each has to be looked at."""
+    size: int = INDEX.unpack_from(index)[1]
+    entries = np.frombuffer(index, dtype="<i8").reshape(count, 2)
+    if entries[:, 1].any():
+        return None
+    if size * count == len(area) and np.array_equal(entries[:, 0], (counting(count + 1)[1:] * size) << 32):
+        if size < header_size:
+            return None
+        heads = np.ndarray((count,), dtype=head_type(size), buffer=area)
+        if not _good(heads, size - header_size, header_size, limits):
+            return None
+        return batching.uniform(area, heads, header_size, random_bytes)
+    table = np.frombuffer(index, dtype=_INDEX_TYPE)
+    ends = table["position"].astype(np.int64)
+    if table["offset"].any() or ends[-1] > len(area) or ends[-1] < ends[-2]:
+        return None
+    ends[-1] = len(area)
+    starts = np.concatenate((_ZERO, ends[:-1]))
+    sizes = ends - starts
+    if (sizes < header_size).any():
+        return None
+    heads = windows(area, header_size)[starts].view(HEAD_TYPES[header_size])
+    if not _good(heads, sizes - header_size, header_size, limits):
+        return None
+    return batching.mixed(area, heads, starts, ends, header_size, random_bytes)
+
+
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+def _good(heads: Array, bodies: Array | int, header_size: int, limits: Limits) -> bool:
+    payloads, headers, offsets = heads["payload"], heads["headers"], heads["offset"]
+    longest = headers.max()
+    if longest:
+        if longest > limits.user_headers_bytes or header_size == SHORT:
+            return False
+        if (headers.astype(np.int64) + payloads != bodies).any():
+            return False
+    elif (payloads != bodies).any():
+        return False
+    if not payloads.min() or payloads.max() > limits.payload_bytes:
+        return False
+    return not offsets.any() or not (offsets[1:] < offsets[:-1]).any()
+
+
+# ---------------------------------------------------------------------------------------------------------- encoding
+
+
+def encode(request: SendMessages, header_size: int) -> bytes:
+    area = b"".join(unbatching.unsent(request.batches, header_size))
+    positions = _ends(area, header_size)
+    index = np.zeros(len(positions), dtype=_INDEX_TYPE)
+    index["position"] = positions
+    metadata = b"".join(
+        (
+            identifier(request.stream),
+            identifier(request.topic),
+            partitioning(request.partitioning),
+            _U32.pack(len(positions)),
+        )
+    )
+    return b"".join((_U32.pack(len(metadata)), metadata, index.tobytes(), area))
+
+
+def _ends(area: bytes, header_size: int) -> list[int]:
+    found = []
+    position = 0
+    while position < len(area):
+        headers, payload = LENGTHS.unpack_from(area, position + LENGTHS_AT)
+        position += header_size + headers + payload
+        found.append(position)
+    return found
