@@ -6,7 +6,9 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
+import argon2
 import pytest
+from argon2.exceptions import VerifyMismatchError
 
 from app.access.passwords import USUAL, Passwords, intact
 from app.errors import Code
@@ -78,14 +80,27 @@ def test_any_text_can_be_a_password(password: str) -> None:
     run(main())
 
 
-def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password() -> None:
+def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = []
+    compare = argon2.PasswordHasher.verify
+
+    def watched(hasher: argon2.PasswordHasher, stored: str, password: str) -> bool:
+        try:
+            return compare(hasher, stored, password)
+        except Exception as error:
+            outcomes.append(type(error))
+            raise
+
     async def main() -> None:
         passwords = Passwords(CHEAP)
         stored = await passwords.hash("secret")
+        monkeypatch.setattr(argon2.PasswordHasher, "verify", watched)
         for unknown in (None, stored):
             before = passwords.computed
             assert not await passwords.verify(unknown, "guess")
             assert passwords.computed == before + 1
+        # Argon2 has compared to the end, it has not stumbled over something that is no hash.
+        assert outcomes == [VerifyMismatchError] * 2
         assert not await passwords.verify(None, "")
         passwords.close()
 

@@ -195,6 +195,8 @@ def test_success_takes_back_what_was_mistyped() -> None:
         for _ in range(20):
             await fail(throttle, 2)
             assert await throttle.attempt("10.0.0.1:1", "alice", right)
+        await fail(throttle, 3, peer="10.0.0.1:2", username="bob")
+        await fail(throttle, 3, peer="10.0.0.2:1", username="alice")
         assert time.slept == []
 
     run(main())

@@ -11,7 +11,7 @@ from app.access.throttle import USUAL, Throttle
 from app.commands import requests as ask
 from app.commands.requests import UserStatus
 from app.errors import Code, CommandError
-from tests.app.access.support.world import SECOND, Time, World, everywhere, refusal, world
+from tests.app.access.support.world import SECOND, Time, World, everywhere, make_group, refusal, world
 from tests.storage.support.world import run
 
 
@@ -154,7 +154,7 @@ def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: Path) 
     async def main() -> None:
         async with world(tmp_path) as made:
             root = await made.root()
-            await _with_group(root)
+            await make_group(root)
             await root.ask(ask.JoinConsumerGroup("s", "t", "g"))
             assert root.session.groups == {(0, 0, 0)}
             await root.ask(ask.LogoutUser())
@@ -249,23 +249,6 @@ async def _while_comparing(made: World, change: object) -> None:
     person = made.person()
     assert await refusal(person.log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
     assert person.session.user_id is None
-
-
-async def _with_group(root: object) -> None:
-    ask_for = root.ask  # type: ignore[attr-defined]
-    await ask_for(ask.CreateStream("s"))
-    await ask_for(
-        ask.CreateTopic(
-            stream="s",
-            name="t",
-            partitions_count=1,
-            compression_algorithm=1,
-            message_expiry=0,
-            max_topic_size=0,
-            replication_factor=1,
-        )
-    )
-    await ask_for(ask.CreateConsumerGroup("s", "t", "g"))
 
 
 def test_permissions_of_the_user_count_not_those_of_the_one_before_him(tmp_path: Path) -> None:

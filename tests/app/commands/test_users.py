@@ -13,7 +13,7 @@ from app.commands import answers
 from app.commands import requests as ask
 from app.commands.requests import UserStatus
 from app.errors import Code
-from tests.app.access.support.world import Time, everywhere, refusal, world
+from tests.app.access.support.world import Time, everywhere, make_group, refusal, world
 from tests.storage.support.world import NOON, run
 
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
@@ -182,6 +182,21 @@ def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) -> Non
     run(main())
 
 
+def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            root = await made.root()
+            await make_group(root)
+            await made.user("alice", permissions=everywhere(read_topics=True))
+            alice = await made.logged_in("alice")
+            await alice.ask(ask.JoinConsumerGroup("s", "t", "g"))
+            assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
+            await root.ask(ask.UpdateUser("alice", None, INACTIVE))
+            assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
+
+    run(main())
+
+
 def test_the_next_user_of_a_number_has_nothing_of_the_one_before(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as made:
@@ -229,13 +244,19 @@ def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -> None
     run(main())
 
 
-def test_a_token_made_while_its_user_is_deleted_does_not_stay(tmp_path: Path) -> None:
+def test_a_token_made_while_its_user_is_deleted_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with world(tmp_path) as made:
             await made.user("alice")
-            alice, root = await made.logged_in("alice"), await made.root()
-            making = [alice.ask(ask.CreatePersonalAccessToken(f"token{number}", 0)) for number in range(10)]
-            await asyncio.gather(root.ask(ask.DeleteUser("alice")), *making, return_exceptions=True)
+            alice = await made.logged_in("alice")
+            write, users = made.store.write_token, made.gateway.users
+
+            async def write_slowly(token_id: int, document: bytes) -> None:
+                await write(token_id, document)
+                await users.delete(users.get("alice"))
+
+            monkeypatch.setattr(made.store, "write_token", write_slowly)
+            assert await refusal(alice.ask(ask.CreatePersonalAccessToken("build", 0))) == Code.UNAUTHENTICATED
             assert list((tmp_path / "tokens").iterdir()) == []
 
     run(main())

@@ -125,6 +125,22 @@ async def world(
             users.close()
 
 
+async def make_group(person: Person) -> None:
+    """Stream s with topic t, of one partition, and its consumer group g."""
+    await person.ask(ask.CreateStream("s"))
+    topic = ask.CreateTopic(
+        stream="s",
+        name="t",
+        partitions_count=1,
+        compression_algorithm=1,
+        message_expiry=0,
+        max_topic_size=0,
+        replication_factor=1,
+    )
+    await person.ask(topic)
+    await person.ask(ask.CreateConsumerGroup("s", "t", "g"))
+
+
 async def refusal(asked: Awaitable[object]) -> Code | None:
     """The number that something was refused with."""
     try:
