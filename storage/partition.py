@@ -531,6 +531,7 @@ class Partition:
 
     async def store_offset(self, kind: Kind, identity: int, offset: int) -> None:
         """Remembers how far somebody has read, with the same promise as the messages of this partition."""
+        await self._shared_use()
         if not 0 <= offset < self.readable:
             newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
             raise InvalidOffset(f"{self.place}: offset {offset} cannot be stored, {newest}")
@@ -538,16 +539,20 @@ class Partition:
 
     async def delete_offset(self, kind: Kind, identity: int) -> bool:
         """Forgets a stored offset; False when there was none."""
+        await self._shared_use()
         if (kind, identity) not in self._consumer_offsets:
             return False
         await self._change_offset((kind, identity), None)
         return True
 
-    async def _change_offset(self, key: Key, offset: int | None) -> None:
+    async def _shared_use(self) -> None:
+        """Waits while somebody has the partition to himself: he may be about to take everything away."""
         while self._exclusive is not None:
             await asyncio.shield(self._exclusive)
         if isinstance(self.failed, PartitionFailed | PartitionClosed):
             raise self.failed
+
+    async def _change_offset(self, key: Key, offset: int | None) -> None:
         if offset is None:
             self._consumer_offsets.pop(key, None)
         else:
