@@ -92,8 +92,8 @@ class Group:
         if client_id in self._members:
             return False
         newest_id = max((member.id for member in self._members.values()), default=-1)
-        self._members[client_id] = Member(newest_id + 1, client_id)
-        self._share_out(now)
+        self._members[client_id] = newcomer = Member(newest_id + 1, client_id)
+        self._make_room(newcomer, now)
         for partition_id, holding in enumerate(self._holdings):
             if holding.heir is not None and holding.finished(committed(partition_id)):
                 self._move(partition_id, holding.heir)
@@ -203,46 +203,30 @@ class Group:
 
     # ------------------------------------------------------------------------------------------------------- assignment
 
-    def _share_out(self, now: int) -> None:
-        """Evens out what the members will have once all promises are kept, with as few moves as that takes.
+    def _make_room(self, newcomer: Member, now: int) -> None:
+        """Promises the newcomer what the others will have above their shares once all promises are kept.
 
-        Whoever will have more than his share gives from the end of his list: what was only promised to him, then what
-        he owns. What nobody owns moves at once.
+        They give from the end of their lists: what was only promised to them, then what they own. Nobody ever has fewer
+        than who joined after him, so the larger shares are the first ones', and nobody but the newcomer lacks anything.
         """
         members = self.members
-        shares = {member.id: self._unpromised(member) for member in members}
-        free = []
+        share, larger = divmod(len(self._holdings), len(members))
+        due = {member.id: self._unpromised(member) for member in members}
         for partition_id, holding in enumerate(self._holdings):
-            if holding.heir is not None:
-                shares[holding.heir.id].append(partition_id)
-            elif holding.owner is None:
-                free.append(partition_id)
-        quotas = _quotas([len(shares[member.id]) for member in members], len(self._holdings))
-        for member, quota in zip(members, quotas, strict=True):
-            while len(shares[member.id]) > quota:
-                free.append(shares[member.id].pop())
-        wanting = [
-            (member, quota) for member, quota in zip(members, quotas, strict=True) if len(shares[member.id]) < quota
-        ]
-        for partition_id in free:
-            member, _ = min(wanting, key=lambda pair: len(shares[pair[0].id]) - pair[1])
-            shares[member.id].append(partition_id)
-            self._promise(partition_id, member, now)
+            if holding.owner is None:
+                self._move(partition_id, newcomer)
+            elif holding.heir is not None:
+                due[holding.heir.id].append(partition_id)
+        for index, member in enumerate(members):
+            for partition_id in due[member.id][share + (index < larger) :]:
+                holding = self._holdings[partition_id]
+                if holding.heir is None:
+                    # An owner gets no more time when another one is to inherit.
+                    holding.promised_at = now
+                holding.heir = newcomer
 
     def _unpromised(self, member: Member) -> list[int]:
         return [partition_id for partition_id in member.partitions if self._holdings[partition_id].heir is None]
-
-    def _promise(self, partition_id: int, heir: Member, now: int) -> None:
-        holding = self._holdings[partition_id]
-        if holding.owner is None:
-            self._move(partition_id, heir)
-        elif holding.owner is heir:
-            holding.heir = None
-        else:
-            if holding.heir is None:
-                # Somebody else's turn to inherit gives the owner no more time.
-                holding.promised_at = now
-            holding.heir = heir
 
     def _move(self, partition_id: int, owner: Member) -> None:
         before = self._holdings[partition_id].owner
@@ -273,12 +257,3 @@ class Group:
         self.generation += 1
         for member in self._members.values():
             member.offered = tuple(self._unpromised(member))
-
-
-def _quotas(counts: list[int], partitions_count: int) -> list[int]:
-    """Shares that differ by one at most; the larger ones for the first of those who have more than the smaller."""
-    share, larger = divmod(partitions_count, len(counts))
-    quotas = [share] * len(counts)
-    for index in sorted(range(len(counts)), key=lambda index: counts[index] <= share)[:larger]:
-        quotas[index] += 1
-    return quotas
