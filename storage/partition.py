@@ -23,6 +23,7 @@ import msgspec
 
 from storage import batch as batches
 from storage.batch import Limits
+from storage.completion import to_the_end
 from storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from storage.layout import PartitionId
 from storage.log import Entry, Fetched, Log, LogState
@@ -593,6 +594,7 @@ class Partition:
 
     # ------------------------------------------------------------------------------ deleting, re-opening and closing
 
+    @to_the_end
     async def trim(self, before: int) -> int:
         """Deletes the closed segments that end at or before an offset; says how many."""
         log = self._log
@@ -622,6 +624,7 @@ class Partition:
 
         return await self._shard.call(act)
 
+    @to_the_end
     async def purge(self) -> None:
         """Deletes all messages and all consumer offsets; the next message gets offset 0."""
         log, offset_files = self._log, self._offset_files
@@ -657,6 +660,7 @@ class Partition:
         _wake([future for _, _, future in self._readers])
         self._readers = []
 
+    @to_the_end
     async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
         await self._enter()
@@ -716,6 +720,7 @@ class Partition:
         self._gathered, self._gathered_bytes = [], 0
         self._free(self._unflushed_bytes)
 
+    @to_the_end
     async def close(self, reason: str = "the store is stopping", *, keep: bool = True) -> None:
         """Writes and syncs everything (unless it is being deleted), lets go of the files and refuses what comes.
 
