@@ -1,6 +1,7 @@
 """What a start says on stdout once the gateway is reachable: where, what it keeps and how safely, and how to stop it.
 
-The composition root shows it; scripts and tests may read the addresses from it, a line each. It never shows a secret.
+The composition root shows it; scripts and tests may read the addresses from it, a line each. The only secret it shows
+is a root password that was made just now.
 """
 
 from __future__ import annotations
@@ -20,17 +21,27 @@ PROMISES = {
 }
 
 
-def show(addresses: Mapping[str, Address], options: StoreOptions) -> None:
-    sys.stdout.write(text(addresses, options))
+def show(addresses: Mapping[str, Address], options: StoreOptions, root: str = "", password: str | None = None) -> None:
+    """`password` is that of a root user made just now; it is said this once and kept only as a hash."""
+    sys.stdout.write(text(addresses, options, root, password))
     sys.stdout.flush()
 
 
-def text(addresses: Mapping[str, Address], options: StoreOptions) -> str:
+def text(addresses: Mapping[str, Address], options: StoreOptions, root: str = "", password: str | None = None) -> str:
     listening = [(name, f"{name}://{address}") for name, address in addresses.items()]
     lines = [
         *(listening or [("listening", "nowhere: every transport is disabled")]),
         ("data", os.path.abspath(options.path)),
         ("durability", f"{options.durability.name.lower()}: {PROMISES[options.durability]}"),
+        *_sign_in(root, password),
         ("stop", "Ctrl-C or SIGTERM: finishes the requests in hand and syncs everything; a second one stops at once"),
     ]
     return f"Whippet {version()}\n" + "".join(f"  {name:<10}  {value}\n" for name, value in lines)
+
+
+def _sign_in(root: str, password: str | None) -> list[tuple[str, str]]:
+    if not root:
+        return []
+    if password is not None:
+        return [("sign in", f"user {root}, password {password} (made just now and shown only this once)")]
+    return [("sign in", f"user {root}, with the password of the first start")]

@@ -1,19 +1,24 @@
 """The gateway: everything that commands work on, in one place. Made by app.server, handed to every command.
 
-It holds no behaviour of commands; what it does itself is to come up from the store and to run the housekeeping that no
-client asks for: retention, heartbeats, expired tokens, overdue hand-overs in consumer groups.
+It holds no behaviour of commands. What it does itself is to come up from the store, and to run what app.housekeeping
+does at intervals.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from app import housekeeping
 from app.access.tokens import Tokens
 from app.access.users import Users
 from app.config import Config
-from app.model.catalogue import Shelf, Stream
+from app.model.catalogue import Shelf, Stream, Topic
+from app.model.groups import Group
 from app.model.sessions import Sessions
+from app.telemetry.machine import Machine
+from storage.catalog import Stream as StoredStream
+from storage.catalog import Topic as StoredTopic
 from storage.store import Store
 
 
@@ -28,17 +33,60 @@ class Addresses:
 
 
 class Gateway:
-    def __init__(
-        self, config: Config, store: Store, streams: Shelf[Stream], users: Users, tokens: Tokens, clock: Callable[[], int]
-    ) -> None:
+    def __init__(self, config: Config, store: Store, users: Users, tokens: Tokens, clock: Callable[[], int]) -> None:
         self.config = config
         self.store = store
-        self.streams = streams
+        self.streams = _living(store)
         self.users = users
         self.tokens = tokens
         self.clock = clock
         self.sessions = Sessions()
         self.addresses = Addresses()
+        self.machine = Machine()
+        self.described_config = ""
+        """The effective configuration as text, secrets masked: for snapshots."""
         self.started_at = clock()
         self.changing = asyncio.Lock()
         """Held by whatever changes the catalogue: names are looked up and taken in one step."""
+        self._chores: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def open(
+        cls, config: Config, store: Store, environment: Mapping[str, str], *, default_root: bool = False
+    ) -> Gateway:
+        users = await Users.open(store, environment, default_root=default_root, clock=store.clock)
+        tokens = Tokens(store, config.personal_access_token.max_tokens_per_user, store.clock)
+        return cls(config, store, users, tokens, store.clock)
+
+    def start_chores(self) -> None:
+        self._chores = housekeeping.start(self)
+
+    async def close(self) -> None:
+        """Ends the chores; the store is closed by whoever opened it."""
+        for chore in self._chores:
+            chore.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)
+        self.users.close()
+
+
+def _living(store: Store) -> Shelf[Stream]:
+    """The catalogue as the store has found it."""
+    reserved = store.reserved.get(store.layout.streams)
+    return Shelf([_stream(store, stream) for stream in store.streams.values()], reserved)
+
+
+def _stream(store: Store, stored: StoredStream) -> Stream:
+    stream_id = stored.document.id
+    topics = [_topic(store, stream_id, topic) for topic in stored.topics.values()]
+    return Stream(stored.document, Shelf(topics, store.reserved.get(store.layout.topics(stream_id))))
+
+
+def _topic(store: Store, stream_id: int, stored: StoredTopic) -> Topic:
+    document = stored.document
+    numbers = range(document.partitions_count)
+    groups = [Group(group, document.partitions_count) for group in stored.groups.values()]
+    return Topic(
+        document,
+        [store.partition(stream_id, document.id, number) for number in numbers],
+        Shelf(groups, store.reserved.get(store.layout.groups(stream_id, document.id))),
+    )

@@ -18,15 +18,19 @@ import uvloop
 
 from app import banner, current_config
 from app.config import Config, ConfigError, Loaded, load, render
+from app.config.formats import Address
 from app.config.store import store_options
+from app.gateway import Gateway
 from app.telemetry import logs
 from storage.errors import StorageError
 from storage.options import StoreOptions
 from storage.store import Store
+from transports import certificates
 from transports.http import application
 from transports.http import server as http_server
-from transports.http.server import HttpServer
+from transports.http.server import DRAIN_SECONDS_MAX, HttpServer
 from transports.listening import ListenError
+from transports.tcp import TcpListener
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ FAILED = 1
 MISCONFIGURED = 2
 
 
-def run(environ: Mapping[str, str], cwd: str) -> int:
+def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> int:
     """Serves until a signal says stop; returns the exit code of the process."""
     try:
         loaded = load(environ, cwd)
@@ -56,7 +60,9 @@ def run(environ: Mapping[str, str], cwd: str) -> int:
     _raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(loaded, options))
+            runner.run(_serve(loaded, options, default_root=default_root))
+    except ConfigError as error:
+        return _refuse(error, MISCONFIGURED)
     except (CannotStart, StorageError, ListenError) as error:
         return _refuse(error, FAILED)
     except Exception:
@@ -73,13 +79,19 @@ def _refuse_empty_promises(config: Config) -> None:
         raise ConfigError("system.encryption.enabled = true: this version does not encrypt; turn it off to start")
 
 
-async def _serve(loaded: Loaded, options: StoreOptions) -> None:
+async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -> None:
     stopping = _stop_on_signals()
     store = await _open_store(options)
     try:
         # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
         if not stopping.is_set():
-            await _listen(loaded, options, stopping)
+            gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
+            gateway.described_config = render.toml(loaded)
+            gateway.start_chores()
+            try:
+                await _listen(loaded, options, gateway, stopping)
+            finally:
+                await gateway.close()
         logger.info("closing the store: what is still in memory is written and synced")
     finally:
         await store.close()
@@ -96,19 +108,30 @@ async def _open_store(options: StoreOptions) -> Store:
         ) from error
 
 
-async def _listen(loaded: Loaded, options: StoreOptions, stopping: asyncio.Event) -> None:
-    servers: dict[str, HttpServer] = {}
+async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopping: asyncio.Event) -> None:
+    config = loaded.config
+    http: HttpServer | None = None
+    tcp: TcpListener | None = None
+    addresses: dict[str, Address] = {}
     try:
-        http = loaded.config.http
-        if http.enabled:
-            servers["http"] = await http_server.start(application.create(), http.address)
-        addresses = {name: server.address for name, server in servers.items()}
+        if config.http.enabled:
+            http = await http_server.start(application.create(), config.http.address)
+            addresses["http"] = http.address
+            gateway.addresses.http = http.address.port
+        if config.tcp.enabled:
+            tcp = TcpListener(gateway)
+            await tcp.listen(config.tcp.address, "tcp.address", certificates.context(config.tcp.tls, "tcp.tls"))
+            addresses["tcp"] = tcp.address
+            gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
         await current_config.write(loaded, addresses)
-        banner.show(addresses, options)
-        await _until_stop_or_failure(stopping, [server.serving for server in servers.values()])
+        banner.show(addresses, options, gateway.users.root.username, gateway.users.generated_root_password)
+        await _until_stop_or_failure(stopping, [http.serving] if http else [])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:
-        await asyncio.gather(*(server.stop() for server in servers.values()))
+        endings = [http.stop()] if http else []
+        if tcp is not None:
+            endings.append(tcp.stop(DRAIN_SECONDS_MAX))
+        await asyncio.gather(*endings)
 
 
 async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:

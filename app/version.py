@@ -10,3 +10,13 @@ from importlib import metadata
 
 def version() -> str:
     return metadata.version("whippet")
+
+
+IGGY_VERSION = "0.8.0"
+"""The release of Apache Iggy whose behaviour clients find here; what they are told as the server's version."""
+
+
+def semantic_number(text: str) -> int:
+    """As clients compare it: major, minor and patch, three digits each."""
+    major, minor, patch = (int(part) for part in text.split("."))
+    return major * 1_000_000 + minor * 1_000 + patch

@@ -19,7 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="file",
         help="where the configuration comes from; there is only 'file', as with Iggy's server",
     )
+    parser.add_argument(
+        "--with-default-root-credentials",
+        action="store_true",
+        help="on the first start make the root user iggy with the password iggy, unless IGGY_ROOT_* variables say else",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return server.run(os.environ, os.getcwd())
+    return server.run(os.environ, os.getcwd(), default_root=arguments.with_default_root_credentials)

@@ -16,9 +16,11 @@ from app.access.permissions import Permissions
 from app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
 from app.commands import requests as ask
 from app.commands.target import Target
-from app.errors import Code, CommandError
+from app.errors import Code, CommandError, of_storage
+from storage.errors import StorageError
 
 if TYPE_CHECKING:
+    from app.access.users import User
     from app.gateway import Gateway
     from app.model.sessions import Session
 
@@ -46,6 +48,8 @@ class Command(NamedTuple):
     """May be sent before logging in."""
     own_user: bool = False
     """Needs no permission when the user that the request names is the one who asks."""
+    changes: bool = False
+    """Changes the catalogue: one such command at a time, from the look-up of names to the end."""
 
 
 C = Command
@@ -69,7 +73,13 @@ COMMANDS: tuple[Command, ...] = (
     C(41, "get_personal_access_tokens", ask.GetPersonalAccessTokens, tokens.get_tokens),
     C(42, "create_personal_access_token", ask.CreatePersonalAccessToken, tokens.create_token),
     C(43, "delete_personal_access_token", ask.DeletePersonalAccessToken, tokens.delete_token),
-    C(44, "login_with_personal_access_token", ask.LoginWithPersonalAccessToken, sessions.login_with_token, open_to_all=True),
+    C(
+        44,
+        "login_with_personal_access_token",
+        ask.LoginWithPersonalAccessToken,
+        sessions.login_with_token,
+        open_to_all=True,
+    ),
     C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages),
     C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
     C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
@@ -78,18 +88,18 @@ COMMANDS: tuple[Command, ...] = (
     C(122, "delete_consumer_offset", ask.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
     C(200, "get_stream", ask.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
     C(201, "get_streams", ask.GetStreams, streams.get_streams, may.read_streams),
-    C(202, "create_stream", ask.CreateStream, streams.create_stream, may.manage_streams),
-    C(203, "delete_stream", ask.DeleteStream, streams.delete_stream, may.manage_stream),
-    C(204, "update_stream", ask.UpdateStream, streams.update_stream, may.manage_stream),
-    C(205, "purge_stream", ask.PurgeStream, streams.purge_stream, may.manage_stream),
+    C(202, "create_stream", ask.CreateStream, streams.create_stream, may.manage_streams, changes=True),
+    C(203, "delete_stream", ask.DeleteStream, streams.delete_stream, may.manage_stream, changes=True),
+    C(204, "update_stream", ask.UpdateStream, streams.update_stream, may.manage_stream, changes=True),
+    C(205, "purge_stream", ask.PurgeStream, streams.purge_stream, may.manage_stream, changes=True),
     C(300, "get_topic", ask.GetTopic, topics.get_topic, may.read_topic, Absent.NOTHING),
     C(301, "get_topics", ask.GetTopics, topics.get_topics, may.read_topics, Absent.NOTHING),
-    C(302, "create_topic", ask.CreateTopic, topics.create_topic, may.manage_topics),
-    C(303, "delete_topic", ask.DeleteTopic, topics.delete_topic, may.manage_topic),
-    C(304, "update_topic", ask.UpdateTopic, topics.update_topic, may.manage_topic),
-    C(305, "purge_topic", ask.PurgeTopic, topics.purge_topic, may.manage_topic),
-    C(402, "create_partitions", ask.CreatePartitions, partitions.create_partitions, may.manage_topic),
-    C(403, "delete_partitions", ask.DeletePartitions, partitions.delete_partitions, may.manage_topic),
+    C(302, "create_topic", ask.CreateTopic, topics.create_topic, may.manage_topics, changes=True),
+    C(303, "delete_topic", ask.DeleteTopic, topics.delete_topic, may.manage_topic, changes=True),
+    C(304, "update_topic", ask.UpdateTopic, topics.update_topic, may.manage_topic, changes=True),
+    C(305, "purge_topic", ask.PurgeTopic, topics.purge_topic, may.manage_topic, changes=True),
+    C(402, "create_partitions", ask.CreatePartitions, partitions.create_partitions, may.manage_topic, changes=True),
+    C(403, "delete_partitions", ask.DeletePartitions, partitions.delete_partitions, may.manage_topic, changes=True),
     C(503, "delete_segments", ask.DeleteSegments, partitions.delete_segments, may.manage_topic),
     C(600, "get_consumer_group", ask.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
     C(601, "get_consumer_groups", ask.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
@@ -113,6 +123,16 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
     user = gateway.users.active(session.user_id)
     if user is None:
         raise CommandError(Code.UNAUTHENTICATED)
+    try:
+        if not command.changes:
+            return await _carry_out(gateway, session, command, request, user)
+        async with gateway.changing:
+            return await _carry_out(gateway, session, command, request, user)
+    except StorageError as error:
+        raise of_storage(error) from error
+
+
+async def _carry_out(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:
     target = _find(gateway, command, request)
     if target is None:
         return None
@@ -130,16 +150,19 @@ def _find(gateway: Gateway, command: Command, request: ask.Request) -> Target | 
         return Target()
     stream = gateway.streams.find(wanted)
     if stream is None:
-        return _absent(command, Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted!r}")
+        _refuse_absent(command, Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted!r}")
+        return None
     wanted = getattr(request, "topic", None)
     if wanted is None:
         return Target(stream)
     topic = stream.topics.find(wanted)
     if topic is None:
-        return _absent(command, Code.TOPIC_ID_NOT_FOUND, f"there is no topic {wanted!r} in stream {stream.name!r}")
+        _refuse_absent(command, Code.TOPIC_ID_NOT_FOUND, f"stream {stream.name!r} has no topic {wanted!r}")
+        return None
     return Target(stream, topic)
 
 
-def _absent(command: Command, code: Code, sentence: str) -> None:
+def _refuse_absent(command: Command, code: Code, sentence: str) -> None:
+    """Unless nothing is the answer."""
     if command.absent is Absent.REFUSED:
         raise CommandError(code, sentence)

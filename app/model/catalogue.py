@@ -1,4 +1,4 @@
-"""The living catalogue: streams, topics, their groups, by number and by name. Pure state; the store keeps the documents.
+"""The living catalogue: streams, topics, groups, by number and by name. Pure state; the store keeps the documents.
 
 Numbers are given out from 0; the one freed last is given out first.
 """

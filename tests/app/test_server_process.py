@@ -178,7 +178,8 @@ def start(tmp_path: Path, folder: Path) -> Iterator[Start]:
 
     def start_one(first: str = "", **settings: str) -> Gateway:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
-        environ = inherited | {"IGGY_SYSTEM_PATH": str(folder), "IGGY_HTTP_ADDRESS": "127.0.0.1:0"} | settings
+        anywhere = {"IGGY_HTTP_ADDRESS": "127.0.0.1:0", "IGGY_TCP_ADDRESS": "127.0.0.1:0"}
+        environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
         process = subprocess.Popen(
             [sys.executable, "-c", first + MAIN],
             cwd=tmp_path,
@@ -372,7 +373,7 @@ def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secr
 
 
 def test_without_a_listener_the_gateway_says_so_and_can_be_stopped(start: Start) -> None:
-    gateway = start(IGGY_HTTP_ENABLED="false")
+    gateway = start(IGGY_HTTP_ENABLED="false", IGGY_TCP_ENABLED="false")
     gateway.line("every transport is disabled")
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0

@@ -1,0 +1,61 @@
+"""The living catalogue as answers: how streams, topics and partitions are described to whoever may read them."""
+
+from __future__ import annotations
+
+from app.commands import answers
+from app.model.catalogue import Stream, Topic
+
+
+def stream(stream: Stream) -> answers.StreamInfo:
+    return answers.StreamInfo(
+        id=stream.id,
+        created_at=stream.document.created_at,
+        topics_count=len(stream.topics),
+        size_bytes=stream.size_bytes,
+        messages_count=stream.messages_count,
+        name=stream.name,
+    )
+
+
+def stream_details(whole: Stream) -> answers.StreamDetails:
+    return answers.StreamDetails(stream(whole), tuple(topic(one) for one in whole.topics))
+
+
+def topic(topic: Topic) -> answers.TopicInfo:
+    document = topic.document
+    return answers.TopicInfo(
+        id=document.id,
+        created_at=document.created_at,
+        partitions_count=document.partitions_count,
+        message_expiry=document.message_expiry,
+        compression_algorithm=document.compression_algorithm,
+        max_topic_size=document.max_topic_size,
+        replication_factor=document.replication_factor,
+        size_bytes=topic.size_bytes,
+        messages_count=topic.messages_count,
+        name=document.name,
+    )
+
+
+def topic_details(whole: Topic) -> answers.TopicDetails:
+    return answers.TopicDetails(topic(whole), tuple(_partitions(whole)))
+
+
+def _partitions(whole: Topic) -> list[answers.PartitionInfo]:
+    created_at = whole.document.created_at
+    infos = []
+    for number, partition in enumerate(whole.partitions):
+        if partition is None:
+            infos.append(answers.PartitionInfo(number, created_at, 0, 0, 0, 0))
+            continue
+        infos.append(
+            answers.PartitionInfo(
+                id=number,
+                created_at=created_at,
+                segments_count=partition.segments_count,
+                current_offset=max(partition.readable - 1, 0),
+                size_bytes=partition.message_bytes,
+                messages_count=partition.messages_count,
+            )
+        )
+    return infos

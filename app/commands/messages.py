@@ -1,0 +1,88 @@
+"""Messages: sending, polling, flushing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from app.commands import answers, offsets
+from app.commands import requests as ask
+from app.commands.partitions import find_partition
+from app.commands.requests import PartitioningKind, StrategyKind
+from app.commands.target import Target
+from app.errors import Code, CommandError
+from app.model.catalogue import Topic
+from storage.log import Fetched
+from storage.partition import Partition
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+
+async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
+    """All batches of one request go to one partition, in order; the last one's durability is that of all."""
+    topic = target.topic
+    partition_id = _choose(topic, request.partitioning)
+    partition = find_partition(topic, partition_id)
+    first = None
+    count = 0
+    for batch in request.batches:
+        appended = await partition.append(batch)
+        first = appended.base_offset if first is None else first
+        count += appended.messages
+    if first is None:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, partition.durability)
+
+
+def _choose(topic: Topic, partitioning: ask.Partitioning) -> int:
+    count = len(topic.partitions)
+    if partitioning.kind is PartitioningKind.PARTITION_ID:
+        return partitioning.partition_id
+    if not count:
+        raise CommandError(Code.TOPIC_ID_NOT_FOUND, f"topic {topic.name!r} has no partitions to send to")
+    if partitioning.kind is PartitioningKind.MESSAGES_KEY:
+        return xxhash.xxh32_intdigest(partitioning.key) % count
+    turn = topic.turn if topic.turn < count else 0
+    topic.turn = (turn + 1) % count
+    return turn
+
+
+async def poll_messages(
+    gateway: Gateway, session: Session, request: ask.PollMessages, target: Target
+) -> answers.Polled:
+    topic = target.topic
+    consumer = offsets.consumer_of(topic, request.consumer)
+    partition_id = offsets.partition_to_poll(gateway, session, topic, consumer, request.partition_id)
+    if partition_id is None:
+        return answers.Polled(0 if request.partition_id is None else request.partition_id, 0, 0, ())
+    partition = find_partition(topic, partition_id)
+    found = await _read(partition, request, partition.offset_of(*consumer))
+    if found.messages and not await offsets.after_poll(
+        gateway, session, topic, consumer, partition, found.next_offset - 1, request.auto_commit
+    ):
+        found = Fetched([], 0, found.next_offset)
+    return answers.Polled(partition_id, max(partition.readable - 1, 0), found.messages, tuple(found.buffers))
+
+
+async def _read(partition: Partition, request: ask.PollMessages, stored: int | None) -> Fetched:
+    count, room, strategy = request.count, request.room, request.strategy
+    match strategy.kind:
+        case StrategyKind.OFFSET:
+            return await partition.read(strategy.value, count, room)
+        case StrategyKind.TIMESTAMP:
+            return await partition.read_from_time(strategy.value, count, room)
+        case StrategyKind.FIRST:
+            return await partition.read(partition.first_offset, count, room)
+        case StrategyKind.LAST:
+            return await partition.read_last(count, room)
+        case StrategyKind.NEXT:
+            return await partition.read(partition.first_offset if stored is None else stored + 1, count, room)
+
+
+async def flush_unsaved_buffer(
+    gateway: Gateway, session: Session, request: ask.FlushUnsavedBuffer, target: Target
+) -> None:
+    await find_partition(target.topic, request.partition_id).flush(sync=request.fsync)

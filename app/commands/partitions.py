@@ -1,0 +1,62 @@
+"""Partitions of a topic, and the segments of a partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from app.commands import groups
+from app.commands import requests as ask
+from app.commands.target import Target
+from app.commands.topics import PARTITIONS_MAX
+from app.errors import Code, CommandError
+from app.model.catalogue import Topic
+from storage.partition import Partition
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+
+async def create_partitions(gateway: Gateway, session: Session, request: ask.CreatePartitions, target: Target) -> None:
+    _check_count(request.count)
+    await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count)
+    _take_over(gateway, target)
+
+
+async def delete_partitions(gateway: Gateway, session: Session, request: ask.DeletePartitions, target: Target) -> None:
+    _check_count(request.count)
+    have = len(target.topic.partitions)
+    if request.count > have:
+        raise CommandError(
+            Code.INVALID_PARTITIONS_COUNT, f"a topic of {have} partitions cannot lose {request.count} of them"
+        )
+    await gateway.store.remove_partitions(target.stream.id, target.topic.id, request.count)
+    _take_over(gateway, target)
+
+
+async def delete_segments(gateway: Gateway, session: Session, request: ask.DeleteSegments, target: Target) -> None:
+    await gateway.store.delete_segments(find_partition(target.topic, request.partition_id), request.count)
+
+
+def find_partition(topic: Topic, partition_id: int) -> Partition:
+    partition = topic.partition(partition_id)
+    if partition is None:
+        raise CommandError(Code.PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition_id}")
+    return partition
+
+
+def _take_over(gateway: Gateway, target: Target) -> None:
+    """What the store has made or removed becomes part of the living catalogue, and groups are dealt anew."""
+    stream_id, topic = target.stream.id, target.topic
+    topic.document = gateway.store.streams[stream_id].topics[topic.id].document
+    topic.partitions = [
+        gateway.store.partition(stream_id, topic.id, number) for number in range(topic.document.partitions_count)
+    ]
+    if topic.turn >= len(topic.partitions):
+        topic.turn = 0
+    groups.partitions_changed(topic)
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= PARTITIONS_MAX:
+        raise CommandError(Code.TOO_MANY_PARTITIONS, f"1 to {PARTITIONS_MAX} partitions at a time, not {count}")

@@ -1,0 +1,76 @@
+"""Streams: namespaces of topics."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from app.commands import answers, describe, groups
+from app.commands import requests as ask
+from app.commands.names import check_name
+from app.commands.target import Target
+from app.errors import Code, CommandError
+from app.model.catalogue import Shelf, Stream
+from storage.catalog import StreamDocument
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+    from app.model.sessions import Session
+
+
+async def get_stream(
+    gateway: Gateway, session: Session, request: ask.GetStream, target: Target
+) -> answers.StreamDetails:
+    return describe.stream_details(target.stream)
+
+
+async def get_streams(
+    gateway: Gateway, session: Session, request: ask.GetStreams, target: Target
+) -> tuple[answers.StreamInfo, ...]:
+    return tuple(describe.stream(stream) for stream in gateway.streams)
+
+
+async def create_stream(
+    gateway: Gateway, session: Session, request: ask.CreateStream, target: Target
+) -> answers.StreamDetails:
+    check_name(request.name, "stream")
+    _refuse_taken(gateway, request.name)
+    document = StreamDocument(id=gateway.streams.next_id(), name=request.name, created_at=gateway.clock())
+    await gateway.store.create_stream(document)
+    stream = Stream(document, Shelf([]))
+    gateway.streams.put(stream)
+    return describe.stream_details(stream)
+
+
+async def update_stream(gateway: Gateway, session: Session, request: ask.UpdateStream, target: Target) -> None:
+    stream = target.stream
+    check_name(request.name, "stream")
+    if request.name == stream.name:
+        return
+    _refuse_taken(gateway, request.name)
+    old_name = stream.name
+    document = msgspec.structs.replace(stream.document, name=request.name)
+    await gateway.store.update_stream(document)
+    stream.document = document
+    gateway.streams.rename(stream, old_name)
+
+
+async def delete_stream(gateway: Gateway, session: Session, request: ask.DeleteStream, target: Target) -> None:
+    stream = target.stream
+    for topic in stream.topics:
+        groups.disband_all(gateway, stream.id, topic)
+    await gateway.users.forget_stream(stream.id)
+    await gateway.store.remove_stream(stream.id)
+    gateway.streams.remove(stream)
+
+
+async def purge_stream(gateway: Gateway, session: Session, request: ask.PurgeStream, target: Target) -> None:
+    for topic in target.stream.topics:
+        await gateway.store.purge_topic(target.stream.id, topic.id)
+        groups.purged(topic)
+
+
+def _refuse_taken(gateway: Gateway, name: str) -> None:
+    if gateway.streams.find(name) is not None:
+        raise CommandError(Code.STREAM_NAME_ALREADY_EXISTS, f"there is a stream {name!r} already")

@@ -1,0 +1,112 @@
+"""The server itself: is it there, how is it doing, who is connected, where else is it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+from app import snapshot
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.target import Target
+from app.errors import Code, CommandError
+from app.model.sessions import Session
+from app.version import IGGY_VERSION, semantic_number
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+
+
+async def ping(gateway: Gateway, session: Session, request: ask.Ping, target: Target) -> None:
+    session.last_heartbeat = gateway.clock()
+
+
+async def get_stats(gateway: Gateway, session: Session, request: ask.GetStats, target: Target) -> answers.Stats:
+    topics = [topic for stream in gateway.streams for topic in stream.topics]
+    partitions = [partition for topic in topics for partition in topic.served]
+    disk = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, gateway.store.options.path)
+    reading = gateway.machine.read()
+    return answers.Stats(
+        process_id=os.getpid(),
+        cpu_usage=reading.cpu_usage,
+        total_cpu_usage=reading.total_cpu_usage,
+        memory_usage=reading.memory_usage,
+        total_memory=reading.total_memory,
+        available_memory=reading.available_memory,
+        run_time=gateway.clock() - gateway.started_at,
+        start_time=gateway.started_at,
+        read_bytes=reading.read_bytes,
+        written_bytes=reading.written_bytes,
+        messages_size_bytes=sum(partition.message_bytes for partition in partitions),
+        streams_count=len(gateway.streams),
+        topics_count=len(topics),
+        partitions_count=sum(len(topic.partitions) for topic in topics),
+        segments_count=sum(partition.segments_count for partition in partitions),
+        messages_count=sum(partition.messages_count for partition in partitions),
+        clients_count=len(gateway.sessions),
+        consumer_groups_count=sum(len(topic.groups) for topic in topics),
+        hostname=gateway.machine.hostname,
+        os_name=gateway.machine.os_name,
+        os_version=gateway.machine.os_version,
+        kernel_version=gateway.machine.kernel_version,
+        server_version=IGGY_VERSION,
+        server_semver=semantic_number(IGGY_VERSION),
+        threads_count=reading.threads,
+        free_disk_space=disk.free,
+        total_disk_space=disk.total,
+    )
+
+
+async def get_snapshot(
+    gateway: Gateway, session: Session, request: ask.GetSnapshot, target: Target
+) -> answers.Snapshot:
+    parts = snapshot.chosen(request.types)
+    compression = snapshot.zip_method(request.compression)
+    content = await asyncio.get_running_loop().run_in_executor(
+        None, snapshot.make, parts, compression, gateway.store.options.path, gateway.described_config
+    )
+    return answers.Snapshot(content)
+
+
+async def get_cluster_metadata(
+    gateway: Gateway, session: Session, request: ask.GetClusterMetadata, target: Target
+) -> answers.ClusterMetadata:
+    """One node, this one, as it really listens: clients go looking for a leader when they are told of more."""
+    cluster, where = gateway.config.cluster, gateway.addresses
+    node = answers.ClusterNode(
+        name=cluster.node.current.name if cluster.enabled else "iggy-node",
+        ip=where.host,
+        tcp_port=where.tcp,
+        quic_port=where.quic,
+        http_port=where.http,
+        websocket_port=where.websocket,
+        role=0,
+        status=0,
+    )
+    return answers.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (node,))
+
+
+async def get_me(gateway: Gateway, session: Session, request: ask.GetMe, target: Target) -> answers.ClientInfo:
+    return _describe(session)
+
+
+async def get_client(
+    gateway: Gateway, session: Session, request: ask.GetClient, target: Target
+) -> answers.ClientInfo | None:
+    if not request.client_id:
+        raise CommandError(Code.INVALID_CLIENT_ID)
+    found = gateway.sessions.get(request.client_id)
+    return None if found is None else _describe(found)
+
+
+async def get_clients(
+    gateway: Gateway, session: Session, request: ask.GetClients, target: Target
+) -> tuple[answers.ClientInfo, ...]:
+    return tuple(_describe(one) for one in gateway.sessions)
+
+
+def _describe(session: Session) -> answers.ClientInfo:
+    memberships = tuple(answers.GroupMembership(*group) for group in sorted(session.groups))
+    return answers.ClientInfo(session.client_id, session.user_id, int(session.transport), session.address, memberships)

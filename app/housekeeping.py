@@ -1,0 +1,88 @@
+"""What the gateway does at intervals unasked: retention, heartbeats, expired tokens, overdue hand-overs.
+
+Each chore is a task that sleeps for its interval; an error in one round is logged, and the next round comes anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from app.commands import groups
+from app.commands.names import UNLIMITED
+from storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+
+_log = logging.getLogger(__name__)
+
+HEARTBEATS_MISSED = 1.2
+"""A client is stale after this many intervals without a ping."""
+
+Chore = Callable[["Gateway"], Awaitable[None]]
+
+
+def start(gateway: Gateway) -> list[asyncio.Task[None]]:
+    config = gateway.config
+    cleaner, heartbeat = config.data_maintenance.messages, config.heartbeat
+    token_cleaner, hand_over = config.personal_access_token.cleaner, config.consumer_group
+    chores: list[tuple[bool, float, Chore]] = [
+        (cleaner.cleaner_enabled, cleaner.interval, retain),
+        (heartbeat.enabled, heartbeat.interval, evict_silent_clients),
+        (token_cleaner.enabled, token_cleaner.interval, remove_expired_tokens),
+        (True, hand_over.rebalancing_check_interval, finish_overdue_hand_overs),
+    ]
+    return [
+        asyncio.create_task(_regularly(gateway, chore, interval), name=chore.__name__)
+        for enabled, interval, chore in chores
+        if enabled
+    ]
+
+
+async def _regularly(gateway: Gateway, chore: Chore, interval: float) -> None:
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            await chore(gateway)
+        except Exception:  # noqa: BLE001 -- logged with its trace; the chore must outlive it
+            _log.exception("%s: this round ended early", chore.__name__)
+
+
+async def retain(gateway: Gateway) -> None:
+    """Deletes what topics' limits allow to go. The limits are read anew each time, so a changed one counts at once."""
+    for stream in gateway.streams:
+        for topic in stream.topics:
+            document = topic.document
+            expiry = None if document.message_expiry in (0, UNLIMITED) else document.message_expiry
+            size = None if document.max_topic_size in (0, UNLIMITED) else document.max_topic_size
+            if expiry is None and size is None:
+                continue
+            try:
+                count = await gateway.store.retain(stream.id, topic.id, expiry_us=expiry, max_bytes=size)
+            except (StorageError, KeyError) as error:
+                # A topic may be deleted while its turn comes; any other refusal is the disk's, and it comes again.
+                _log.warning("retention of topic %r in stream %r: %s", topic.name, stream.name, error)
+                continue
+            if count:
+                _log.info("retention: %d segments of topic %r in stream %r", count, topic.name, stream.name)
+
+
+async def evict_silent_clients(gateway: Gateway) -> None:
+    oldest = gateway.clock() - int(HEARTBEATS_MISSED * gateway.config.heartbeat.interval * 1_000_000)
+    for session in gateway.sessions:
+        if session.last_heartbeat < oldest and not session.stale:
+            _log.info("client %s is silent and evicted", session.address)
+            session.stale = True
+            groups.leave_all(gateway, session)
+            gateway.sessions.remove(session)
+
+
+async def remove_expired_tokens(gateway: Gateway) -> None:
+    await gateway.tokens.remove_expired()
+
+
+async def finish_overdue_hand_overs(gateway: Gateway) -> None:
+    groups.overdue(gateway, gateway.clock())

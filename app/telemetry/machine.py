@@ -1,0 +1,95 @@
+"""What Linux says of this process and this machine, from /proc: memory, no disk, so the event loop may read it.
+
+Where a file is not there, on another system or in a tight container, the figures are 0.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+
+import msgspec
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """CPU in percent since the reading before, of one core for the process and of all cores for the machine; bytes."""
+
+    cpu_usage: float
+    total_cpu_usage: float
+    memory_usage: int
+    total_memory: int
+    available_memory: int
+    read_bytes: int
+    written_bytes: int
+    threads: int
+
+
+class Machine:
+    """Remembers the CPU times of the last reading, because usage is a difference."""
+
+    def __init__(self) -> None:
+        self.hostname = platform.node()
+        self.os_name = platform.system()
+        self.os_version = _os_version()
+        self.kernel_version = platform.release()
+        self._process = (time.monotonic(), 0.0)
+        self._cores = (0.0, 0.0)
+        self.read()
+
+    def read(self) -> Reading:
+        memory = {line.split(":")[0]: line for line in _lines("/proc/meminfo")}
+        io = dict(line.split(": ") for line in _lines("/proc/self/io") if ": " in line)
+        statm = _words("/proc/self/statm")
+        stat = _words("/proc/self/stat")
+        return Reading(
+            cpu_usage=self._process_usage(),
+            total_cpu_usage=self._machine_usage(),
+            memory_usage=int(statm[1]) * _PAGE if len(statm) > 1 else 0,
+            total_memory=_kilobytes(memory.get("MemTotal")),
+            available_memory=_kilobytes(memory.get("MemAvailable")),
+            read_bytes=int(io.get("read_bytes", 0)),
+            written_bytes=int(io.get("write_bytes", 0)),
+            threads=int(stat[19]) if len(stat) > 19 else 0,
+        )
+
+    def _process_usage(self) -> float:
+        then, used_then = self._process
+        now, used = time.monotonic(), time.process_time()
+        self._process = now, used
+        return 100 * (used - used_then) / (now - then) if now > then else 0.0
+
+    def _machine_usage(self) -> float:
+        times = [float(word) / _TICK for word in _words("/proc/stat")[1:9]]
+        total, idle = sum(times), sum(times[3:5])
+        total_then, idle_then = self._cores
+        self._cores = total, idle
+        return 100 * (1 - (idle - idle_then) / (total - total_then)) if total > total_then else 0.0
+
+
+def _os_version() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return platform.version()
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _words(path: str) -> list[str]:
+    """Of the first line. A program's name in brackets may hold spaces; ours does not."""
+    lines = _lines(path)
+    return lines[0].split() if lines else []
+
+
+def _kilobytes(line: str | None) -> int:
+    return int(line.split()[1]) * 1024 if line else 0

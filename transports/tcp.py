@@ -1,0 +1,410 @@
+"""The binary protocol over TCP, with or without TLS: frames off the socket, in order, responses onto it, in order.
+
+How a frame is received: reads go into a scratch buffer that all connections share, because a read is taken apart before
+the next one can happen. A frame that is not whole then gets a buffer of its own, and the rest of it is read straight
+into that. Commands of one connection are carried out one after the other by a task that lives while there are any.
+
+What bounds memory: the size of a frame, of all frames together, the number that one connection may send ahead; and a
+client that does not take its responses is not read from, and after a while not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from app.config.formats import Address
+from app.config.system import Limits
+from app.errors import Code
+from app.gateway import Gateway
+from app.model.sessions import Session, Transport
+from storage.batch import Readable
+from transports import listening
+from transports.conversation import Conversation
+from transports.wire.classic import frames
+
+_log = logging.getLogger(__name__)
+
+LENGTH = struct.Struct("<I")
+SCRATCH_BYTES = 256 << 10
+AHEAD_MAX = 128
+"""Requests that a connection may send before their turn; then it is not read from."""
+STRANGER_FRAME_BYTES = 64 << 10
+"""A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
+STALLED_SECONDS = 60
+"""How long a client may not take what it was sent."""
+SWEEP_SECONDS = 1.0
+HTTP_METHODS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI "))
+MODERN = b"\0\0\0\0"
+"""How a connection of a 0.9 client begins."""
+
+
+class FramesBudget:
+    """Bytes of all requests in hand. Who does not fit waits its turn, not read from meanwhile."""
+
+    def __init__(self, limit: int) -> None:
+        self.used = 0
+        self._limit = limit
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def take(self, size: int, resume: Callable[[], None]) -> bool:
+        """False: there is no room, and `resume` is called when it is worth asking again."""
+        if self.used and self.used + size > self._limit:
+            self._waiting.append(resume)
+            return False
+        self.used += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.used -= size
+        waiting, self._waiting = self._waiting, deque()
+        for resume in waiting:
+            resume()
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client. All methods run on the event loop."""
+
+    __slots__ = (
+        "_ahead",
+        "_budget",
+        "_conversation",
+        "_deadline",
+        "_ended",
+        "_filled",
+        "_frame",
+        "_listener",
+        "_part",
+        "_skip",
+        "_skip_code",
+        "_stalled_since",
+        "_transport",
+        "_wanted",
+        "_working",
+        "_writable",
+    )
+
+    def __init__(self, listener: TcpListener) -> None:
+        self._listener = listener
+        self._transport = cast(asyncio.Transport, None)
+        self._conversation: Conversation | None = None
+        self._part = b""
+        """The beginning of a frame whose length is not known, or for which there is no room yet."""
+        self._frame: memoryview | None = None
+        self._filled = 0
+        self._wanted = 0
+        self._skip = 0
+        self._skip_code = Code.INVALID_COMMAND
+        self._ahead: deque[tuple[int, memoryview | None, int]] = deque()
+        self._working: asyncio.Task[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._stalled_since = 0.0
+        self._deadline = 0.0
+        self._ended = False
+
+    # ------------------------------------------------------------------------------------------------- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        listener = self._listener
+        if not listener.welcome(self):
+            self._transport.abort()
+            self._ended = True
+            return
+        gateway = listener.gateway
+        session = Session(Transport.TCP, _text(transport.get_extra_info("peername")), gateway.clock(), self.end)
+        self._conversation = Conversation(gateway, session, listener.header_size)
+        self._deadline = time.monotonic() + listener.limits.silence_before_login
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._listener.farewell(self)
+        if self._frame is not None:
+            self._listener.budget.give_back(self._wanted)
+            self._frame = None
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        if self._conversation is not None:
+            self._conversation.close()
+
+    def eof_received(self) -> bool:
+        """A client that has said its last word still hears the answers to what it has asked."""
+        if self._working is None:
+            return False
+        self._ended = True
+        return True
+
+    def end(self) -> None:
+        """No more requests; those in hand are answered, then the connection closes."""
+        if self._ended:
+            return
+        self._ended = True
+        if self._working is None:
+            self._transport.close()
+        else:
+            self._transport.pause_reading()
+
+    def pause_writing(self) -> None:
+        self._writable = asyncio.get_running_loop().create_future()
+        self._stalled_since = time.monotonic()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    def overdue(self, now: float) -> str | None:
+        """Why this connection is not worth keeping; None when it is."""
+        if self._writable is not None and now - self._stalled_since > STALLED_SECONDS:
+            return "it does not take what it was sent"
+        if self._deadline and now > self._deadline:
+            receiving = self._frame is not None or self._part or self._skip
+            return "a request takes too long to arrive" if receiving else "it is silent and has not logged in"
+        return None
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    # ------------------------------------------------------------------------------------------------- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return self._frame[self._filled :]
+        return self._listener.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == self._wanted:
+                frame, self._frame = self._frame, None
+                self._deadline = 0.0
+                self._accept(frame)
+            return
+        data = self._listener.scratch[:nbytes]
+        if self._part:
+            data = memoryview(self._part + bytes(data))
+            self._part = b""
+        self._take_apart(data)
+
+    def _take_apart(self, data: memoryview) -> None:
+        position, size = 0, len(data)
+        while position < size and not self._ended:
+            if self._skip:
+                skipped = min(self._skip, size - position)
+                self._skip -= skipped
+                position += skipped
+                if not self._skip:
+                    self._deadline = 0.0
+                    self._queue(self._skip_code, None, 0)
+                continue
+            left = size - position
+            if left >= 4 and not self._is_classic(bytes(data[position : position + 4])):
+                return
+            if left < 4:
+                self._keep(data[position:])
+                return
+            length = LENGTH.unpack_from(data, position)[0]
+            if length < 4:
+                self._queue(Code.INVALID_COMMAND, None, 0)
+                position += 4
+                continue
+            if (code := self._refused(length, data[position + 4 : position + 8])) is not None:
+                self._skip, self._skip_code = length, code
+                self._start_deadline(length)
+                position += 4
+                continue
+            if left >= 4 + length:
+                # Small, and the scratch buffer is needed for the next read: a copy of its own.
+                self._listener.budget.used += length
+                self._accept(memoryview(bytearray(data[position + 4 : position + 4 + length])))
+                position += 4 + length
+                continue
+            if not self._begin(length, data[position + 4 :]):
+                self._keep(data[position:])
+                self._transport.pause_reading()
+            return
+
+    def _is_classic(self, beginning: bytes) -> bool:
+        """Whoever speaks something else than was expected on this port is told so where that can be."""
+        if beginning in HTTP_METHODS:
+            self._transport.write(self._listener.wrong_port())
+            self._transport.close()
+            self._ended = True
+            return False
+        if beginning == MODERN:
+            _log.info("%s: speaks the protocol of 0.9, which this version does not", self._address)
+            self._transport.close()
+            self._ended = True
+            return False
+        return True
+
+    @property
+    def _address(self) -> str:
+        return self._conversation.session.address if self._conversation else "?"
+
+    def _refused(self, length: int, code: memoryview) -> Code | None:
+        """Whether a frame is read past instead of received; its code may not be there yet."""
+        stranger = self._conversation is not None and self._conversation.session.user_id is None
+        if stranger and length > STRANGER_FRAME_BYTES:
+            return Code.UNAUTHENTICATED
+        if length > self._listener.limits.frame_bytes:
+            return Code.INVALID_COMMAND
+        if len(code) == 4 and length > frames.PAYLOAD_BYTES_MAX + 4 and LENGTH.unpack(code)[0] != frames.SEND_MESSAGES:
+            return Code.INVALID_COMMAND
+        return None
+
+    def _keep(self, part: memoryview) -> None:
+        self._part = bytes(part)
+        if not self._deadline:
+            self._start_deadline(0)
+
+    def _begin(self, length: int, there: memoryview) -> bool:
+        if not self._listener.budget.take(length, self._again):
+            return False
+        self._frame = memoryview(bytearray(length))
+        self._frame[: len(there)] = there
+        self._filled, self._wanted = len(there), length
+        self._start_deadline(length)
+        return True
+
+    def _again(self) -> None:
+        """There may be room for the frame that had to wait."""
+        if self._ended or not self._part:
+            return
+        part, self._part = self._part, b""
+        self._transport.resume_reading()
+        self._take_apart(memoryview(part))
+
+    def _start_deadline(self, length: int) -> None:
+        self._deadline = time.monotonic() + self._listener.limits.frame_time + length / (1 << 20)
+
+    # ------------------------------------------------------------------------------------------------- answering
+
+    def _accept(self, frame: memoryview) -> None:
+        self._queue(LENGTH.unpack_from(frame)[0], frame[4:], len(frame))
+
+    def _queue(self, code: int, payload: memoryview | None, size: int) -> None:
+        self._deadline = 0.0
+        self._ahead.append((code, payload, size))
+        if self._working is None:
+            self._working = asyncio.create_task(self._work())
+        elif len(self._ahead) >= AHEAD_MAX:
+            self._transport.pause_reading()
+
+    async def _work(self) -> None:
+        conversation = self._conversation
+        assert conversation is not None
+        try:
+            while self._ahead:
+                code, payload, size = self._ahead.popleft()
+                if payload is None:
+                    buffers: list[Readable] = [frames.failure(Code(code))]
+                else:
+                    buffers = await conversation.answer(code, payload)
+                    self._listener.budget.give_back(size)
+                if self._transport.is_closing():
+                    break
+                self._transport.writelines(buffers)
+                if self._writable is not None:
+                    await self._writable
+                if conversation.over:
+                    self._ended = True
+                    break
+                if len(self._ahead) == AHEAD_MAX // 2 and not self._ended:
+                    self._transport.resume_reading()
+        finally:
+            self._working = None
+            for _, _, size in self._ahead:
+                self._listener.budget.give_back(size)
+            self._ahead.clear()
+            if self._ended:
+                self._transport.close()
+            elif conversation.session.user_id is None:
+                self._deadline = time.monotonic() + self._listener.limits.silence_before_login
+
+
+class TcpListener:
+    """The listening socket and everyone connected through it. Made by `start`, ended by `stop`."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        forced = gateway.config.tcp.message_header
+        self.header_size = None if forced == "auto" else int(forced)
+        self.limits: Limits = gateway.config.system.limits
+        self.budget = FramesBudget(self.limits.frames_bytes)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.address = Address("", 0)
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self._full_said = False
+
+    async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
+        listener = await listening.listen(address, setting)
+        self.address = listening.effective(listener)
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: Connection(self), sock=listener, ssl=tls, backlog=listening.BACKLOG_CONNECTIONS
+        )
+        self._sweeper = asyncio.create_task(self._sweep(), name="tcp deadlines")
+
+    def welcome(self, connection: Connection) -> bool:
+        if len(self._connections) >= self.limits.connections:
+            if not self._full_said:
+                _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
+            self._full_said = True
+            return False
+        self._full_said = False
+        self._connections.add(connection)
+        return True
+
+    def farewell(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self._empty is not None and not self._connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    def wrong_port(self) -> bytes:
+        port = self.gateway.addresses.http
+        where = f"HTTP is on port {port}" if port else "HTTP is turned off"
+        text = f"This port speaks the binary protocol; {where}.\n"
+        head = f"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {len(text)}\r\n"
+        return f"{head}Connection: close\r\n\r\n{text}".encode()
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                reason = connection.overdue(now)
+                if reason is not None:
+                    _log.info("%s: closed, because %s", connection._address, reason)
+                    connection.abort()
+
+    async def stop(self, seconds_max: float) -> None:
+        """Accepts nobody any more, lets the commands in hand finish, closes all connections."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for connection in list(self._connections):
+            connection.end()
+        if self._connections:
+            self._empty = asyncio.get_running_loop().create_future()
+            done, _ = await asyncio.wait([self._empty], timeout=seconds_max)
+            if not done:
+                _log.warning("%d connections did not end in time and are cut", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
+
+
+def _text(peer: Any) -> str:
+    host, port = peer[:2] if peer else ("?", 0)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
