@@ -100,6 +100,9 @@ class RawToken(msgspec.Struct, frozen=True):
 
     token: str
 
+    def __repr__(self) -> str:
+        return "RawToken(...)"
+
 
 class GroupMembership(msgspec.Struct, frozen=True):
     stream_id: int

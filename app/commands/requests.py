@@ -20,6 +20,13 @@ class Request(msgspec.Struct, frozen=True):
     """The root of all commands."""
 
 
+class Secretive(Request, frozen=True):
+    """A request with a secret in it: whoever prints it, in a log or a trace, sees only what it is."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(...)"
+
+
 class ConsumerKind(enum.IntEnum):
     CONSUMER = 1
     GROUP = 2
@@ -111,7 +118,7 @@ class GetUsers(Request, frozen=True):
     pass
 
 
-class CreateUser(Request, frozen=True):
+class CreateUser(Secretive, frozen=True):
     username: str
     password: str
     status: UserStatus
@@ -133,20 +140,20 @@ class UpdatePermissions(Request, frozen=True):
     permissions: Permissions | None
 
 
-class ChangePassword(Request, frozen=True):
+class ChangePassword(Secretive, frozen=True):
     user: Identifier
     current_password: str
     new_password: str
 
 
-class LoginUser(Request, frozen=True):
+class LoginUser(Secretive, frozen=True):
     username: str
     password: str
     version: str = ""
     context: str = ""
 
 
-class LoginWithPersonalAccessToken(Request, frozen=True):
+class LoginWithPersonalAccessToken(Secretive, frozen=True):
     token: str
 
 

@@ -1,0 +1,21 @@
+"""Requests and answers with secrets in them can be printed without telling them."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.commands import answers
+from app.commands import requests as ask
+
+SECRETS = [
+    ask.LoginUser("iggy", "hunter22"),
+    ask.CreateUser("bob", "hunter22", ask.UserStatus.ACTIVE, None),
+    ask.ChangePassword("bob", "hunter22", "hunter22"),
+    ask.LoginWithPersonalAccessToken("hunter22"),
+    answers.RawToken("hunter22"),
+]
+
+
+@pytest.mark.parametrize("value", SECRETS, ids=lambda value: type(value).__name__)
+def test_a_secret_is_not_in_the_text_of_what_carries_it(value: object) -> None:
+    assert "hunter22" not in f"{value!r} {value}"
