@@ -511,12 +511,12 @@ class Partition:
         """The first offset whose message has this time or a later one; the next offset if there is none."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        found = self._tail.offset_at(timestamp)
+        found, first = self._tail.offset_at(timestamp), self._state.first_offset
         if found is not None:
-            return found
+            return max(found, first)
         log, tail_start = self._log, self._tail.first_offset
-        if tail_start is not None and tail_start <= self._state.first_offset:
-            return tail_start
+        if tail_start is not None and tail_start <= first:
+            return first
         return await self._shard.call(lambda: log.offset_at(timestamp))
 
     # ------------------------------------------------------------------------------------------------ consumer offsets
@@ -561,8 +561,9 @@ class Partition:
         self._dirty_offsets[key] = offset
         if self.durability is Durability.MEMORY:
             return
+        written = self._offsets_written()
         self._schedule_hand_over()
-        await self._offsets_written()
+        await written
 
     def _offsets_written(self) -> asyncio.Future[None]:
         """Done when every offset changed so far is written: one future for all who wait."""
@@ -597,6 +598,8 @@ class Partition:
     @to_the_end
     async def trim(self, before: int) -> int:
         """Deletes the closed segments that end at or before an offset; says how many."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
         log = self._log
 
         def act() -> tuple[int, LogState, OSError | None]:
@@ -612,6 +615,8 @@ class Partition:
 
     async def closed_segments(self) -> list[Segment]:
         """The segments that may be deleted, oldest first, each with the time of its last message."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
         log = self._log
 
         def act() -> list[Segment]:
@@ -731,6 +736,9 @@ class Partition:
             problem: StorageError | None = None
             if keep:
                 problem = await self._last_flush()
+            else:
+                # What is on its way reaches the files before they are let go of: later it would make some anew.
+                self._hand_over()
             self.failed = closed = PartitionClosed(f"{self.place}: {reason}")
             if self._retry is not None:
                 self._retry.cancel()
