@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import mmh3
 
+from storage.errors import PartitionClosed
 from storage.files import Files
 from storage.handles import Handles, IndexCache
 from storage.layout import PartitionId
@@ -78,6 +79,7 @@ class Shard:
         self.syncs = 0
         self.writes = 0
         self._loop = loop
+        self._stopped = False
         self._mailbox: SimpleQueue[Order | Call | None] = SimpleQueue()
         self._cpu = options.cpus[number % len(options.cpus)] if options.cpus else None
         self._thread = threading.Thread(target=self._run, name=f"shard-{number}", daemon=True)
@@ -90,12 +92,16 @@ class Shard:
 
     def call(self, function: Callable[[], Answer]) -> asyncio.Future[Answer]:
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._mailbox.put(Call(function, future))
+        if self._stopped:
+            future.set_exception(PartitionClosed("the store is closed"))
+        else:
+            self._mailbox.put(Call(function, future))
         return future
 
     async def stop(self) -> None:
         """Carries out what was posted, closes the files and ends the thread."""
         await self.call(self.handles.close)
+        self._stopped = True
         self._mailbox.put(None)
         self._thread.join()
 

@@ -96,6 +96,7 @@ class Store:
         self._files = files
         self._lock: int | None = None
         self._saver: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self._shared = Surroundings(
             options=options,
             limits=Limits.of(options),
@@ -243,7 +244,15 @@ class Store:
         return partition
 
     async def close(self) -> None:
-        """Writes and syncs everything, then lets go of the folder. Says so, and raises, if something could not be."""
+        """Writes and syncs everything, then lets go of the folder. Says so, and raises, if something could not be.
+
+        May be called again, by whoever is not sure that it was: all wait for the one closing and hear the same.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._saver is not None:
             self._saver.cancel()
             with contextlib.suppress(asyncio.CancelledError):
