@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -176,50 +176,52 @@ def _check_few(view: memoryview, count: int, limits: Limits) -> tuple[Frames, by
 
 def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> tuple[Frames, bytes] | None:
     heads = _frame_heads(view, count, frame)
-    payloads = heads["payload"]
-    if (
-        (heads["headers"].astype(np.uint64) + payloads != frame - FRAME_BYTES).any()
-        or not np.array_equal(heads["delta"], _counting(count))
-        or heads["reserved"].any()
-        or not payloads.all()
-        or payloads.max() > limits.payload_bytes
-        or heads["headers"].max() > limits.user_headers_bytes
-    ):
+    if (heads["headers"].astype(np.uint64) + heads["payload"] != frame - FRAME_BYTES).any():
+        return None
+    if not _heads_are_good(heads, count, limits):
         return None
     return _checksums_match(view, heads["checksum"], _uniform_slices(count, frame), frame)
 
 
 def _check_mixed(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
-    """One walk for the lengths, then everything else without a bytecode a message."""
-    size = len(view)
+    """One walk for the lengths, as short as can be, then everything else without a bytecode a message."""
     lengths_at = _FRAME_LENGTHS.unpack_from
-    hashed = []
+    starts: list[int] = []
+    ends: list[int] = []
     position = HEADER_BYTES
-    positions = array("I", (position,))
-    for _ in range(count):
-        if position + FRAME_BYTES > size:
-            return None
-        headers, payload = lengths_at(view, position + 32)
-        end = position + FRAME_BYTES + headers + payload
-        if not 0 < payload <= limits.payload_bytes or headers > limits.user_headers_bytes or end > size:
-            return None
-        hashed.append(slice(position + 8, end))
-        positions.append(end)
-        position = end
-    if position != size:
+    try:
+        for _ in range(count):
+            headers, payload = lengths_at(view, position + 32)
+            starts.append(position + 8)
+            position += FRAME_BYTES + headers + payload
+            ends.append(position)
+    except struct.error:
+        # The walk has left the batch.
         return None
-    octets = np.frombuffer(view, dtype=np.uint8)
-    starts = np.frombuffer(positions, dtype=np.uint32)[:-1].astype(np.int64)
-    heads = octets[starts[:, None] + _FRAME_OCTETS].view(_FRAME_TYPE)[:, 0]
-    if not np.array_equal(heads["delta"], _counting(count)) or heads["reserved"].any():
+    if position != len(view):
         return None
-    return _checksums_match(view, heads["checksum"], hashed, positions)
+    positions = array("I", (HEADER_BYTES, *ends))
+    heads = _heads_anywhere(view, positions)
+    if not _heads_are_good(heads, count, limits):
+        return None
+    return _checksums_match(view, heads["checksum"], map(slice, starts, ends), positions)
+
+
+def _heads_are_good(heads: np.ndarray[Any, Any], count: int, limits: Limits) -> bool:
+    payloads = heads["payload"]
+    return bool(
+        np.array_equal(heads["delta"], _counting(count))
+        and not heads["reserved"].any()
+        and payloads.all()
+        and payloads.max() <= limits.payload_bytes
+        and heads["headers"].max() <= limits.user_headers_bytes
+    )
 
 
 def _checksums_match(
-    view: memoryview, stored: np.ndarray[Any, Any], hashed: Sequence[slice], frames: Frames
+    view: memoryview, stored: np.ndarray[Any, Any], hashed: Iterable[slice], frames: Frames
 ) -> tuple[Frames, bytes] | None:
-    found = np.fromiter(map(_hash, map(view.__getitem__, hashed)), dtype="<u8", count=len(hashed))
+    found = np.fromiter(map(_hash, map(view.__getitem__, hashed)), dtype="<u8", count=len(stored))
     return (frames, found.tobytes()) if np.array_equal(found, stored) else None
 
 
@@ -446,12 +448,18 @@ _FRAME_FIELDS: dict[str, Any] = {
     "offsets": [0, 24, 32, 36, 40],
 }
 _FRAME_TYPE: np.dtype[Any] = np.dtype({**_FRAME_FIELDS, "itemsize": FRAME_BYTES})  # type: ignore[call-overload]
-_FRAME_OCTETS = np.arange(FRAME_BYTES)
+_FRAME_BYTES_TYPE = np.dtype((np.void, FRAME_BYTES))
 
 
 def _frame_heads(view: memoryview, count: int, frame: int) -> np.ndarray[Any, Any]:
     """The heads of `count` frames of one length as records, without a copy."""
     return np.ndarray((count,), dtype=_frame_type(frame), buffer=view, offset=HEADER_BYTES)
+
+
+def _heads_anywhere(view: memoryview, positions: array[int]) -> np.ndarray[Any, Any]:
+    """The heads of the frames at these positions (the last one is the end) as records, copied together."""
+    everywhere = np.ndarray((len(view) - FRAME_BYTES + 1,), dtype=_FRAME_BYTES_TYPE, buffer=view, strides=(1,))
+    return everywhere[np.frombuffer(positions, dtype=np.uint32)[:-1]].view(_FRAME_TYPE)
 
 
 @lru_cache(maxsize=256)
