@@ -105,6 +105,17 @@ class OffsetFiles:
         if sync:
             self.sync()
 
+    def lower(self, offsets: dict[Key, int], next_offset: int) -> None:
+        """Takes stored offsets back to the newest message, here and in the files: those after it are lost, and what
+        will get their numbers nobody has read yet."""
+        beyond = [key for key, offset in offsets.items() if offset >= next_offset]
+        for key in beyond:
+            offsets[key] = next_offset - 1
+            if not next_offset:
+                del offsets[key]
+        if beyond:
+            self.write({key: offsets.get(key) for key in beyond}, sync=True)
+
     def sync(self) -> None:
         """Returns when all that was written is on the disk; names that end in "/" are folders."""
         for path in list(self._unsynced):

@@ -143,9 +143,7 @@ class Partition:
         self._purging = False
         self._retry: asyncio.TimerHandle | None = None
         self._offset_files = offset_files
-        self._consumer_offsets = {key: min(offset, log.next_offset - 1) for key, offset in offsets.items()}
-        if log.next_offset == 0:
-            self._consumer_offsets = {}
+        self._consumer_offsets = offsets
         self._dirty_offsets: dict[Key, int | None] = {}
         self._offsets_round: asyncio.Future[None] | None = None
 

@@ -196,9 +196,11 @@ class Store:
 
     def _try_to_open(self, place: PartitionId, shard: Shard) -> Opened | tuple[PartitionId, str]:
         try:
-            return self._recover(place, shard)
+            opened = self._recover(place, shard)
+            opened.offset_files.lower(opened.offsets, opened.log.next_offset)
         except (OSError, StorageError) as error:
             return place, str(error)
+        return opened
 
     def _recover(self, place: PartitionId, shard: Shard) -> Opened:
         folder = self.layout.partition(place)
