@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import msgspec
 import uvloop
 
+from app.allocator import keep_freed_memory
 from app.bench import yardstick
 from app.bench.measure import Bench, Figure, Row, Scale, Target, figure
 from app.bench.memory import resident_bytes
@@ -95,4 +96,5 @@ async def _see(path: str, shards: int) -> Opened:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     print(msgspec.json.encode(uvloop.run(_see(sys.argv[1], int(sys.argv[2])))).decode())

@@ -1,7 +1,8 @@
 """`whippet bench storage`: measures the store on this machine, each figure beside its yardstick.
 
 The yardsticks are the same bytes through the plain calls of the operating system, on the same disk, in the same run
-(see measure.py). What is measured is the store as the server uses it, without a network and without a client.
+(see measure.py). What is measured is the store as the server uses it, in a process set up like the server's, without a
+network and without a client.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 import uvloop
 
+from app.allocator import keep_freed_memory
 from app.bench import appends, lookups, memory, opening, reads, report
 from app.bench.measure import FULL, QUICK, Bench, Figure, Measure
 
@@ -47,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    keep_freed_memory()
     chosen = [measure for measure in MEASURES if not arguments.only or measure.name in arguments.only]
     scale = QUICK if arguments.quick else FULL
     if arguments.rounds:

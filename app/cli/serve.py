@@ -9,6 +9,7 @@ import argparse
 import os
 
 from app import server
+from app.allocator import keep_freed_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,4 +28,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    keep_freed_memory()
     return server.run(os.environ, os.getcwd(), default_root=arguments.with_default_root_credentials)
