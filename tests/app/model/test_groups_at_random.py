@@ -105,8 +105,14 @@ class Members(RuleBasedStateMachine):
         if partition < len(self.ends):
             self.ends[partition] += messages
 
-    @rule(who=st.integers(0, 9), wanted=st.none() | st.integers(0, PARTITIONS_MAX), count=st.integers(1, 5))
-    def begin_to_read(self, who: int, wanted: int | None, count: int) -> None:
+    @rule(
+        who=st.integers(0, 9),
+        wanted=st.none() | st.integers(0, PARTITIONS_MAX),
+        count=st.integers(1, 5),
+        auto_commit=st.none() | st.booleans(),
+    )
+    def read(self, who: int, wanted: int | None, count: int, auto_commit: bool | None) -> None:
+        """In one go, or with other things in between."""
         free = [member.client_id for member in self.group.members if member.client_id not in self.reading]
         if not free:
             return
@@ -122,12 +128,16 @@ class Members(RuleBasedStateMachine):
         last = min(first + count, self.ends[partition]) - 1
         if last >= first:
             self.reading[client] = (partition, self.tenures[partition], first, last)
+            if auto_commit is not None:
+                self.have_read_for(client, auto_commit)
 
     @rule(who=st.integers(0, 9), auto_commit=st.booleans())
     def have_read(self, who: int, auto_commit: bool) -> None:
         if not self.reading:
             return
-        client = sorted(self.reading)[who % len(self.reading)]
+        self.have_read_for(sorted(self.reading)[who % len(self.reading)], auto_commit)
+
+    def have_read_for(self, client: int, auto_commit: bool) -> None:
         partition, tenure, first, last = self.reading.pop(client)
         still_his = self.tenures[partition] == tenure
         assert self.group.polled(client, partition, last) == still_his
@@ -224,4 +234,4 @@ class Members(RuleBasedStateMachine):
 
 
 TestMembers = Members.TestCase
-TestMembers.settings = settings(deadline=None, max_examples=100, stateful_step_count=100)
+TestMembers.settings = settings(deadline=None, max_examples=150, stateful_step_count=100)
