@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -442,7 +443,7 @@ class Partition:
     @property
     def needs_saver(self) -> bool:
         """Whether the message saver would find something to do here."""
-        return bool(self._gathered or self._dirty_offsets or self.synced < self.written or self.failed is not None)
+        return bool(self.synced < self.appended or self._dirty_offsets or self.failed is not None)
 
     async def until(self, offset: int, durability: Durability | None = None) -> None:
         """Returns as soon as the message at an offset may be read, or has reached a durability; and after a purge,
@@ -486,7 +487,8 @@ class Partition:
                 until = min(end, self.written)
                 if offset >= until:
                     break
-                more = await self._shard.call(lambda: log.read(offset, wanted, left, until))  # noqa: B023 -- awaited here
+                act = partial(log.read, offset, wanted, left, until)
+                more = await self._shard.call(act, brief=True)
             if found.messages and more.messages and sum(map(len, more.buffers)) > left:
                 # The next message alone is larger than what is left: it is the next read's.
                 break
@@ -515,7 +517,7 @@ class Partition:
         log, tail_start = self._log, self._tail.first_offset
         if tail_start is not None and tail_start <= first:
             return first
-        return await self._shard.call(lambda: log.offset_at(timestamp))
+        return await self._shard.call(lambda: log.offset_at(timestamp), brief=True)
 
     # ------------------------------------------------------------------------------------------------ consumer offsets
 
