@@ -6,6 +6,7 @@ threads (and the command line's offline tools) call them; the event loop never d
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
@@ -17,6 +18,9 @@ Buffer = bytes | bytearray | memoryview
 
 BUFFERS_PER_WRITE = 1024
 """IOV_MAX of Linux: what one writev takes."""
+
+
+_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
 
 
 class Item(NamedTuple):
@@ -66,6 +70,18 @@ class Files:
         finally:
             os.close(handle)
 
+    def sync_filesystem(self, path: str) -> None:
+        """Returns when all that anybody has written to the file system of a folder is on the disk."""
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if _syncfs is None:
+                os.sync()
+            elif _syncfs(handle):
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number), path)
+        finally:
+            os.close(handle)
+
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
 
@@ -95,7 +111,7 @@ class Files:
         return items
 
     def lock(self, path: str) -> int | None:
-        """Takes the lock for as long as the handle lives; None when another process has it. The file says who."""
+        """Takes the lock for as long as the handle lives; None when another process has it."""
         handle = self.open_for_writing(path)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -104,9 +120,12 @@ class Files:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 return None
             raise
+        return handle
+
+    def sign(self, handle: int) -> None:
+        """Writes into a file who has it."""
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"pid {os.getpid()}\n".encode(), 0)
-        return handle
 
 
 def write_some(files: Files, handle: int, buffers: Sequence[Buffer], position: int) -> tuple[int, OSError | None]:

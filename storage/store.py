@@ -131,12 +131,19 @@ class Store:
         return store
 
     def _enter_folder(self) -> None:
-        root = self.layout.root
-        for above in make_folders(self._files, root):
+        root, path = self.layout.root, self.layout.below(LOCK_FILE)
+        made = make_folders(self._files, root)
+        for above in made:
             self._files.sync_folder(above)
-        self._lock = self._files.lock(self.layout.below(LOCK_FILE))
+        is_known = self._files.exists(path)
+        self._lock = self._files.lock(path)
         if self._lock is None:
             raise StoreLocked(f"{root}: another process has this data folder open (see {LOCK_FILE} in it)")
+        if not made and (not is_known or self._files.size(self._lock)):
+            # Whoever had it open last did not close it. What is found now may be in the system's memory only, and it
+            # is about to be built upon, read, and called synced.
+            self._files.sync_filesystem(root)
+        self._files.sign(self._lock)
         self._check_format()
         for folder in (self.layout.streams, self.layout.below(USERS_FOLDER), self.layout.below(TOKENS_FOLDER)):
             make_folders(self._files, folder)
@@ -262,18 +269,28 @@ class Store:
         failures = await asyncio.gather(
             *(partition.close() for partition in self.partitions.values()), return_exceptions=True
         )
-        await self._stop_shards()
+        await self._stop_shards(all_is_synced=not any(failures))
         for failure in failures:
             if isinstance(failure, BaseException):
                 raise failure
 
-    async def _stop_shards(self) -> None:
+    async def _stop_shards(self, *, all_is_synced: bool = False) -> None:
         lock, self._lock = self._lock, None
         for shard in self.shards[1:]:
             await shard.stop()
         if lock is not None:
-            await self.shards[0].call(lambda: close(self._files, self.layout.below(LOCK_FILE), lock))
+            await self.shards[0].call(lambda: self._leave_folder(lock, all_is_synced))
         await self.shards[0].stop()
+
+    def _leave_folder(self, lock: int, all_is_synced: bool) -> None:
+        """A lock file without a name in it says to the next start that nothing is left to be synced."""
+        path = self.layout.below(LOCK_FILE)
+        if all_is_synced:
+            try:
+                self._files.truncate(lock, 0)
+            except OSError as error:
+                _log.warning("%s: the next start takes this for an unclean end: %s", path, error)
+        close(self._files, path, lock)
 
     # ------------------------------------------------------------------------------------------------------ partitions
 

@@ -100,13 +100,17 @@ def test_given_any_operations_should_answer_as_the_real_disk_does(seed: int, tmp
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_given_a_power_cut_when_all_was_synced_should_keep_everything(seed: int) -> None:
+@pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "the file system"])
+def test_given_a_power_cut_when_all_was_synced_should_keep_everything(seed: int, at_once: bool) -> None:
     disk = SimulatedDisk()
     disk.make_folder("/d")
     for number in range(200):
         step(disk, random.Random(f"{seed} {number}"), "/d")
-    _sync_all(disk, "/d")
-    disk.sync_folder("")
+    if at_once:
+        disk.sync_filesystem("/d")
+    else:
+        _sync_all(disk, "/d")
+        disk.sync_folder("")
     synced = everything(disk, "/d")
     assert everything(disk.power_cut(random.Random(seed)), "/d") == synced
     for number in range(50):

@@ -57,7 +57,7 @@ class Operation(NamedTuple):
 
 
 TAKES_SPACE = frozenset(
-    {"open_for_writing", "write", "truncate", "sync", "sync_folder", "rename", "make_folder", "lock"}
+    {"open_for_writing", "write", "truncate", "sync", "sync_folder", "rename", "make_folder", "lock", "sign"}
 )
 """Operations that may be refused for lack of space."""
 
@@ -454,7 +454,14 @@ class SimulatedDisk(Files):
         folder = self._folder(path)
         if self.forgets_syncs:
             return
-        durable = self._made_durable_with(folder)
+        self._make_durable(self._made_durable_with(folder))
+
+    def _made_durable_with(self, folder: _Folder) -> dict[int, None]:
+        """The changes of names in a folder, and what was changed earlier about what bears them, in their order."""
+        last = {id(r.about): i for i, r in enumerate(self._renamings) if any(e[0] is folder for e in r.effects)}
+        return {i: None for i, r in enumerate(self._renamings) if i <= last.get(id(r.about), -1)}
+
+    def _make_durable(self, durable: dict[int, None]) -> None:
         last: dict[tuple[int, str], int] = {}
         for i in durable:
             for above, name, node in self._renamings[i].effects:
@@ -473,10 +480,13 @@ class SimulatedDisk(Files):
                 left.append(_Renaming(effects, renaming.about))
         self._renamings = left
 
-    def _made_durable_with(self, folder: _Folder) -> dict[int, None]:
-        """The changes of names in a folder, and what was changed earlier about what bears them, in their order."""
-        last = {id(r.about): i for i, r in enumerate(self._renamings) if any(e[0] is folder for e in r.effects)}
-        return {i: None for i, r in enumerate(self._renamings) if i <= last.get(id(r.about), -1)}
+    def sync_filesystem(self, path: str) -> None:
+        self._begin("sync_filesystem", path)
+        self._folder(path)
+        if self.forgets_syncs:
+            return
+        self._make_durable(dict.fromkeys(range(len(self._renamings))))
+        _sync_files(self._root)
 
     def rename(self, source: str, target: str) -> None:
         self._begin("rename", target)
@@ -554,9 +564,21 @@ class SimulatedDisk(Files):
             del self._handles[handle]
             return None
         self._locks[handle] = file
+        return handle
+
+    def sign(self, handle: int) -> None:
+        self._begin("sign", self._path_of(handle))
+        file = self._writable(handle)
         file.change(0, None)
         file.change(0, b"pid 1\n")
-        return handle
+
+
+def _sync_files(folder: _Folder) -> None:
+    for node in folder.names.values():
+        if isinstance(node, _Folder):
+            _sync_files(node)
+        else:
+            node.sync()
 
 
 def _never(act: str, path: str) -> int | None:
