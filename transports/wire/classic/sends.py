@@ -88,12 +88,13 @@ def _destination(payload: memoryview) -> tuple[Identifier, Identifier, Partition
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
-    """Where the first message ends tells what is before its payload. A single one ends where the area does."""
+    """Where the first message ends tells what is before its payload. A single one may also end where the area does."""
     if len(area) < SHORT:
         return None
     headers, payload = LENGTHS.unpack_from(area, LENGTHS_AT)
-    size = len(area) if count == 1 else INDEX.unpack_from(index)[1]
-    found: int = size - headers - payload
+    found: int = INDEX.unpack_from(index)[1] - headers - payload
+    if count == 1 and found not in (SHORT, LONG):
+        found = len(area) - headers - payload
     return found if found in (SHORT, LONG) else None
 
 

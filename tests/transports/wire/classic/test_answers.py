@@ -1,0 +1,79 @@
+"""Answers there and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.commands import answers as say
+from app.errors import Code, CommandError
+from storage.options import Durability
+from tests.transports.wire.classic.support import worlds
+from transports.wire.classic import answers, frames
+from transports.wire.classic.dialect import Dialect
+
+fuzz = settings(deadline=None, max_examples=40)
+
+
+def encode(code: int, answer: Any) -> bytes:
+    return b"".join(answers.encode(code, answer, Dialect()))
+
+
+def decode(code: int, payload: bytes) -> Any:
+    return answers.decode_answer(code, memoryview(payload), Dialect())
+
+
+def test_every_kind_of_answer_is_made_up() -> None:
+    assert set(answers.LAYOUTS) == set(worlds.ANSWERS) - {1}
+
+
+@pytest.mark.parametrize("code", worlds.ANSWERS)
+@fuzz
+@given(data=st.data())
+def test_an_answer_there_and_back_is_the_same(code: int, data: st.DataObject) -> None:
+    answer = data.draw(worlds.ANSWERS[code])
+    payload = encode(code, answer)
+    assert decode(code, payload) == answer
+    assert len(payload) != 1, "clients do not read a payload of one byte"
+
+
+@pytest.mark.parametrize("code", [1, 34, 39, 101, 102, 121, 203, 402, 503, 604])
+def test_what_answers_nothing_has_an_empty_payload(code: int) -> None:
+    assert frames.success(answers.encode(code, None, Dialect())) == [bytes(8)]
+
+
+def test_a_send_answers_nothing_to_classic_clients() -> None:
+    assert answers.encode(101, say.Sent(0, 0, 0, 0, 1, Durability.WRITTEN), Dialect()) == []
+
+
+@pytest.mark.parametrize("code", sorted(answers.LISTS))
+def test_an_empty_list_is_an_empty_payload_and_so_is_the_list_of_what_is_not_there(code: int) -> None:
+    assert encode(code, ()) == encode(code, None) == b""
+    assert decode(code, b"") == ()
+
+
+def test_a_count_that_is_not_that_of_what_follows_is_never_sent() -> None:
+    wrong = say.StreamDetails(say.StreamInfo(0, 0, 1, 0, 0, "s"), ())
+    with pytest.raises(AssertionError):
+        encode(200, wrong)
+
+
+def test_cache_metrics_of_another_server_are_skipped() -> None:
+    stats = say.Stats(
+        **{
+            name: {"int": 1, "float": 1.0, "str": ""}[str(kind)]  # type: ignore[arg-type]
+            for name, kind in say.Stats.__annotations__.items()
+        }
+    )
+    payload = encode(10, stats)
+    before, after = payload[:-24], payload[-20:]
+    assert decode(10, before + b"\2\0\0\0" + bytes(64) + after) == stats
+
+
+def test_an_answer_with_bytes_after_it_is_refused_by_our_client() -> None:
+    with pytest.raises(CommandError) as refused:
+        decode(38, bytes(5))
+    assert refused.value.code == Code.INVALID_FORMAT

@@ -1,0 +1,234 @@
+"""Messages from the classic form to batches and back: nothing is lost, and what is made is good.
+
+What is expected is written down plainly in support/plainly.py; batch sizes cross the border between the loop for a few
+messages and numpy, and between one size and mixed sizes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.commands import answers as say
+from app.commands import requests as ask
+from app.errors import CommandError
+from storage import batch as batches
+from storage.batch import TIME_SPAN_MAX_US, Readable
+from tests.transports.wire.classic.support.plainly import Classic, parse, send_body, stored
+from transports.wire.classic import answers, polls, sends, unbatching, userheaders
+from transports.wire.classic.dialect import Dialect
+
+fuzz = settings(deadline=None, max_examples=100)
+NOW = 1_700_000_000_000_000
+SIZES = [56, 64]
+both_sizes = pytest.mark.parametrize("header_size", SIZES)
+FOO_BAR = bytes.fromhex("0203000000666f6f0203000000626172")
+
+
+@st.composite
+def some_messages(draw: st.DrawFn, origins: tuple[int, ...] = ()) -> list[Classic]:
+    count = draw(st.integers(1, 40))
+    length = draw(st.integers(1, 600))
+    uniform = draw(st.booleans())
+    headers = draw(st.sampled_from([b"", FOO_BAR, b"opaque", None]))
+    base = draw(st.sampled_from([0, 5, 2**32, 2**63]))
+    source = random.Random(draw(st.integers(0, 2**32)))
+    found = []
+    for i in range(count):
+        size = length if uniform else source.randint(1, length)
+        block = headers if headers is not None else source.choice([b"", FOO_BAR, FOO_BAR * 2, b"\2"])
+        origin = source.choice(origins) if origins else NOW + source.randint(0, TIME_SPAN_MAX_US)
+        found.append(Classic(source.randint(1, 2**128 - 1), base + i, NOW, origin, source.randbytes(size), block))
+    return found
+
+
+def in_short_form(block: bytes) -> bytes:
+    return bytes(userheaders.to_short(block))
+
+
+def decode(body: bytes) -> list[batches.StoredMessage]:
+    """All messages of the batches that a send is turned into, after the batches were found good."""
+    found: list[batches.StoredMessage] = []
+    for batch in sends.decode(memoryview(body), Dialect(), os.urandom).batches:
+        batches.check(batch)
+        found += batches.messages(batch)
+    return found
+
+
+@both_sizes
+@fuzz
+@given(sent=some_messages())
+def test_what_is_sent_is_stored(header_size: int, sent: list[Classic]) -> None:
+    as_sent = [m._replace(user_headers=in_short_form(m.user_headers)) if header_size == 56 else m for m in sent]
+    found = decode(send_body(as_sent, header_size))
+    assert [(m.id, m.origin_timestamp, m.payload, m.user_headers) for m in found] == [
+        (m.id, m.origin, m.payload, m.user_headers) for m in sent
+    ]
+
+
+@st.composite
+def in_buffers(draw: st.DrawFn, kept: list[Classic]) -> tuple[list[Readable], list[Classic]]:
+    """Batches as a partition gives them to a reader: whole ones joined, and slices with their headers apart."""
+    buffers: list[Readable] = []
+    run = b""
+    expected = []
+    while kept:
+        count = draw(st.integers(1, len(kept)))
+        some, kept = kept[:count], kept[count:]
+        batch = stored(some)
+        if draw(st.booleans()):
+            run += batch
+            expected += some
+            continue
+        first = draw(st.integers(0, count - 1))
+        last = draw(st.integers(first + 1, count))
+        expected += some[first:last]
+        head, frames = batches.cut(batch, batches.frame_positions(batch), first, last)
+        if draw(st.booleans()):
+            run += bytes(head) + bytes(frames)
+        else:
+            buffers += [run, head, frames]
+            run = b""
+    return [*buffers, run], expected
+
+
+@both_sizes
+@fuzz
+@given(kept=some_messages(), data=st.data())
+def test_what_is_stored_is_polled(header_size: int, kept: list[Classic], data: st.DataObject) -> None:
+    buffers, expected = data.draw(in_buffers(kept))
+    found = parse(b"".join(unbatching.messages_of(buffers, header_size)), header_size)
+    if header_size == 56:
+        expected = [m._replace(user_headers=in_short_form(m.user_headers)) for m in expected]
+    assert found == expected
+
+
+@both_sizes
+@fuzz
+@given(kept=some_messages(), data=st.data())
+def test_our_client_gets_what_was_stored(header_size: int, kept: list[Classic], data: st.DataObject) -> None:
+    buffers, expected = data.draw(in_buffers(kept))
+    answer = say.Polled(3, 2**63, len(expected), tuple(buffers))
+    payload = b"".join(answers.encode(100, answer, Dialect(forced=header_size)))
+    polled = answers.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    assert (polled.partition_id, polled.current_offset, polled.messages_count) == (3, 2**63, len(expected))
+    found: list[Classic] = []
+    for batch in polled.batches:
+        batches.check(batch)
+        found += [
+            Classic(m.id, m.offset, m.timestamp, m.origin_timestamp, m.payload, m.user_headers)
+            for m in batches.messages(batch)
+        ]
+    assert found == expected
+
+
+@both_sizes
+@fuzz
+@given(kept=some_messages())
+def test_a_whole_batch_polled_by_our_client_is_the_batch(header_size: int, kept: list[Classic]) -> None:
+    batch = stored(kept, partition_id=3)
+    payload = b"".join(answers.encode(100, say.Polled(3, 0, len(kept), (batch,)), Dialect(forced=header_size)))
+    polled = answers.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    assert polled == say.Polled(3, 0, len(kept), (batch,))
+
+
+# ---------------------------------------------------------------------------------------------------------------- time
+
+
+ORIGINS = (0, 1, 1_700_000_000_000, NOW, NOW + 1, NOW + TIME_SPAN_MAX_US, 2**64 - 1)
+
+
+@fuzz
+@given(sent=some_messages(origins=ORIGINS))
+def test_origin_times_of_any_span_are_kept_exactly_and_in_order(sent: list[Classic]) -> None:
+    found = decode(send_body(sent, 64))
+    assert [(m.origin_timestamp, m.id) for m in found] == [(m.origin, m.id) for m in sent]
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_messages_go_into_one_batch_as_long_as_their_times_fit(count: int) -> None:
+    fitting = [Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US * (i % 2), b"x") for i in range(count)]
+    assert len(sends.decode(memoryview(send_body(fitting, 64)), Dialect(), os.urandom).batches) == 1
+    apart = [*fitting, Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US + 1, b"x"), *fitting]
+    several = sends.decode(memoryview(send_body(apart, 64)), Dialect(), os.urandom).batches
+    assert [batches.header(batch).message_count for batch in several] == [count, 1, count]
+
+
+# ----------------------------------------------------------------------------------------------------------------- ids
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_messages_without_an_id_get_a_random_uuid_and_the_others_keep_theirs(count: int, mixed: bool) -> None:
+    sent = [Classic(0 if i % 3 == 0 else i, 0, 0, NOW, b"x" * (1 + i * mixed)) for i in range(count)]
+    for messages in (sent, [m._replace(id=0) for m in sent]):
+        found = [m.id for m in decode(send_body(messages, 64))]
+        assert len(set(found)) == count
+        for message, identity in zip(messages, found, strict=True):
+            octets = identity.to_bytes(16, "little")
+            if message.id:
+                assert identity == message.id
+            else:
+                assert octets[6] >> 4 == 4
+                assert octets[8] >> 6 == 0b10
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_the_random_source_decides_the_ids(count: int) -> None:
+    body = memoryview(send_body([Classic(0, 0, 0, NOW, b"x")] * count, 64))
+    first, second = (sends.decode(body, Dialect(), random.Random(1).randbytes) for _ in range(2))
+    assert first == second
+
+
+# --------------------------------------------------------------------------------------------------------- other bodies
+
+
+@both_sizes
+def test_long_bodies_are_sent_where_they_lie(header_size: int) -> None:
+    kept = [Classic(i + 1, i, NOW, NOW, bytes([i]) * unbatching.LONG_BODY_BYTES, FOO_BAR * (i % 2)) for i in range(20)]
+    batch = stored(kept)
+    buffers = unbatching.messages_of([batch], header_size)
+    views = [buffer for buffer in buffers if isinstance(buffer, memoryview)]
+    assert len(views) == 20
+    assert all(view.obj is batch for view in views)
+    expected = [m._replace(user_headers=in_short_form(m.user_headers)) if header_size == 56 else m for m in kept]
+    assert parse(b"".join(buffers), header_size) == expected
+
+
+@both_sizes
+def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) -> None:
+    kept = [Classic(i + 1, i, NOW, NOW, b"x") for i in range(5000)]
+    batch = stored(kept)
+    for response_bytes in (400, 10_000, 65_000):
+        space = polls.room(response_bytes)
+        fits = batches.fitting(batches.frame_positions(batch), 0, 5000, space - batches.HEADER_BYTES)
+        head, frames = batches.cut(batch, batches.frame_positions(batch), 0, max(fits, 1))
+        assert sum(map(len, polls.encode(say.Polled(0, 0, fits, (head, frames)), header_size))) <= response_bytes
+
+
+@pytest.mark.parametrize("count", [1, 12, 13, 40])
+def test_what_is_damaged_in_the_store_is_an_error_with_a_number(count: int) -> None:
+    batch = bytes(stored([Classic(i + 1, i, NOW, NOW, b"x" * (20 + i)) for i in range(count)]))
+    longer = bytearray(batch)
+    longer[256 + 36 : 256 + 40] = b"\xff\xff\xff\xff"
+    shorter = bytearray(batch)
+    shorter[256 + 36] -= 1
+    nothing = bytearray(batch)
+    nothing[32:40] = bytes(8)
+    for damaged in (longer, shorter, nothing, batch[:-1], batch[:256], batch[:100], batch + b"x"):
+        with pytest.raises(CommandError):
+            unbatching.messages_of([damaged], 64)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@both_sizes
+def test_our_client_sends_what_it_was_given(header_size: int, several: bool) -> None:
+    sent = [Classic(i + 1, 0, 0, NOW + i, b"x" * 30, FOO_BAR) for i in range(20)]
+    given_ = (stored(sent[:5]), stored(sent[5:])) if several else (stored(sent),)
+    request = ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10), given_)
+    as_sent = [m._replace(user_headers=in_short_form(m.user_headers)) if header_size == 56 else m for m in sent]
+    assert sends.encode(request, header_size) == send_body(as_sent, header_size)

@@ -1,0 +1,69 @@
+"""User headers between the two layouts: translated where they are what they seem, untouched otherwise."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transports.wire.classic import userheaders
+
+fuzz = settings(deadline=None, max_examples=100)
+ENTRY = st.tuples(st.binary(min_size=1, max_size=255), st.integers(1, 15), st.binary(min_size=1, max_size=255))
+
+
+def short(entries: list[tuple[bytes, int, bytes]]) -> bytes:
+    return b"".join(
+        struct.pack("<I", len(key)) + key + struct.pack("<BI", kind, len(value)) + value for key, kind, value in entries
+    )
+
+
+def stored(entries: list[tuple[bytes, int, bytes]]) -> bytes:
+    return b"".join(b"\2" + short([entry]) for entry in entries)
+
+
+@fuzz
+@given(entries=st.lists(ENTRY, max_size=4))
+def test_headers_of_both_layouts_are_turned_into_each_other(entries: list[tuple[bytes, int, bytes]]) -> None:
+    assert userheaders.from_short(short(entries), 10**6) == stored(entries)
+    assert userheaders.to_short(stored(entries)) == short(entries)
+
+
+@fuzz
+@given(block=st.binary(max_size=60))
+def test_any_bytes_go_there_and_back_unharmed(block: bytes) -> None:
+    assert userheaders.to_short(userheaders.from_short(block, 10**6)) in (block, userheaders.to_short(block))
+
+
+FOO_BAR = bytes.fromhex("03000000 666f6f 02 03000000 626172")
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        FOO_BAR[:-1],
+        FOO_BAR + b"\0",
+        FOO_BAR + FOO_BAR[:9],
+        bytes.fromhex("00000000 02 03000000 626172"),  # a key without bytes
+        bytes.fromhex("00010000") + bytes(256) + bytes.fromhex("02 03000000 626172"),  # too long a key
+        bytes.fromhex("03000000 666f6f 00 03000000 626172"),  # no such kind
+        bytes.fromhex("03000000 666f6f 10 03000000 626172"),
+        bytes.fromhex("03000000 666f6f 02 00000000"),  # a value without bytes
+        b"opaque",
+    ],
+)
+def test_what_is_not_exactly_of_the_layout_goes_through(block: bytes) -> None:
+    assert userheaders.from_short(block, 10**6) == block
+    assert userheaders.to_short(b"\2" + block) == b"\2" + block
+
+
+def test_headers_with_keys_that_are_no_strings_stay_as_they_are() -> None:
+    block = b"\2" + FOO_BAR + b"\x0b" + bytes.fromhex("04000000 01000000 09 01000000 05")
+    assert userheaders.to_short(block) == block
+
+
+def test_headers_that_would_grow_over_the_limit_stay_as_they_are() -> None:
+    assert userheaders.from_short(FOO_BAR, len(FOO_BAR) + 1) == b"\2" + FOO_BAR
+    assert userheaders.from_short(FOO_BAR, len(FOO_BAR)) == FOO_BAR

@@ -1,0 +1,345 @@
+"""What real clients sent is understood, and what they accepted is what is sent: byte for byte."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from app.commands import answers as say
+from app.commands import requests as ask
+from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from app.errors import Code, CommandError
+from storage import batch as batches
+from tests.transports.wire.classic.support import vectors
+from tests.transports.wire.classic.support.plainly import Classic, stored
+from transports.wire.classic import answers, frames, primitives, requests
+from transports.wire.classic.dialect import Dialect
+from transports.wire.classic.primitives import Reader
+
+FIRST = 1_700_000_000_000_000
+NEVER = 2**64 - 1
+UNLIMITED = 2**64 - 1
+GROUP, NUMBER_0 = Consumer(ConsumerKind.GROUP, "g1"), Consumer(ConsumerKind.CONSUMER, 0)
+ACTIVE = ask.UserStatus.ACTIVE
+
+
+def decode(code: int, payload: bytes, dialect: Dialect | None = None) -> Any:
+    return requests.decode(code, memoryview(payload), dialect or Dialect(), lambda size: b"\7" * size)
+
+
+def encode(code: int, answer: object, header_size: int = 64) -> bytes:
+    return b"".join(answers.encode(code, answer, Dialect(forced=header_size)))
+
+
+def offset(value: int) -> Strategy:
+    return Strategy(StrategyKind.OFFSET, value)
+
+
+REQUESTS: dict[str, list[ask.Request]] = {
+    "T1": [ask.LoginUser("iggy", "iggy", "0.8.0", "")],
+    "T2": [ask.LoginUser("iggy", "iggy", "0.10.0", "")],
+    "T3": [ask.LoginUser("iggy", "iggy", "", "")],
+    "T5": [ask.LoginWithPersonalAccessToken("iggypat-abc123")],
+    "T6": [ask.GetClusterMetadata()],
+    "T9": [ask.LogoutUser()],
+    "T12": [ask.CreateStream("s1")],
+    "T14": [ask.GetStream("s1"), ask.GetStream(0)],
+    "T17": [ask.CreateTopic("s1", "t1", 3, 1, 0, 0, 0)],
+    "T18": [ask.CreateTopic("s1", "t1", 3, 1, NEVER, 0, 0)],
+    "T19": [ask.CreateTopic(0, "t2", 1, 2, 5_000_000, 2_000_000_000, 2)],
+    "T21": [ask.GetTopic("s1", "t1")],
+    "T22": [ask.UpdateTopic(0, 0, "t9", 1, 0, 0, 1)],
+    "T23": [ask.DeleteTopic("s1", "t1")],
+    "T24": [ask.CreatePartitions(0, 0, 2), ask.DeletePartitions(0, 0, 2)],
+    "T25": [ask.DeleteSegments(0, 0, 0, 1)],
+    "T31": [ask.PollMessages(NUMBER_0, "s1", "t1", 0, offset(0), 2, True)],
+    "T32": [
+        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.FIRST), 2, True),
+        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.LAST), 2, True),
+        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.NEXT), 2, True),
+        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.TIMESTAMP, 1_234_567), 2, True),
+    ],
+    "T33": [ask.PollMessages(NUMBER_0, 0, 0, 1, offset(100), 10, False)],
+    "T34": [ask.PollMessages(GROUP, "s1", "t1", None, Strategy(StrategyKind.NEXT), 10, True)],
+    "T39": [ask.FlushUnsavedBuffer("s1", "t1", 0, False)],
+    "T40": [ask.StoreConsumerOffset(GROUP, "s1", "t1", 0, 1)],
+    "T41": [ask.StoreConsumerOffset(NUMBER_0, "s1", "t1", 0, 5)],
+    "T42": [ask.DeleteConsumerOffset(GROUP, "s1", "t1", 0)],
+    "T44": [ask.GetConsumerGroup("s1", "t1", "g1")],
+    "T46": [ask.JoinConsumerGroup("s1", "t1", "g1"), ask.LeaveConsumerGroup("s1", "t1", "g1")],
+    "T49": [ask.CreateUser("bob", "secret", ACTIVE, None)],
+    "T50": [
+        ask.CreateUser(
+            "bob",
+            "secret",
+            ACTIVE,
+            Permissions(GlobalPermissions(manage_servers=True, read_streams=True, poll_messages=True)),
+        )
+    ],
+    "T53": [ask.UpdateUser(1, "rob", ask.UserStatus.INACTIVE)],
+    "T54": [ask.ChangePassword(1, "a1b2", "c3d4")],
+}
+WITH_TRAILING_BYTES = {"T23": 4, "T49": 5}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_requests_of_real_clients_are_understood_and_our_client_sends_the_same(name: str) -> None:
+    found = vectors.requests_in(name)
+    assert [decode(code, payload) for code, payload in found] == REQUESTS[name]
+    for (code, payload), request in zip(found, REQUESTS[name], strict=True):
+        assert requests.code_of(request) == code
+        sent = frames.request(code, requests.encode_request(request))
+        surplus = WITH_TRAILING_BYTES.get(name, 0)
+        assert sent[8:] == payload[: len(payload) - surplus]
+        assert frames.request_header(sent, 0) == (code, len(payload) - surplus)
+
+
+TOPIC_1 = say.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 3, "t1")
+TOPIC_2 = say.TopicInfo(1, FIRST, 1, NEVER, 1, UNLIMITED, 1, 0, 3, "t2")
+NODE = say.ClusterNode("iggy-node", "127.0.0.1", 8090, 8080, 3000, 8092, 0, 0)
+BOBS = Permissions(
+    GlobalPermissions(manage_servers=True, manage_users=True, read_streams=True, poll_messages=True),
+    {
+        7: StreamPermissions(
+            read_stream=True,
+            read_topics=True,
+            poll_messages=True,
+            topics={9: TopicPermissions(read_topic=True, poll_messages=True)},
+        )
+    },
+)
+BOB = say.UserInfo(1, FIRST, ACTIVE, "bob")
+HERE = "127.0.0.1:5000"
+ANSWERS: dict[str, tuple[int, object]] = {
+    "T4": (38, say.LoggedIn(0)),
+    "T7": (12, say.ClusterMetadata("single-node", (NODE,))),
+    "T13": (202, say.StreamDetails(say.StreamInfo(0, FIRST, 0, 0, 0, "s1"), ())),
+    "T16": (200, say.StreamDetails(say.StreamInfo(0, FIRST, 2, 0, 0, "s1"), (TOPIC_1, TOPIC_2))),
+    "T20": (
+        302,
+        say.TopicDetails(
+            say.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 0, "t1"),
+            tuple(say.PartitionInfo(i, FIRST, 1, 0, 0, 0) for i in range(3)),
+        ),
+    ),
+    "T47": (
+        600,
+        say.GroupDetails(say.GroupInfo(0, 3, 2, "g1"), (say.GroupMember(0, (0, 2)), say.GroupMember(1, (1,)))),
+    ),
+    "T48": (601, (say.GroupInfo(0, 3, 2, "g1"), say.GroupInfo(1, 3, 0, "g2"))),
+    "T51": (31, say.UserDetails(BOB, BOBS)),
+    "T52": (33, say.UserDetails(BOB, None)),
+    "T56": (41, (say.TokenInfo("tok1", 0), say.TokenInfo("tok2", FIRST))),
+    "T57": (20, say.ClientInfo(77, 0, 1, HERE, (say.GroupMembership(0, 0, 3),))),
+    "T59": (
+        10,
+        say.Stats(
+            process_id=1,
+            cpu_usage=1.0,
+            total_cpu_usage=2.0,
+            memory_usage=1,
+            total_memory=1,
+            available_memory=1,
+            run_time=1,
+            start_time=1,
+            read_bytes=1,
+            written_bytes=1,
+            messages_size_bytes=1,
+            streams_count=1,
+            topics_count=1,
+            partitions_count=1,
+            segments_count=1,
+            messages_count=1,
+            clients_count=1,
+            consumer_groups_count=1,
+            hostname="h",
+            os_name="o",
+            os_version="v",
+            kernel_version="k",
+            server_version="0.8.0",
+            server_semver=8000,
+            threads_count=4,
+            free_disk_space=1000,
+            total_disk_space=2000,
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_responses_that_real_clients_accept_are_what_is_sent_and_our_client_understands_them(name: str) -> None:
+    code, answer = ANSWERS[name]
+    payload = vectors.response(name)
+    assert answers.decode_answer(code, memoryview(payload), Dialect()) == answer
+    assert encode(code, answer) == payload
+    whole = b"".join(frames.success(answers.encode(code, answer, Dialect())))
+    assert whole == vectors.octets(name)
+
+
+def test_the_list_of_clients_counts_groups_and_does_not_name_them() -> None:
+    groups = (say.GroupMembership(0, 0, 3), say.GroupMembership(0, 1, 4))
+    clients = (say.ClientInfo(77, 0, 1, HERE, ()), say.ClientInfo(78, 0, 1, HERE, groups))
+    assert encode(22, clients) == vectors.response("T58")
+    assert answers.decode_answer(22, memoryview(vectors.response("T58")), Dialect())[1].client_id == 78
+
+
+EXCHANGES: dict[str, tuple[ask.Request, object]] = {
+    "T8": (ask.Ping(), None),
+    "T15": (ask.GetStream("nope"), None),
+    "T43": (ask.GetConsumerOffset(NUMBER_0, "s1", "t1", 0), say.ConsumerOffset(0, 5, 3)),
+    "T45": (ask.CreateConsumerGroup("s1", "t1", "g1"), say.GroupDetails(say.GroupInfo(0, 1, 0, "g1"), ())),
+    "T55": (ask.CreatePersonalAccessToken("tok1", 3_600_000_000), say.RawToken("tokentokentoken")),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_requests_and_their_responses(name: str) -> None:
+    request, answer = EXCHANGES[name]
+    code, asked, answered = vectors.request_and_response(name)
+    assert decode(code, asked) == request
+    assert requests.encode_request(request) == asked
+    assert encode(code, answer) == answered
+    assert answers.decode_answer(code, memoryview(answered), Dialect()) == answer
+
+
+def test_a_failure_has_nothing_after_its_header() -> None:
+    assert frames.failure(Code.STREAM_NAME_ALREADY_EXISTS) == vectors.octets("T10")
+    assert frames.failure(Code.UNAUTHENTICATED) == vectors.octets("T11")
+    assert frames.response_header(vectors.octets("T10")) == (1012, 0)
+
+
+# ----------------------------------------------------------------------------------------------------------- messages
+
+TO_PARTITION_0 = Partitioning(PartitioningKind.PARTITION_ID, 0)
+SENDS: dict[str, tuple[int, object, object, Partitioning, list[tuple[int, bytes]]]] = {
+    "T26": (
+        64,
+        "s1",
+        "t1",
+        TO_PARTITION_0,
+        [(0x6_6088_F314_01A7, b"hello"), (0x6_6088_F314_01AA, b"\0\1\2")],
+    ),
+    "T27": (
+        56,
+        "s1",
+        "t1",
+        TO_PARTITION_0,
+        [(0x6_6088_FA1D_C235, b"hello"), (0x6_6088_FA1D_C23C, b"\0\1\2")],
+    ),
+    "T28": (64, 0, 0, Partitioning(PartitioningKind.PARTITION_ID, 2), [(0x6_6088_F314_0254, b"abc")]),
+}
+FOO_BAR = bytes.fromhex("0203000000666f6f0203000000626172")
+
+
+@pytest.mark.parametrize("name", SENDS)
+def test_messages_of_real_clients_become_a_good_batch(name: str) -> None:
+    header_size, stream, topic, to, expected = SENDS[name]
+    dialect = Dialect()
+    ((code, payload),) = vectors.requests_in(name)
+    request = decode(code, payload, dialect)
+    assert (request.stream, request.topic, request.partitioning) == (stream, topic, to)
+    assert dialect.header_size == header_size
+    (batch,) = request.batches
+    batches.check(batch)
+    found = list(batches.messages(batch))
+    assert [(m.origin_timestamp, m.payload) for m in found] == expected
+    assert all(m.id and not m.user_headers for m in found)
+    again = bytearray(requests.encode_request(request, header_size))
+    for i in range(len(expected)):
+        at = len(payload) - sum(header_size + len(m[1]) for m in expected[i:])
+        again[at + 8 : at + 24] = bytes(16)
+    assert again == payload
+
+
+@pytest.mark.parametrize(("name", "header_size"), [("T29", 64), ("T30", 56)])
+def test_user_headers_of_both_layouts_are_stored_in_one_and_sent_in_their_own(name: str, header_size: int) -> None:
+    ((code, payload),) = vectors.requests_in(name)
+    request = decode(code, payload)
+    assert request.partitioning == Partitioning(PartitioningKind.MESSAGES_KEY, key=b"k1")
+    (message,) = batches.messages(request.batches[0])
+    assert (message.id, message.payload, message.user_headers) == (42, b"hey", FOO_BAR)
+    assert requests.encode_request(request, header_size) == payload
+
+
+@pytest.mark.parametrize(("name", "header_size", "origins"), [
+    ("T35", 64, (0x6_6088_F314_01A7, 0x6_6088_F314_01AA)),
+    ("T36", 56, (0x6_6088_FA1D_C235, 0x6_6088_FA1D_C23C)),
+])  # fmt: skip
+def test_polled_messages_are_those_that_real_clients_accept(
+    name: str, header_size: int, origins: tuple[int, int]
+) -> None:
+    identity = 0x100F_0E0D_0C0B_0A09_0807_0605_0403_0201
+    kept = (
+        stored([Classic(identity, 0, FIRST, origins[0], b"hello")]),
+        stored([Classic(identity, 1, FIRST + 1, origins[1], b"\0\1\2")]),
+    )
+    answer = say.Polled(0, 2, 2, kept)
+    assert encode(100, answer, header_size) == vectors.response(name)
+    again = answers.decode_answer(100, memoryview(vectors.response(name)), Dialect(forced=header_size))
+    assert again == answer
+
+
+def test_a_poll_that_finds_nothing_still_has_sixteen_bytes() -> None:
+    assert encode(100, say.Polled(1, 2, 0, ())) == vectors.response("T37")
+
+
+def test_the_checksum_of_a_stored_message() -> None:
+    kept = stored([Classic(42, 7, FIRST, FIRST - 1_000_000, b"hey", FOO_BAR)])
+    assert encode(100, say.Polled(0, 7, 1, (kept,)))[16:] == vectors.octets("T38")
+
+
+# ------------------------------------------------------------------------------------------------------------- pieces
+
+
+PARTITIONING = primitives.Part(primitives.read_partitioning, primitives.partitioning)
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "value"),
+    [
+        ("U1", primitives.IDENTIFIER, 1),
+        (
+            "U2",
+            PARTITIONING,
+            Partitioning(PartitioningKind.BALANCED),
+        ),
+        (
+            "U3",
+            PARTITIONING,
+            Partitioning(PartitioningKind.PARTITION_ID, 1),
+        ),
+        ("U4", primitives.STRATEGY, offset(1)),
+    ],
+)
+def test_pieces(name: str, part: primitives.Part, value: object) -> None:
+    assert part.read(Reader(memoryview(vectors.octets(name)))) == value
+    assert part.write(value) == vectors.octets(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "request_"),
+    [
+        ("U5", 38, ask.LoginUser("u", "p", "", "")),
+        ("U7", 602, ask.CreateConsumerGroup(1, 2, "grp")),
+        ("U8", 102, ask.FlushUnsavedBuffer(1, 2, 3, True)),
+        ("U9", 202, ask.CreateStream("test")),
+        ("U10", 21, ask.GetClient(1)),
+    ],
+)
+def test_payloads(name: str, code: int, request_: ask.Request) -> None:
+    assert decode(code, vectors.octets(name)) == request_
+    assert requests.encode_request(request_) == vectors.octets(name)
+
+
+def test_a_user_without_a_status_is_refused() -> None:
+    with pytest.raises(CommandError) as refused:
+        decode(33, vectors.octets("U6"))
+    assert refused.value.code == Code.INVALID_COMMAND
+
+
+def test_every_vector_is_looked_at() -> None:
+    looked_at = {*REQUESTS, *ANSWERS, *EXCHANGES, *SENDS}
+    looked_at |= {"T10", "T11", "T29", "T30", "T35", "T36", "T37", "T38", "T58"}
+    assert set(vectors.VECTORS) == looked_at
