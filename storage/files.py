@@ -95,7 +95,12 @@ class Files:
         shutil.rmtree(path)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        """Whether there is something by that name; what cannot be looked at is not said to be missing."""
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def list(self, path: str) -> list[Item]:
         """The names in a folder; sizes of plain files. Raises FileNotFoundError when there is no such folder."""

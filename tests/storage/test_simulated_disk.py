@@ -223,3 +223,10 @@ def test_given_a_short_write_should_take_a_part_and_then_all_or_nothing() -> Non
         assert 0 < taken < 100
         again = outcome(lambda: disk.write(handle, [b"1" * 100], 0))  # noqa: B023 -- called at once
         assert again == (100 if kind is FaultKind.SHORT else "ENOSPC")
+
+
+def test_given_a_path_that_cannot_be_looked_at_should_not_say_that_nothing_is_there(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
+        Files().exists(str(tmp_path / "loop"))
+    assert not Files().exists(str(tmp_path / "nothing"))
