@@ -76,10 +76,12 @@ class IndexCache:
         self._segments: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
 
     def put(self, segment: Segment, index: Index) -> None:
-        """Remembers an index with its segment; one over the budget is not kept at all."""
+        """Remembers an index with its segment; one over the budget is not kept at all, unless it is nowhere else."""
         self.drop(segment)
         size = index.memory_bytes()
         segment.index = index
+        if not segment.index_in_file:
+            return
         self._segments[id(segment)] = segment, size
         self._used += size
         while self._used > self._budget and self._segments:

@@ -23,6 +23,9 @@ ASIDE_FOLDER = "damaged"
 CONSUMERS_FOLDER = "consumers"
 OFFSETS_FOLDER = "offsets"
 
+OFFSETS_MAX = 2**63
+"""No partition gets this far: a file that says so is not ours. Clients in many languages read offsets as signed."""
+
 _SEGMENT_FILE = re.compile(r"(\d{20})\.(log|index)", re.ASCII)
 _NUMBER = re.compile(r"0|[1-9]\d{0,9}", re.ASCII)
 
@@ -53,7 +56,7 @@ def index_file(folder: str, start_offset: int) -> str:
 def segment_of(file_name: str) -> tuple[int, str] | None:
     """The start offset and the kind ("log" or "index") that a file name says; None for any other name."""
     match = _SEGMENT_FILE.fullmatch(file_name)
-    if match is None or (start := int(match[1])) >= 2**64:
+    if match is None or (start := int(match[1])) >= OFFSETS_MAX:
         return None
     return start, match[2]
 

@@ -78,6 +78,7 @@ class Log:
         self._report = report
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
+        self._roll_refused = False
         self._deletion_noted = False
         """A deletion was decided, its files could not all be removed yet."""
         self.size_bytes = sum(segment.log_bytes for segment in segments)
@@ -165,14 +166,17 @@ class Log:
         assert closed.index is not None
         start = closed.next_offset
         try:
-            recovery.write_index(self._files, self.folder, closed)
             # The new name is what closes the old segment, so it comes last: nothing may be written to the old one
             # once a file says that the offsets after it live elsewhere.
             self._handles.writing(log_file(self.folder, start))
         except OSError as error:
-            path = log_file(self.folder, closed.start_offset)
-            self._report(Damage(path, closed.log_bytes, 0, start, start, f"the segment cannot be closed yet: {error}"))
+            if not self._roll_refused:
+                self._roll_refused = True
+                path, reason = log_file(self.folder, closed.start_offset), f"the segment cannot be closed yet: {error}"
+                self._report(Damage(path, closed.log_bytes, 0, start, start, reason))
             return
+        self._roll_refused = False
+        self._try_to_write_index(closed)
         self._names_unsynced = True
         self._unsynced[start] = None
         self.segments.append(Segment.empty(start))
@@ -220,8 +224,13 @@ class Log:
         if last.log_bytes and last.index is not None:
             known = recovery.load_index(self._files, self.folder, last.start_offset)
             if known is None or known[1] != last.log_bytes:
-                recovery.write_index(self._files, self.folder, last)
+                self._try_to_write_index(last)
         self.forget()
+
+    def _try_to_write_index(self, segment: Segment) -> None:
+        """It is a hint: where there is no room for it, it is made anew when it is needed."""
+        for damage in recovery.write_index_if_possible(self._files, self.folder, segment):
+            self._report(damage)
 
     def forget(self) -> None:
         """Lets go of all handles and cached indexes without touching the disk."""
@@ -312,15 +321,22 @@ class Log:
         if segment.index is not None:
             self._indexes.touch(segment)
             return segment.index
-        try:
-            known = recovery.load_index(self._files, self.folder, segment.start_offset)
-        except OSError:
-            # A hint that cannot be read is none; what is wrong with the disk shows when the log itself is read.
-            known = None
+        known = recovery.load_index(self._files, self.folder, segment.start_offset)
         if known is None or known[1] != segment.log_bytes:
             return self._rescan(segment)
         self._indexes.put(segment, known[0])
+        self._check_end(segment, known[0])
         return known[0]
+
+    def _check_end(self, segment: Segment, index: Index) -> None:
+        """Whether a segment ends before the next begins: then files between the two are gone, or a hand made a name."""
+        if segment.end_checked:
+            return
+        segment.end_checked = True
+        end = index.next_offset(len(index) - 1) if len(index) else segment.start_offset
+        if end < segment.next_offset:
+            path, reason = log_file(self.folder, segment.start_offset), "the file ends before the next segment begins"
+            self._report(Damage(path, segment.log_bytes, 0, end, segment.next_offset, reason))
 
     def _rescan(self, segment: Segment) -> Index:
         """Makes the index of a segment anew from its log, and reports what in there is damaged."""
@@ -371,6 +387,10 @@ class Log:
         if self._deletion_noted:
             self._finish_deletion()
         doomed = [segment for segment in self.segments[:-1] if segment.next_offset <= before]
+        if doomed and self._names_unsynced:
+            # The name of the last segment alone says where the partition goes on, so it must outlive them.
+            self._files.sync_folder(self.folder)
+            self._names_unsynced = False
         if len(doomed) > 1:
             try:
                 self._write_intent(recovery.Intent(delete_before=before))

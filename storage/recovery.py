@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -27,7 +27,7 @@ RECHECKED_BATCHES = 2
 class Intent(msgspec.Struct, frozen=True):
     """A deletion of several files, noted before the first of them goes, so that a crash half-way is finished later."""
 
-    delete_before: int | None = None
+    delete_before: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Segments that end at or before this offset go."""
     purge: bool = False
     """Everything goes, consumer offsets too; the partition starts again at offset 0."""
@@ -43,26 +43,17 @@ class Recovered(NamedTuple):
 
 def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = False) -> Recovered:
     damage = _finish_noted(files, folder)
-    logs: dict[int, int] = {}
-    indexes: dict[int, int] = {}
-    for item in files.list(folder):
-        name = segment_of(item.name)
-        if name is None or item.is_folder:
-            continue
-        if name[1] == "log":
-            logs[name[0]] = item.size
-        else:
-            indexes[name[0]] = item.size
+    logs, indexes, strange = _list(files, folder)
+    damage += strange
     starts = sorted(logs)
     segments = [Segment(start, logs[start]) for start in starts]
     for segment, after in pairwise(segments):
         segment.next_offset = after.start_offset
     for segment in segments[:-1]:
         batches = entries_in(indexes.get(segment.start_offset, 0))
+        segment.batches = batches or 0
         if batches is None or check_all:
-            damage += rebuild_closed(files, folder, segment, partition_id)
-        else:
-            segment.batches = batches
+            damage += _rebuild_if_readable(files, folder, segment, partition_id)
     cut, given_out = True, 0
     if segments:
         last = segments[-1]
@@ -70,10 +61,53 @@ def recover(files: Files, folder: str, partition_id: int, *, check_all: bool = F
             files, folder, last, partition_id, check_all, last.start_offset in indexes
         )
         damage += found
-    orphans = sorted(start for start in indexes if not segments or start > segments[-1].start_offset)
-    if orphans or not segments or not cut or given_out > segments[-1].next_offset:
-        damage += _continue_after(files, folder, segments, orphans, given_out)
-    return Recovered(segments, _last_timestamp(files, folder, segments, partition_id), damage)
+    orphans = sorted(start for start in indexes if start not in logs)
+    last_orphans = [start for start in orphans if not segments or start > segments[-1].start_offset]
+    if last_orphans or not segments or not cut or given_out > segments[-1].next_offset:
+        _continue_after(files, folder, segments, last_orphans, given_out)
+    damage += _missing(folder, orphans, segments)
+    last_timestamp, found = _last_timestamp(files, folder, segments, partition_id)
+    return Recovered(segments, last_timestamp, damage + found)
+
+
+def _list(files: Files, folder: str) -> tuple[dict[int, int], dict[int, int], list[Damage]]:
+    """The sizes of the logs and of the indexes, by start offset, and what has names like theirs and is neither."""
+    logs: dict[int, int] = {}
+    indexes: dict[int, int] = {}
+    strange: list[Damage] = []
+    for item in files.list(folder):
+        path = f"{folder}/{item.name}"
+        name = segment_of(item.name)
+        if name is not None and item.is_folder:
+            kept = _free_name_aside(files, folder, item.name)
+            files.rename(path, kept)
+            strange.append(Damage(path, 0, 0, name[0], name[0], "a folder in the place of a file", kept))
+        elif name is not None:
+            (logs if name[1] == "log" else indexes)[name[0]] = item.size
+        elif item.name.lower().endswith((".log", ".index")):
+            strange.append(Damage(path, 0, 0, 0, 0, "not the name of a segment; left alone"))
+    return logs, indexes, strange
+
+
+def _rebuild_if_readable(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
+    """One segment that cannot be read keeps nobody from the others; whoever reads it is told why it cannot be."""
+    try:
+        return rebuild_closed(files, folder, segment, partition_id)
+    except OSError as error:
+        path = log_file(folder, segment.start_offset)
+        reason = f"cannot be read: {error.strerror}"
+        return [Damage(path, 0, segment.log_bytes, segment.start_offset, segment.next_offset, reason)]
+
+
+def _missing(folder: str, orphans: list[int], segments: list[Segment]) -> list[Damage]:
+    """The logs whose indexes alone are there: each up to the next log, or to the next one that is missing too."""
+    starts = sorted({*orphans, *(segment.start_offset for segment in segments)})
+    reason = "the file is missing although its index is there"
+    return [
+        Damage(log_file(folder, start), 0, 0, start, starts[starts.index(start) + 1], reason)
+        for start in orphans
+        if start != starts[-1]
+    ]
 
 
 # ------------------------------------------------------------------------------------------------- deletions under way
@@ -124,10 +158,9 @@ def _finish_noted(files: Files, folder: str) -> list[Damage]:
     """Finishes a deletion; one whose note cannot be read is not guessed at, and the note is kept aside."""
     try:
         finish_intent(files, folder)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         path = f"{folder}/{INTENT_FILE}"
-        make_folders(files, f"{folder}/{ASIDE_FOLDER}")
-        kept = f"{folder}/{ASIDE_FOLDER}/{INTENT_FILE}"
+        kept = _free_name_aside(files, folder, INTENT_FILE)
         files.rename(path, kept)
         return [Damage(path, 0, 0, 0, 0, f"a deletion was under way and its note cannot be read: {error}", kept)]
     return []
@@ -222,13 +255,7 @@ def _scan_after(window: scan.Window, segment: Segment, trusted: int, path: str, 
 
 def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window, position: int) -> str:
     """Copies the bytes from a position on to a file of their own and returns when they are safe there."""
-    aside = f"{folder}/{ASIDE_FOLDER}"
-    make_folders(files, aside)
-    name = f"{aside}/{segment.start_offset:020}.log@{position}"
-    taken = {item.name for item in files.list(aside)}
-    copy = 0
-    while (path := f"{name}.{copy}" if copy else name).rpartition("/")[2] in taken:
-        copy += 1
+    path = _free_name_aside(files, folder, f"{segment.start_offset:020}.log@{position}")
     handle = files.open_for_writing(path)
     try:
         at = position
@@ -238,9 +265,21 @@ def keep_aside(files: Files, folder: str, segment: Segment, window: scan.Window,
         files.sync(handle)
     finally:
         files.close(handle)
-    files.sync_folder(aside)
+    files.sync_folder(f"{folder}/{ASIDE_FOLDER}")
     files.sync_folder(folder)
     return path
+
+
+def _free_name_aside(files: Files, folder: str, name: str) -> str:
+    """Where something can be kept without taking the place of what is kept already."""
+    aside = f"{folder}/{ASIDE_FOLDER}"
+    make_folders(files, aside)
+    taken = {item.name for item in files.list(aside)}
+    free, copy = name, 0
+    while free in taken:
+        copy += 1
+        free = f"{name}.{copy}"
+    return f"{aside}/{free}"
 
 
 # ----------------------------------------------------------------------------------------------------- closed segments
@@ -250,7 +289,8 @@ def load_index(files: Files, folder: str, start_offset: int) -> tuple[Index, int
     """The index in a segment's file and the log bytes it describes; None when there is none to be believed."""
     try:
         content = read_all(files, index_file(folder, start_offset))
-    except FileNotFoundError:
+    except OSError:
+        # A hint that cannot be read is none; what is wrong with the disk shows when the log itself is read.
         return None
     return decode(content, start_offset)
 
@@ -258,18 +298,18 @@ def load_index(files: Files, folder: str, start_offset: int) -> tuple[Index, int
 def check_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
     """Reads a closed segment whole, makes its index anew and says what is damaged; changes no file."""
     path = log_file(folder, segment.start_offset)
-    segment.index = Index()
+    index = Index()
     handle = files.open_for_reading(path)
     try:
-        segment.log_bytes = files.size(handle)
-        window = scan.Window(files, handle, segment.log_bytes)
+        size = files.size(handle)
+        window = scan.Window(files, handle, size)
         start, ceiling = segment.start_offset, segment.next_offset
-        found = scan.scan(window, segment.index, path, partition_id, 0, start, ceiling)
+        found = scan.scan(window, index, path, partition_id, 0, start, ceiling)
     finally:
         files.close(handle)
-    segment.whole, segment.checked = True, None
-    segment.batches = len(segment.index)
-    segment.last_timestamp = segment.index.timestamp(segment.batches - 1) if segment.batches else 0
+    segment.index, segment.log_bytes, segment.batches = index, size, len(index)
+    segment.whole, segment.checked, segment.end_checked = True, None, True
+    segment.last_timestamp = _last_time_in(index)
     damage = found.damage
     if found.reason is not None or found.next_offset < ceiling:
         reason = found.reason or "the file ends before the next segment begins"
@@ -278,16 +318,16 @@ def check_closed(files: Files, folder: str, segment: Segment, partition_id: int)
 
 
 def rebuild_closed(files: Files, folder: str, segment: Segment, partition_id: int) -> list[Damage]:
-    """As `check_closed`, and leaves the new index in its file: if that cannot be, it is made anew the next time."""
-    return check_closed(files, folder, segment, partition_id) + _write_index_if_possible(files, folder, segment)
+    """As `check_closed`, and leaves the new index in its file; if that cannot be, it stays in memory."""
+    return check_closed(files, folder, segment, partition_id) + write_index_if_possible(files, folder, segment)
 
 
-def _write_index_if_possible(files: Files, folder: str, segment: Segment) -> list[Damage]:
+def write_index_if_possible(files: Files, folder: str, segment: Segment) -> list[Damage]:
     try:
         write_index(files, folder, segment)
     except OSError as error:
-        # The old one may still be there, and what it says of damaged batches must not be taken for checked.
-        segment.whole = False
+        # An old one may still be there, and what it says of damaged batches must not be taken for checked.
+        segment.index_in_file = False
         path, start = index_file(folder, segment.start_offset), segment.start_offset
         return [Damage(path, 0, 0, start, start, f"the index could not be written: {error}")]
     return []
@@ -298,43 +338,45 @@ def write_index(files: Files, folder: str, segment: Segment) -> None:
     assert segment.index is not None
     content = encode(segment.index, segment.start_offset, segment.log_bytes)
     replace(files, index_file(folder, segment.start_offset), content, sync=False)
+    segment.index_in_file = True
 
 
 # ------------------------------------------------------------------------------------------------------------ the rest
 
 
-def _continue_after(
-    files: Files, folder: str, segments: list[Segment], orphans: list[int], given_out: int
-) -> list[Damage]:
+def _continue_after(files: Files, folder: str, segments: list[Segment], orphans: list[int], given_out: int) -> None:
     """A new last segment, after whatever the indexes of messages that are gone say was once given out."""
-    lost = segments[-1].next_offset if segments else 0
-    after = max(lost, given_out)
+    after = max(segments[-1].next_offset if segments else 0, given_out)
     for start in orphans:
         known = load_index(files, folder, start)
-        after = max(after, start, 0 if known is None else _end_of(known[0]))
+        # One that cannot be understood says at least that its segment was not empty.
+        after = max(after, start + 1 if known is None else max(start, _end_of(known[0])))
     create_log(files, folder, after)
     files.sync_folder(folder)
     if segments:
         segments[-1].next_offset = after
         # Its index was made for a longer log; now that the new file's name says what it knew, it need not be kept.
-        _write_index_if_possible(files, folder, segments[-1])
+        write_index_if_possible(files, folder, segments[-1])
     segments.append(Segment.empty(after))
-    if not orphans:
-        return []
-    lost = max(lost, given_out)
-    return [Damage(log_file(folder, orphans[0]), 0, 0, lost, after, "the file is missing although its index is there")]
 
 
-def _last_timestamp(files: Files, folder: str, segments: list[Segment], partition_id: int) -> int:
-    """The time of the newest message, which no later one may precede."""
+def _last_timestamp(files: Files, folder: str, segments: list[Segment], partition_id: int) -> tuple[int, list[Damage]]:
+    """The time of the newest message, which no later one may precede; and the damage that was met in looking for it."""
     last = segments[-1]
     assert last.index is not None
-    last.last_timestamp = last.index.timestamp(len(last.index) - 1) if len(last.index) else 0
-    if last.last_timestamp or len(segments) == 1:
-        return last.last_timestamp
-    previous = segments[-2]
-    known = load_index(files, folder, previous.start_offset)
-    if known is not None and known[1] == previous.log_bytes and len(known[0]):
-        return known[0].timestamp(len(known[0]) - 1)
-    check_closed(files, folder, previous, partition_id)
-    return previous.last_timestamp or 0
+    last.last_timestamp = _last_time_in(last.index)
+    damage: list[Damage] = []
+    for segment in reversed(segments):
+        if segment.last_timestamp is None:
+            known = load_index(files, folder, segment.start_offset)
+            if known is not None and known[1] == segment.log_bytes:
+                segment.last_timestamp = _last_time_in(known[0])
+            else:
+                damage += _rebuild_if_readable(files, folder, segment, partition_id)
+        if segment.last_timestamp:
+            return segment.last_timestamp, damage
+    return 0, damage
+
+
+def _last_time_in(index: Index) -> int:
+    return index.timestamp(len(index) - 1) if len(index) else 0

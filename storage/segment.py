@@ -25,6 +25,8 @@ class Damage(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         kept = f"; the bytes are kept in {self.kept_in}" if self.kept_in else ""
         missing = self.next_offset - self.offset
+        if not missing and not self.length:
+            return f"{self.file}: {self.reason}{kept}"
         lost = (
             f"{missing} messages from offset {self.offset}" if missing else f"no whole message at offset {self.offset}"
         )
@@ -37,7 +39,18 @@ class Segment:
     Only the last segment of a partition grows; its index is always in memory. The index of a closed one comes and goes.
     """
 
-    __slots__ = ("batches", "checked", "index", "last_timestamp", "log_bytes", "next_offset", "start_offset", "whole")
+    __slots__ = (
+        "batches",
+        "checked",
+        "end_checked",
+        "index",
+        "index_in_file",
+        "last_timestamp",
+        "log_bytes",
+        "next_offset",
+        "start_offset",
+        "whole",
+    )
 
     def __init__(self, start_offset: int, log_bytes: int = 0, next_offset: int | None = None) -> None:
         self.start_offset = start_offset
@@ -47,16 +60,21 @@ class Segment:
         self.last_timestamp: int | None = None
         """Base timestamp of the last batch; None while nobody has asked."""
         self.index: Index | None = None
+        self.index_in_file = True
+        """Whether memory may forget the index of a closed segment; not when it could not be written."""
         self.whole = False
         """Every batch in the index is known to be good: written or checked by this process."""
         self.checked: bytearray | None = None
         """While not `whole`: for each batch in the index, whether it is known to be good; None: for none of them."""
 
+        self.end_checked = False
+        """Whether it was looked at if the batches reach up to the next segment; what is missing is reported once."""
+
     @classmethod
     def empty(cls, start_offset: int) -> Segment:
         segment = cls(start_offset)
         segment.index = Index()
-        segment.whole = True
+        segment.whole = segment.end_checked = True
         segment.last_timestamp = 0
         return segment
 
