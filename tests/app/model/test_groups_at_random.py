@@ -20,8 +20,8 @@ TIMEOUT = 30
 
 
 class Members(RuleBasedStateMachine):
-    @initialize(partitions=st.integers(1, 6))
-    def begin(self, partitions: int) -> None:
+    @initialize(partitions=st.integers(1, 6), members=st.integers(0, 2))
+    def begin(self, partitions: int, members: int) -> None:
         self.group = Group(GroupDocument(id=0, name="g", created_at=1), partitions)
         self.now = 0
         self.ends = [8] * partitions
@@ -38,6 +38,8 @@ class Members(RuleBasedStateMachine):
         """How often each partition has changed hands, or been emptied."""
         self.generation = 0
         self.offers: list[tuple[int, tuple[int, ...]]] = []
+        for client in range(members):
+            self.group.join(client, self.now, self.stored.get)
 
     def owners(self) -> dict[int, int]:
         return {partition: member.client_id for member in self.group.members for partition in member.partitions}
@@ -116,7 +118,9 @@ class Members(RuleBasedStateMachine):
         free = [member.client_id for member in self.group.members if member.client_id not in self.reading]
         if not free:
             return
-        client = free[who % len(free)]
+        self.read_for(free[who % len(free)], wanted, count, auto_commit)
+
+    def read_for(self, client: int, wanted: int | None, count: int, auto_commit: bool | None) -> None:
         partition = self.group.partition_to_poll(client, wanted)
         owns = self.owners().get(partition if wanted is None else wanted) == client
         assert owns == (partition is not None)
@@ -130,6 +134,14 @@ class Members(RuleBasedStateMachine):
             self.reading[client] = (partition, self.tenures[partition], first, last)
             if auto_commit is not None:
                 self.have_read_for(client, auto_commit)
+
+    @rule(count=st.integers(1, 5))
+    def read_everywhere(self, count: int) -> None:
+        """And commit nothing: whoever joins now has to wait."""
+        for member in self.group.members:
+            if member.client_id not in self.reading:
+                for wanted in member.offered:
+                    self.read_for(member.client_id, wanted, count, auto_commit=False)
 
     @rule(who=st.integers(0, 9), auto_commit=st.booleans())
     def have_read(self, who: int, auto_commit: bool) -> None:
@@ -174,7 +186,7 @@ class Members(RuleBasedStateMachine):
         self.group.committed(partition, offset)
         self.expect_only_finished_ones_to_move(before)
 
-    @rule(passed=st.sampled_from([0, 1, TIMEOUT - 1, TIMEOUT]))
+    @rule(passed=st.sampled_from([1, 2, 7, TIMEOUT]))
     def let_time_pass(self, passed: int) -> None:
         before = self.owners()
         self.now += passed
@@ -234,4 +246,4 @@ class Members(RuleBasedStateMachine):
 
 
 TestMembers = Members.TestCase
-TestMembers.settings = settings(deadline=None, max_examples=150, stateful_step_count=100)
+TestMembers.settings = settings(deadline=None, max_examples=300, stateful_step_count=100)
