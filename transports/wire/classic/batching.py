@@ -22,6 +22,7 @@ from transports.wire.classic.message import (
     checksums,
     counting,
     frame_type,
+    gathered,
     rows,
     uniform_checksums,
     windows,
@@ -187,8 +188,7 @@ def _mixed(
     header of a frame is left before the body, and that is written over what was copied there."""
     count = len(heads)
     lost = header_size - FRAME_BYTES
-    kept = [area[start:end] for start, end in zip((starts + lost).tolist(), ends.tolist(), strict=True)]
-    batch = bytearray().join((bytes(HEADER_BYTES), *kept))
+    batch = gathered(_NO_HEADER, area, (starts + lost).tolist(), ends.tolist())
     positions = starts - (counting(count) * lost + (int(starts[0]) - HEADER_BYTES))
     frames = np.zeros(count, dtype=FRAME_TYPE)
     _fill(frames, heads, lowest, random_bytes)

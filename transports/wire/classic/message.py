@@ -32,6 +32,7 @@ CHECKSUM = struct.Struct("<Q")
 
 NO_ID = bytes(16)
 COPIED_BYTES_MAX = 512
+PIECES_MAX = 16_384
 
 Array = np.ndarray[Any, Any]
 checksum_of = xxhash.xxh3_64_intdigest
@@ -78,6 +79,17 @@ _COUNTING = np.arange(1024, dtype=np.int64)
 def counting(count: int) -> Array:
     """0, 1, 2 ... ; not to be written to."""
     return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.int64)
+
+
+def gathered(first: bytes, view: memoryview, starts: list[int], ends: list[int]) -> bytearray:
+    """Pieces of a view behind some first bytes. Each piece is an object for a moment, so huge numbers go in steps."""
+    if len(starts) <= PIECES_MAX:
+        return bytearray().join((first, *[view[start:end] for start, end in zip(starts, ends, strict=True)]))
+    out = bytearray(first)
+    for i in range(0, len(starts), PIECES_MAX):
+        last = i + PIECES_MAX
+        out += b"".join([view[start:end] for start, end in zip(starts[i:last], ends[i:last], strict=True)])
+    return out
 
 
 def checksums(octets: Any, starts: Array, ends: list[int]) -> Array:

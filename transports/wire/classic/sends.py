@@ -11,6 +11,8 @@ batches. Our own client encodes.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 
@@ -53,16 +55,17 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     messages_at = position + count * INDEX_BYTES
     if messages_at > len(payload):
         raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
-    if not count:
-        raise CommandError(Code.INVALID_MESSAGES_COUNT, "there are no messages")
+    if not 0 < count <= limits.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
     index, area = payload[position:messages_at], payload[messages_at:]
     header_size = _header_size(index, area, count)
-    batches = _many(index, area, count, header_size, random_bytes, limits) if header_size and count > FEW else None
+    if header_size and count > FEW:
+        batches = _many(index, area, count, header_size, random_bytes, limits)
+    else:
+        batches = batching.plain(list(_one_by_one(index, area, count, header_size or LONG, limits)), random_bytes)
     if batches is None:
-        found = _one_by_one(index, area, count, header_size or LONG, limits)
-        batches = batching.plain(found, random_bytes)
-    if header_size:
-        dialect.on_send(header_size)
+        _refuse(index, area, count, header_size or LONG, limits)
+    dialect.on_send(header_size or LONG)
     return SendMessages(stream, topic, to, tuple(batches))
 
 
@@ -98,9 +101,14 @@ def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
     return found if found in (SHORT, LONG) else None
 
 
-def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Plain]:
+def _refuse(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> NoReturn:
+    for _ in _one_by_one(index, area, count, header_size, limits):
+        pass
+    raise AssertionError("what is wrong with many messages is wrong with one of them")
+
+
+def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> Iterator[Plain]:
     """The messages in their order, or the first thing that is wrong, in the order in which the protocol checks."""
-    found = []
     size = len(area)
     start = total = previous = previous_offset = 0
     for i in range(count):
@@ -130,20 +138,19 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
             raise CommandError(Code.CANNOT_READ_INDEX_POSITION, f"message {i}: position {position} after {previous}")
         if headers and header_size == SHORT:
             block = userheaders.from_short(area[body + payload : body + payload + headers], limits.user_headers_bytes)
-            found.append(Plain(identity, origin, len(block), payload, area[body : body + payload], block))
+            yield Plain(identity, origin, len(block), payload, area[body : body + payload], block)
         else:
-            found.append(Plain(identity, origin, headers, payload, area[body : body + payload + headers]))
+            yield Plain(identity, origin, headers, payload, area[body : body + payload + headers])
         total += header_size + headers + payload
         start, previous, previous_offset = end, position, offset
     if total != size:
         raise CommandError(Code.INVALID_MESSAGES_SIZE, f"messages of {total} bytes are not the {size} that were sent")
-    return found
 
 
 def _many(
     index: memoryview, area: memoryview, count: int, header_size: int, random_bytes: RandomBytes, limits: Limits
 ) -> list[Writable] | None:
-    """The batches of many messages; None when something is wrong with one, or when each has to be looked at."""
+    """The batches of many messages; None when something is wrong with one of them."""
     size: int = INDEX.unpack_from(index)[1]
     entries = np.frombuffer(index, dtype="<i8").reshape(count, 2)
     if entries[:, 1].any():
@@ -152,8 +159,10 @@ def _many(
         if size < header_size:
             return None
         heads = np.ndarray((count,), dtype=head_type(size), buffer=area)
-        if not _good(heads, size - header_size, header_size, limits):
+        if not _good(heads, size - header_size, limits):
             return None
+        if header_size == SHORT and heads["headers"].any():
+            return batching.plain(list(_one_by_one(index, area, count, header_size, limits)), random_bytes)
         return batching.uniform(area, heads, header_size, random_bytes)
     table = np.frombuffer(index, dtype=_INDEX_TYPE)
     ends = table["position"].astype(np.int64)
@@ -165,19 +174,21 @@ def _many(
     if (sizes < header_size).any():
         return None
     heads = windows(area, header_size)[starts].view(HEAD_TYPES[header_size])
-    if not _good(heads, sizes - header_size, header_size, limits):
+    if not _good(heads, sizes - header_size, limits):
         return None
+    if header_size == SHORT and heads["headers"].any():
+        return batching.plain(list(_one_by_one(index, area, count, header_size, limits)), random_bytes)
     return batching.mixed(area, heads, starts, ends, header_size, random_bytes)
 
 
 _ZERO = np.zeros(1, dtype=np.int64)
 
 
-def _good(heads: Array, bodies: Array | int, header_size: int, limits: Limits) -> bool:
+def _good(heads: Array, bodies: Array | int, limits: Limits) -> bool:
     payloads, headers, offsets = heads["payload"], heads["headers"], heads["offset"]
     longest = headers.max()
     if longest:
-        if longest > limits.user_headers_bytes or header_size == SHORT:
+        if longest > limits.user_headers_bytes:
             return False
         if (headers.astype(np.int64) + payloads != bodies).any():
             return False

@@ -29,6 +29,7 @@ from transports.wire.classic.message import (
     checksums,
     counting,
     frame_type,
+    gathered,
     head_type,
     rows,
     uniform_checksums,
@@ -205,8 +206,8 @@ def _mixed(head: Head, frames: memoryview, heads: Array, starts: Array, header_s
     more = header_size - FRAME_BYTES
     bounds = starts.tolist()
     bounds.append(len(frames))
-    pieces = [frames[start:end] for start, end in zip((starts[1:] - more).tolist(), bounds[2:], strict=True)]
-    out = bytearray().join((bytes(more), frames[: bounds[1]], *pieces))
+    first = bytes(more) + frames[: bounds[1]]
+    out = gathered(first, frames, (starts[1:] - more).tolist(), bounds[2:])
     positions = starts + counting(count) * more
     made = np.zeros(count, dtype=HEAD_TYPES[header_size])
     _fill(made, head, heads, placed)

@@ -189,6 +189,14 @@ def test_what_is_exactly_at_the_limits_is_accepted() -> None:
         batches.check(decode(body).batches[0])
 
 
+def test_more_messages_than_the_limit_are_refused_before_they_are_looked_at() -> None:
+    body = memoryview(send_body(messages(20, False), 64))
+    few = Limits(2**32, 19, 1000, 100)
+    with pytest.raises(CommandError) as error:
+        sends.decode(body, Dialect(), lambda size: b"\7" * size, few)
+    assert error.value.code == Code.INVALID_MESSAGES_COUNT
+
+
 def test_a_single_message_ends_where_the_payload_does_whatever_its_index_says() -> None:
     body = Body(1, False, 56)
     for position in (0, 7, 2**32 - 1):

@@ -19,7 +19,7 @@ from app.errors import CommandError
 from storage import batch as batches
 from storage.batch import TIME_SPAN_MAX_US, Readable
 from tests.transports.wire.classic.support.plainly import Classic, parse, send_body, stored
-from transports.wire.classic import answers, polls, sends, unbatching, userheaders
+from transports.wire.classic import answers, message, polls, sends, unbatching, userheaders
 from transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=100)
@@ -168,10 +168,10 @@ def test_messages_without_an_id_get_a_random_uuid_and_the_others_keep_theirs(cou
     for messages in (sent, [m._replace(id=0) for m in sent]):
         found = [m.id for m in decode(send_body(messages, 64))]
         assert len(set(found)) == count
-        for message, identity in zip(messages, found, strict=True):
+        for one, identity in zip(messages, found, strict=True):
             octets = identity.to_bytes(16, "little")
-            if message.id:
-                assert identity == message.id
+            if one.id:
+                assert identity == one.id
             else:
                 assert octets[6] >> 4 == 4
                 assert octets[8] >> 6 == 0b10
@@ -208,6 +208,15 @@ def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) ->
         fits = batches.fitting(batches.frame_positions(batch), 0, 5000, space - batches.HEADER_BYTES)
         head, frames = batches.cut(batch, batches.frame_positions(batch), 0, max(fits, 1))
         assert sum(map(len, polls.encode(say.Polled(0, 0, fits, (head, frames)), header_size))) <= response_bytes
+
+
+@both_sizes
+def test_huge_numbers_of_messages_are_gathered_in_steps(header_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message, "PIECES_MAX", 7)
+    for count in (13, 14, 15, 22):
+        kept = [Classic(i + 1, i, NOW, NOW, b"x" * (1 + i)) for i in range(count)]
+        assert parse(b"".join(unbatching.messages_of([stored(kept)], header_size)), header_size) == kept
+        assert [m.payload for m in decode(send_body(kept, header_size))] == [m.payload for m in kept]
 
 
 @pytest.mark.parametrize("count", [1, 12, 13, 40])
