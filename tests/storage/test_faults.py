@@ -6,6 +6,8 @@ with WHIPPET_FAULT_SEEDS=100 for more power cuts at every operation.
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import functools
 import logging
 import os
@@ -15,8 +17,13 @@ from collections.abc import Iterator
 import pytest
 
 from storage.batch import Message, build
+from storage.catalog import StreamDocument, TopicDocument
+from storage.errors import PartitionFailed, StorageError, WriteFailed
+from storage.layout import PartitionId
 from storage.options import Durability
-from tests.storage.support.disk import Fault, FaultKind, SimulatedDisk
+from storage.partition import Partition
+from storage.store import Store
+from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
 
@@ -25,6 +32,9 @@ CHUNKS = 4
 """Each test goes over every CHUNKS-th operation, so that several processes can share the work."""
 
 LEVELS = list(Durability)
+STRUCK_BY = {FaultKind.ENOSPC: TAKES_SPACE, FaultKind.SHORT: ("write",), FaultKind.SHORT_ENOSPC: ("write",)}
+"""The operations at which a kind of fault can strike; any other kind at all of them."""
+
 levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())
 chunks = pytest.mark.parametrize("chunk", range(CHUNKS))
 
@@ -50,10 +60,10 @@ def operations(level: Durability) -> tuple[str, ...]:
     return tuple(operation.act for operation in disk.trace)
 
 
-def live(level: Durability, fault: Fault) -> tuple[SimulatedDisk, Scenario]:
+def live(level: Durability, fault: Fault, *, asks_again: bool = True) -> tuple[SimulatedDisk, Scenario]:
     disk = SimulatedDisk()
     disk.fault = fault
-    scenario = Scenario(disk, level)
+    scenario = Scenario(disk, level, asks_again=asks_again)
     run(scenario.run())
     return disk, scenario
 
@@ -62,6 +72,10 @@ def live_again(disk: SimulatedDisk, promises: Promises, level: Durability, survi
     """Opens what is left, checks it, goes on appending, closes, and looks once more."""
     run(_live_again(disk, promises, level, survived))
     assert disk.open_handles == []
+
+
+def noted(error: BaseException, level: Durability, at: int, more: str) -> None:
+    error.add_note(f"level {level.name}, operation {at}, {operations(level)[at - 1]}: {more}")
 
 
 async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability, survived: Durability) -> None:
@@ -93,16 +107,22 @@ async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability
 def test_given_any_file_operation_that_fails_should_keep_everything_acknowledged_and_go_on(
     kind: FaultKind, level: Durability, chunk: int
 ) -> None:
+    """Whether the store is closed, killed or loses its power afterwards."""
     for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
-        if kind in (FaultKind.SHORT, FaultKind.SHORT_ENOSPC) and operations(level)[at - 1] != "write":
+        act = operations(level)[at - 1]
+        if act not in STRUCK_BY.get(kind, (act,)):
             continue
         try:
-            disk, scenario = live(level, Fault(at, kind))
-            survived = Durability.MEMORY if scenario.closed_cleanly else Durability.WRITTEN
+            disk, scenario = live(level, Fault(at, kind), asks_again=kind is not FaultKind.ENOSPC)
             assert disk.open_handles == []
+            survived = Durability.MEMORY if scenario.closed_cleanly else Durability.WRITTEN
             live_again(disk.process_kill(), scenario.promises, level, survived)
+            if scenario.before_close is not None:
+                cut = scenario.before_close.power_cut(random.Random(at))
+                live_again(cut, scenario.promises, level, Durability.SYNCED)
+                live_again(scenario.before_close, scenario.promises, level, Durability.WRITTEN)
         except BaseException as error:
-            error.add_note(f"operation {at}, {operations(level)[at - 1]}: {kind.value}; level {level.name}")
+            noted(error, level, at, kind.value)
             raise
 
 
@@ -117,7 +137,7 @@ def test_given_a_process_that_ends_at_any_file_operation_should_keep_what_was_wr
             assert disk.off
             live_again(disk.process_kill(), scenario.promises, level, Durability.WRITTEN)
         except BaseException as error:
-            error.add_note(f"operation {at}, {operations(level)[at - 1]}; level {level.name}")
+            noted(error, level, at, "killed")
             raise
 
 
@@ -128,8 +148,231 @@ def test_given_a_power_cut_at_any_file_operation_should_keep_what_was_synced(lev
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
         for seed in range(SEEDS):
             try:
-                rest = disk.power_cut(random.Random(seed * 1_000_003 + at))
-                live_again(rest, scenario.promises, level, Durability.SYNCED)
+                cut = disk.power_cut(random.Random(seed * 1_000_003 + at))
+                live_again(cut, scenario.promises, level, Durability.SYNCED)
             except BaseException as error:
-                error.add_note(f"operation {at}, {operations(level)[at - 1]}; level {level.name}; seed {seed}")
+                noted(error, level, at, f"power cut, seed {seed}")
                 raise
+
+
+def test_given_a_disk_that_ignores_syncs_when_the_power_is_cut_should_be_seen_to_lose_messages() -> None:
+    """The control: were nothing ever synced, the test above would tell."""
+    level = Durability.SYNCED
+    losses = []
+    for at in range(1, len(operations(level)) + 1, 5):
+        disk = SimulatedDisk()
+        disk.forgets_syncs = True
+        disk.fault = Fault(at, FaultKind.CRASH)
+        scenario = Scenario(disk, level)
+        run(scenario.run())
+        try:
+            live_again(disk.power_cut(random.Random(at)), scenario.promises, level, Durability.SYNCED)
+        except (AssertionError, StorageError) as error:
+            losses.append(str(error))
+    assert any("acknowledged and lost" in loss for loss in losses)
+    assert any("the catalogue is in no state it may be in" in loss for loss in losses)
+
+
+# ----------------------------------------------------------------------------------------------- faults while it starts
+
+
+@chunks
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC, FaultKind.CRASH])
+def test_given_any_file_operation_that_fails_while_a_killed_store_is_opened_should_lose_nothing(
+    kind: FaultKind, chunk: int
+) -> None:
+    level = Durability.SYNCED
+    for at in range(20 + 17 * chunk, len(operations(level)) + 1, 17 * CHUNKS):
+        killed, scenario = live(level, Fault(at, FaultKind.CRASH))
+        disk = killed.process_kill()
+        number = 0
+        while number < disk.operations or not number:
+            number += 1
+            disk = killed.process_kill()
+            disk.fault = Fault(number, kind)
+            try:
+                run(_open_and_close(disk, level))
+                live_again(disk.process_kill(), scenario.promises, level, Durability.WRITTEN)
+                if kind is FaultKind.CRASH:
+                    cut = disk.power_cut(random.Random(number))
+                    live_again(cut, scenario.promises, level, Durability.SYNCED)
+            except BaseException as error:
+                noted(error, level, at, f"killed; then at operation {number} of the start: {kind.value}")
+                raise
+
+
+async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
+    """It opens, or says why not in an error of the store or of the disk; partitions that cannot be opened are named."""
+    try:
+        store = await open_store(disk, level)
+        await store.close()
+    except (StorageError, OSError):
+        pass
+    except (PowerCut, RuntimeError):
+        assert disk.off
+    assert disk.off or disk.open_handles == []
+
+
+@chunks
+@levels
+def test_given_a_kill_and_a_start_when_the_power_is_cut_should_keep_what_was_found_and_what_was_synced_since(
+    level: Durability, chunk: int
+) -> None:
+    """What a killed process had only written is read, and built upon, by the next one."""
+    for at in range(chunk + 1, len(operations(level)) + 1, 2 * CHUNKS):
+        killed, _ = live(level, Fault(at, FaultKind.CRASH))
+        disk = killed.process_kill()
+        try:
+            seen = run(_sync_one_more(disk, level))
+            for seed in range(2):
+                assert run(_everything(disk.power_cut(random.Random(seed + 2 * at)), level)) == seen
+        except BaseException as error:
+            noted(error, level, at, "killed, opened, and the power cut")
+            raise
+
+
+Contents = dict[PartitionId, list[tuple[int, bytes]]]
+
+
+async def _sync_one_more(disk: SimulatedDisk, level: Durability) -> Contents:
+    store = await open_store(disk, level)
+    for partition in store.partitions.values():
+        await partition.append(build([Message(b"synced")], 1, random.randbytes), Durability.SYNCED)
+    return {place: await read_everything(partition) for place, partition in store.partitions.items()}
+
+
+async def _everything(disk: SimulatedDisk, level: Durability) -> Contents:
+    store = await open_store(disk, level)
+    return {place: await read_everything(partition) for place, partition in store.partitions.items()}
+
+
+# --------------------------------------------------------------------------------------------------------- failed syncs
+
+
+@pytest.mark.parametrize("way", ["reopen", "save"])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_given_a_failed_sync_should_refuse_writes_until_reopened_and_then_have_all_that_was_acknowledged(
+    error: int, way: str
+) -> None:
+    async def life(disk: SimulatedDisk) -> list[bytes]:
+        store = await _with_partition(disk, Durability.SYNCED)
+        partition = _only(store)
+        sent = [await _append(partition, f"before {i}") for i in range(7)]
+        disk.refuse = lambda act, path: error if act == "sync" and path.endswith(".log") else None
+        with pytest.raises(PartitionFailed, match="a sync failed"):
+            await _append(partition, "not synced")
+        disk.refuse = lambda act, path: None
+        with pytest.raises(PartitionFailed, match="refused until"):
+            await _append(partition, "refused")
+        assert [payload for _, payload in await read_everything(partition)] == sent
+        await (store.reopen(partition) if way == "reopen" else store.save())
+        sent += [b"not synced", await _append(partition, "after 1"), await _append(partition, "after 2")]
+        assert [payload for _, payload in await read_everything(partition)] == sent
+        return sent
+
+    disk = SimulatedDisk()
+    sent = run(life(disk))
+    for seed in range(20):
+        found = run(_everything(disk.power_cut(random.Random(seed)), Durability.SYNCED))
+        assert found == {PartitionId(0, 0, 0): list(enumerate(sent))}
+
+
+def test_given_syncs_that_go_on_failing_should_refuse_to_reopen_and_to_write_and_keep_what_was_synced() -> None:
+    async def life(disk: SimulatedDisk) -> list[bytes]:
+        store = await _with_partition(disk, Durability.SYNCED)
+        partition = _only(store)
+        sent = [await _append(partition, f"before {i}") for i in range(7)]
+        disk.refuse = lambda act, path: errno.EIO if act == "sync" and path.endswith(".log") else None
+        for _ in range(3):
+            with pytest.raises(PartitionFailed):
+                await _append(partition, "not synced")
+            with pytest.raises(PartitionFailed):
+                await store.reopen(partition)
+        with pytest.raises(PartitionFailed):
+            await store.close()
+        return sent
+
+    disk = SimulatedDisk()
+    sent = run(life(disk))
+    disk.refuse = lambda act, path: None
+    for seed in range(20):
+        cut = disk.power_cut(random.Random(seed))
+        found = run(_everything(cut, Durability.SYNCED))[PartitionId(0, 0, 0)]
+        assert [*found, (len(sent), b"not synced")][: len(sent) + 1] == [*enumerate(sent), (len(sent), b"not synced")]
+    assert run(_everything(disk.process_kill(), Durability.SYNCED))[PartitionId(0, 0, 0)][: len(sent)] == list(
+        enumerate(sent)
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------- full disks
+
+
+def test_given_messages_in_memory_when_the_disk_is_full_should_serve_them_and_write_them_once_there_is_room() -> None:
+    async def life(disk: SimulatedDisk) -> list[bytes]:
+        store = await _with_partition(disk, Durability.MEMORY)
+        partition = _only(store)
+        sent = [await _append(partition, f"before {i}") for i in range(3)]
+        disk.refuse = lambda act, path: errno.ENOSPC if act == "write" else None
+        while partition.failed is None:
+            sent.append(await _append(partition, f"in memory {len(sent)}"))
+            await asyncio.sleep(0)
+        with pytest.raises(WriteFailed, match="No space left on device"):
+            await _append(partition, "refused")
+        with pytest.raises(WriteFailed, match="No space left on device"):
+            await partition.flush()
+        assert partition.written < partition.appended == len(sent)
+        assert [payload for _, payload in await read_everything(partition)] == sent
+        disk.refuse = lambda act, path: None
+        async with asyncio.timeout(5):
+            await partition.until(len(sent) - 1, Durability.WRITTEN)
+        assert partition.failed is None
+        sent.append(await _append(partition, "after"))
+        assert [payload for _, payload in await read_everything(partition)] == sent
+        await store.close()
+        return sent
+
+    disk = SimulatedDisk()
+    sent = run(life(disk))
+    for rest in (disk.process_kill(), disk.power_cut(random.Random(1))):
+        assert run(_everything(rest, Durability.MEMORY)) == {PartitionId(0, 0, 0): list(enumerate(sent))}
+
+
+@levels
+def test_given_a_disk_that_is_full_until_segments_are_deleted_should_go_on_by_itself(level: Durability) -> None:
+    """Everything that takes space is refused; deleting works, and frees it."""
+
+    async def life(disk: SimulatedDisk) -> tuple[int, list[bytes]]:
+        store = await _with_partition(disk, level)
+        partition = _only(store)
+        sent = [await _append(partition, f"{i}".ljust(600)) for i in range(9)]
+        await partition.flush(sync=True)
+        disk.refuse = lambda act, path: errno.ENOSPC if act in ("write", "make_folder") else None
+        assert await store.delete_segments(partition, 2) == 2
+        first = partition.first_offset
+        assert first > 0
+        disk.refuse = lambda act, path: None
+        sent.append(await _append(partition, "after"))
+        await store.close()
+        return first, sent
+
+    disk = SimulatedDisk()
+    first, sent = run(life(disk))
+    assert run(_everything(disk, level)) == {PartitionId(0, 0, 0): list(enumerate(sent))[first:]}
+
+
+async def _with_partition(disk: SimulatedDisk, level: Durability) -> Store:
+    store = await open_store(disk, level)
+    await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+    await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=1))
+    return store
+
+
+def _only(store: Store) -> Partition:
+    (partition,) = store.partitions.values()
+    return partition
+
+
+async def _append(partition: Partition, text: str) -> bytes:
+    payload = text.encode()
+    await partition.append(build([Message(payload)], 1, random.randbytes))
+    return payload
