@@ -79,6 +79,9 @@ class IndexCache:
         """Remembers an index with its segment; one over the budget is not kept at all, unless it is nowhere else."""
         self.drop(segment)
         size = index.memory_bytes()
+        if size > self._budget:
+            segment.index = None
+            return
         segment.index = index
         if not segment.index_in_file:
             return

@@ -1,0 +1,167 @@
+"""What a shard keeps open and in memory stays within its bounds, the least recently used going first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from storage.files import Files
+from storage.handles import Handles, IndexCache
+from storage.index import Index
+from storage.segment import Segment
+
+
+class Counted(Files):
+    def __init__(self) -> None:
+        self.open: dict[int, str] = {}
+        self.opened: list[str] = []
+
+    def open_for_reading(self, path: str) -> int:
+        return self._noted(super().open_for_reading(path), "r", path)
+
+    def open_for_writing(self, path: str) -> int:
+        return self._noted(super().open_for_writing(path), "w", path)
+
+    def _noted(self, handle: int, mode: str, path: str) -> int:
+        self.open[handle] = mode + path[-1]
+        self.opened.append(self.open[handle])
+        return handle
+
+    def close(self, handle: int) -> None:
+        super().close(handle)
+        del self.open[handle]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Counted:
+    for name in "abcdef":
+        (tmp_path / name).write_text(name)
+    return Counted()
+
+
+def test_given_more_files_than_may_be_open_when_used_should_close_the_least_recently_used(
+    tmp_path: Path, disk: Counted
+) -> None:
+    handles = Handles(disk, 3)
+    for name in "abca":
+        handles.reading(f"{tmp_path}/{name}")
+    assert disk.opened == ["ra", "rb", "rc"]
+    handles.reading(f"{tmp_path}/d")
+    assert sorted(disk.open.values()) == ["ra", "rc", "rd"]
+    handles.reading(f"{tmp_path}/c")
+    handles.writing(f"{tmp_path}/e")
+    assert sorted(disk.open.values()) == ["rc", "rd", "we"]
+    assert len(handles) == 3
+
+
+@pytest.mark.parametrize("open_max", [-1, 0, 1, 2])
+def test_given_too_low_a_limit_when_used_should_keep_two_open_and_every_handle_valid(
+    tmp_path: Path, disk: Counted, open_max: int
+) -> None:
+    handles = Handles(disk, open_max)
+    for name in "abcabc":
+        assert os.pread(handles.reading(f"{tmp_path}/{name}"), 1, 0) == name.encode()
+        assert len(handles) <= 2
+    assert len(disk.open) == 2
+
+
+def test_given_a_handle_for_reading_when_one_for_writing_is_needed_should_be_replaced_and_serve_both(
+    tmp_path: Path, disk: Counted
+) -> None:
+    handles = Handles(disk, 3)
+    handles.reading(f"{tmp_path}/a")
+    writing = handles.writing(f"{tmp_path}/a")
+    assert list(disk.open.values()) == ["wa"]
+    assert handles.reading(f"{tmp_path}/a") == handles.writing(f"{tmp_path}/a") == writing
+    assert os.pwrite(writing, b"z", 0) == 1
+
+
+def test_given_open_files_when_dropped_or_closed_should_be_none(tmp_path: Path, disk: Counted) -> None:
+    handles = Handles(disk, 5)
+    for name in "abc":
+        handles.reading(f"{tmp_path}/{name}")
+    handles.drop(f"{tmp_path}/b")
+    handles.drop(f"{tmp_path}/b")
+    handles.drop(f"{tmp_path}/never opened")
+    assert sorted(disk.open.values()) == ["ra", "rc"]
+    handles.close()
+    assert (len(handles), disk.open) == (0, {})
+
+
+def test_given_a_file_that_cannot_be_opened_when_used_should_leave_the_others(tmp_path: Path, disk: Counted) -> None:
+    handles = Handles(disk, 2)
+    handles.reading(f"{tmp_path}/a")
+    with pytest.raises(FileNotFoundError):
+        handles.reading(f"{tmp_path}/x")
+    assert len(handles) == 1
+    handles.close()
+    assert not disk.open
+
+
+# -------------------------------------------------------------------------------------------------------------- indexes
+
+
+def index_of(batches: int) -> Index:
+    index = Index()
+    for i in range(batches):
+        index.add(i, 400 * i, i, 400, 1)
+    return index
+
+
+def test_given_indexes_over_the_budget_when_put_should_forget_the_least_recently_used() -> None:
+    cache = IndexCache(3 * 32)
+    one, two, three, four = (Segment(start) for start in range(4))
+    for segment in (one, two, three):
+        cache.put(segment, index_of(1))
+    cache.touch(one)
+    cache.put(four, index_of(1))
+    assert [segment.index is not None for segment in (one, two, three, four)] == [True, False, True, True]
+    cache.put(two, index_of(2))
+    assert [segment.index is not None for segment in (one, two, three, four)] == [False, True, False, True]
+
+
+def test_given_an_index_over_the_whole_budget_when_put_should_not_be_kept() -> None:
+    cache = IndexCache(3 * 32)
+    small, large = Segment(0), Segment(1)
+    cache.put(small, index_of(1))
+    cache.put(large, index_of(4))
+    assert large.index is None
+    assert small.index is not None
+
+
+def test_given_no_budget_when_put_should_keep_nothing_and_an_unbounded_one_everything() -> None:
+    none, every = IndexCache(0), IndexCache(float("inf"))
+    segments = [Segment(start) for start in range(100)]
+    for segment in segments:
+        none.put(segment, index_of(10))
+    assert all(segment.index is None for segment in segments)
+    for segment in segments:
+        every.put(segment, index_of(10))
+    assert all(segment.index is not None for segment in segments)
+
+
+def test_given_an_index_put_twice_or_dropped_when_others_come_should_count_once() -> None:
+    cache = IndexCache(3 * 32)
+    one, two = Segment(0), Segment(1)
+    for batches in (3, 1, 2):
+        cache.put(one, index_of(batches))
+    cache.put(two, index_of(1))
+    assert one.index is not None
+    assert len(one.index) == 2
+    cache.drop(one)
+    cache.drop(one)
+    assert one.index is None
+    cache.put(one, index_of(2))
+    assert two.index is not None
+
+
+def test_given_an_index_that_is_forgotten_when_its_batches_were_checked_should_be_checked_again() -> None:
+    cache = IndexCache(32)
+    segment, other = Segment(0), Segment(1)
+    cache.put(segment, index_of(1))
+    segment.checked = bytearray(1)
+    cache.put(other, index_of(1))
+    assert segment.index is None
+    assert segment.checked is None

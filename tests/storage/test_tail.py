@@ -1,0 +1,195 @@
+"""The memory tail and the budgets: the newest batches of every partition, and never more than was allowed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from storage import batch as batches
+from storage.batch import HEADER_BYTES
+from storage.log import Entry
+from storage.tail import OBJECT_BYTES, Tail, TailBudget, UnflushedBudget
+from tests.storage.support.world import offsets, run, settled, sized, texts
+
+
+def entry(base: int, count: int, time: int = 0, payload_bytes: int = 10) -> Entry:
+    whole = sized(count, payload_bytes)
+    checked = batches.check(whole)
+    batches.stamp(whole, 0, base, time, checked.checksums)
+    return Entry(whole, base, base + count, time, checked.frames)
+
+
+def filled(*counts: int, first: int = 0) -> Tail:
+    """Batches of so many messages, ten time units apart."""
+    tail = Tail()
+    for i, count in enumerate(counts):
+        tail.push(entry(first, count, 10 * i))
+        first += count
+    return tail
+
+
+FRAME = 58
+
+
+@pytest.mark.parametrize(
+    ("offset", "count", "end", "expected"),
+    [
+        (100, 100, 999, range(100, 110)),
+        (100, 3, 999, range(100, 103)),  # a whole batch
+        (101, 1, 999, [101]),  # from the middle of one
+        (102, 4, 999, range(102, 106)),  # the end of one, all of the next, the beginning of another
+        (109, 5, 999, [109]),
+        (110, 5, 999, []),
+        (100, 0, 999, []),
+        (100, 99, 103, range(100, 103)),  # what comes later may not be read yet
+        (103, 99, 103, []),
+    ],
+)
+def test_given_batches_when_read_should_be_slices_at_both_ends(
+    offset: int, count: int, end: int, expected: list[int]
+) -> None:
+    fetched = filled(3, 2, 5, first=100).read(offset, count, 10**6, end)
+    assert offsets(fetched) == list(expected)
+
+
+def test_given_whole_batches_when_read_should_be_the_ones_that_were_appended_without_a_copy() -> None:
+    tail = filled(2, 3)
+    assert [
+        buffer is kept.batch
+        for buffer, kept in zip(tail.read(0, 5, 10**6, 5).buffers, tail.from_offset(0), strict=True)
+    ] == [
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (1, 1),  # one message however large
+        (HEADER_BYTES + FRAME - 1, 1),
+        (HEADER_BYTES + 2 * FRAME - 1, 1),
+        (HEADER_BYTES + 2 * FRAME, 2),
+        (HEADER_BYTES + 3 * FRAME, 3),
+        (2 * HEADER_BYTES + 4 * FRAME - 1, 3),  # a second header has to fit as well
+        (2 * HEADER_BYTES + 4 * FRAME, 4),
+        (2 * HEADER_BYTES + 5 * FRAME, 5),
+    ],
+)
+def test_given_room_when_read_should_fill_it_exactly(room: int, expected: int) -> None:
+    fetched = filled(3, 2).read(0, 100, room, 100)
+    assert offsets(fetched) == list(range(expected))
+    assert sum(map(len, fetched.buffers)) <= room or expected == 1
+
+
+@pytest.mark.parametrize(
+    ("time", "offset"),
+    [(0, None), (1, 3), (10, 3), (11, 5), (20, 5), (21, 10)],
+)
+def test_given_a_time_when_looked_up_should_tell_only_if_no_older_message_can_be_it(
+    time: int, offset: int | None
+) -> None:
+    assert filled(3, 2, 5).offset_at(time) == offset
+
+
+def test_given_an_empty_tail_when_asked_should_know_nothing() -> None:
+    tail = Tail()
+    assert (len(tail), tail.first_offset, tail.offset_at(5), tail.drop_first()) == (0, None, None, 0)
+    assert tail.read(0, 5, 100, 5).messages == 0
+
+
+def test_given_many_batches_when_the_oldest_are_dropped_should_go_on_with_the_rest() -> None:
+    """Far enough for the lists to be shortened several times on the way."""
+    tail = filled(*[1] * 500)
+    for dropped in range(1, 500):
+        assert tail.drop_first() == len(entry(0, 1).batch) + OBJECT_BYTES
+        assert (len(tail), tail.first_offset) == (500 - dropped, dropped)
+        assert offsets(tail.read(dropped, 2, 10**6, 500)) == [dropped, dropped + 1][: 500 - dropped]
+        assert tail.offset_at(10 * dropped + 1) == dropped + 1
+        if dropped % 7 == 0:
+            tail.push(entry(500, 1, 5000))
+            tail.drop_from(500)
+    assert tail.drop_first() > 0
+    assert (len(tail), tail.first_offset) == (0, None)
+
+
+def test_given_batches_that_could_not_be_written_when_dropped_should_leave_those_before() -> None:
+    tail = filled(3, 2, 5)
+    tail.drop_from(5)
+    assert offsets(tail.read(0, 99, 10**6, 99)) == [0, 1, 2, 3, 4]
+    tail.drop_first()
+    tail.drop_from(0)
+    assert (len(tail), tail.first_offset) == (0, None)
+    tail.push(entry(3, 1))
+    assert tail.first_offset == 3
+    assert [kept.base_offset for kept in tail.from_offset(0)] == [3]
+
+
+# -------------------------------------------------------------------------------------------------------------- budgets
+
+
+def test_given_several_tails_over_the_budget_when_admitted_should_drop_the_oldest_of_all() -> None:
+    size = len(entry(0, 1).batch)
+    budget = TailBudget(4 * (size + OBJECT_BYTES))
+    one, two = Tail(), Tail()
+    for i in range(3):
+        for tail in (one, two):
+            tail.push(entry(i, 1))
+            budget.admit(tail, size)
+    assert (one.first_offset, two.first_offset) == (1, 1)
+    assert budget.used == 4 * (size + OBJECT_BYTES)
+    for i in range(3, 7):
+        two.push(entry(i, 1))
+        budget.admit(two, size)
+    assert (one.first_offset, two.first_offset) == (None, 3)
+    assert budget.used == 4 * (size + OBJECT_BYTES)
+
+
+def test_given_batches_not_yet_written_when_the_budget_is_used_up_should_stay() -> None:
+    """They are the only copy."""
+    size = len(entry(0, 1).batch)
+    budget = TailBudget(0)
+    tail = filled(1, 1, 1)
+    budget.admit(tail, size)
+    assert tail.first_offset == 1
+    assert budget.used == 0
+
+
+def test_given_a_tail_that_is_gone_when_released_should_count_no_more() -> None:
+    size = len(entry(0, 1).batch)
+    budget = TailBudget(10**6)
+    one, two = filled(1, 1, 1), filled(1, 1)
+    for tail in (one, two, one, two, one):
+        budget.admit(tail, size)
+    budget.release(one)
+    assert budget.used == 2 * (size + OBJECT_BYTES)
+    budget.release(two)
+    budget.release(two)
+    assert budget.used == 0
+
+
+def test_given_a_full_budget_when_room_comes_should_wake_all_who_wait_once_it_is_not_full() -> None:
+    async def main() -> None:
+        budget = UnflushedBudget(100)
+        budget.used = 150
+        asked = []
+        budget.buffering[lambda: asked.append(1)] = None
+        waiting = [asyncio.create_task(budget.room()) for _ in range(3)]
+        await settled()
+        assert len(asked) == 3
+        waiting[1].cancel()
+        budget.give_back(50)
+        await settled()
+        assert budget.full
+        assert not waiting[0].done()
+        budget.give_back(1)
+        await asyncio.gather(waiting[0], waiting[2])
+        assert (budget.used, budget.full) == (99, False)
+
+    run(main())
+
+
+def test_given_texts_when_made_a_batch_should_be_good() -> None:
+    """What these tests append is what a client would send."""
+    assert batches.check(texts("a", "b")).message_count == 2
