@@ -1,0 +1,34 @@
+"""Connects in every way that the task names, and uses each connection that it gets."""
+
+from apache_iggy import IggyClient
+from scenario import carry_out, refusal, say
+
+
+async def by_string(string):
+    client = IggyClient.from_connection_string(string)
+    await client.connect()
+    await client.ping()
+    assert await client.get_stream("nobody made this") is None
+
+
+async def by_constructor(address, logins):
+    """What each login in turn is answered; the connection is used after every one, and before."""
+    client = IggyClient(address)
+    await client.connect()
+    await client.ping()
+    answers = [await refusal(client.get_stream, 0)]
+    for user, password in logins:
+        answers.append(await refusal(client.login_user, user, password))
+        answers.append(await refusal(client.get_stream, 0))
+    await client.ping()
+    return answers
+
+
+async def main(task):
+    if "logins" in task:
+        say(answers=await by_constructor(task["address"], task["logins"]))
+    else:
+        say(answers={string: await refusal(by_string, string) for string in task["strings"]})
+
+
+carry_out(main)

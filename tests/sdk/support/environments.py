@@ -1,0 +1,73 @@
+"""A virtual environment for every version of the official Python SDK, made once and kept in .venv/sdk.
+
+It is made in a folder beside its place and renamed when it is whole, under a lock: workers that start together wait for
+the one that makes it, and one that was killed half-way leaves nothing that looks finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+VERSIONS = ("0.6.0", "0.7.0", "0.8.0")
+CACHE = Path(__file__).parents[3] / ".venv" / "sdk"
+INSTALL_SECONDS_MAX = 300
+
+
+def interpreter(version: str) -> Path:
+    """The Python that has apache-iggy in this version."""
+    home = CACHE / version
+    python = home / "bin" / "python"
+    if not python.exists():
+        with alone(home):
+            if not python.exists():
+                _make(home, version)
+    return python
+
+
+@contextlib.contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Holds off everybody else who would make this folder."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_name(f"{home.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def make(home: Path, what: str, *commands: list[str]) -> None:
+    """Carries out commands that fill `home`, spelled HOME in them, or fails the test with what the last one said."""
+    unfinished = home.with_name(f"{home.name}.unfinished")
+    for leftover in (unfinished, home):
+        shutil.rmtree(leftover, ignore_errors=True)
+    unfinished.mkdir()
+    for command in commands:
+        words = [word.replace("HOME", str(unfinished)) for word in command]
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX, check=False, cwd=unfinished
+            )
+            said = done.stderr.strip().splitlines()[-3:] if done.returncode else []
+        except subprocess.TimeoutExpired:
+            said = [f"no end after {INSTALL_SECONDS_MAX} s"]
+        if said:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            pytest.fail(
+                f"{what} cannot be installed into {home}, which the tests of the official SDKs need once; is the "
+                f"package index within reach? {' '.join(words[:4])} ... said: {' / '.join(said)}",
+                pytrace=False,
+            )
+    unfinished.rename(home)
+
+
+def _make(home: Path, version: str) -> None:
+    package = f"apache-iggy=={version}"
+    # Few and short tries: without an index the answer should be there before the patience is gone.
+    install = ["install", "--quiet", "--only-binary=:all:", "--retries=1", "--timeout=20", package]
+    make(home, package, [sys.executable, "-m", "venv", "HOME"], ["HOME/bin/python", "-m", "pip", *install])

@@ -1,0 +1,77 @@
+"""A `whippet serve` process that keeps its folder and its port over restarts, as a server that clients reconnect to."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+START_SECONDS_MAX = 60
+STOP_SECONDS_MAX = 60
+
+MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve', '--with-default-root-credentials']))"
+
+
+class Server:
+    """Its log is the file `log`, appended to by every run."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "log"
+        self.address = "127.0.0.1:0"
+        self._settings = {"IGGY_SYSTEM_PATH": str(folder / "data"), "IGGY_HTTP_ENABLED": "false", **settings}
+        self._folder = folder
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rsplit(":", 1)[1])
+
+    def start(self) -> Server:
+        """Returns when clients can connect."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
+        with self.log.open("a") as log:
+            self._process = process = subprocess.Popen(
+                [sys.executable, "-c", MAIN],
+                cwd=self._folder,
+                env=inherited | {"IGGY_TCP_ADDRESS": self.address} | self._settings,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert process.stdout
+        alarm = threading.Timer(START_SECONDS_MAX, process.kill)
+        alarm.start()
+        with process.stdout as banner:
+            found = next((found for line in banner if (found := re.search(r"tcp(?:\+tls)?://(\S+)", line))), None)
+            assert found, f"the server did not come up:\n{self.log.read_text()}"
+            self.address = found.group(1)
+            # The rest of the banner: a pipe that nobody reads would be closed in its face.
+            next((line for line in banner if line.startswith("  stop ")), None)
+        alarm.cancel()
+        return self
+
+    def stop(self) -> None:
+        """As its operator does; the server has nothing to hide afterwards."""
+        assert self._end(signal.SIGTERM) == 0, self.log.read_text()
+        said = self.log.read_text()
+        assert "Traceback" not in said, said
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> int:
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        process.send_signal(number)
+        try:
+            return process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise

@@ -1,0 +1,80 @@
+"""How clients get in: connection strings with all their options, the plain constructor, tokens, TLS."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.sdk.support.inspector import Inspector
+from tests.sdk.support.program import Sdk
+from tests.sdk.support.server import Server
+from transports.certificates import self_signed
+
+OPTIONS = (
+    "",
+    "?reconnection_retries=3",
+    "?reconnection_retries=unlimited&reconnection_interval=10ms&reestablish_after=10ms",
+    "?heartbeat_interval=50ms&nodelay=true",
+    "?tls=false",
+)
+
+
+def test_every_form_of_a_connection_string_connects(sdk: Sdk, server: Server) -> None:
+    prefixes = ("iggy://", "iggy+tcp://")
+    strings = [f"{prefix}iggy:iggy@{server.address}{option}" for prefix in prefixes for option in OPTIONS]
+    assert sdk.run("connecting", strings=strings)["answers"] == dict.fromkeys(strings)
+
+
+def test_a_host_may_be_given_by_its_name(sdk: Sdk, server: Server) -> None:
+    string = f"iggy://iggy:iggy@localhost:{server.port}"
+    assert sdk.run("connecting", strings=[string])["answers"] == {string: None}
+
+
+def test_a_personal_access_token_connects_until_it_is_wrong(
+    sdk: Sdk, server: Server, inspector: Inspector, name: str
+) -> None:
+    right = f"iggy://{inspector.token(name[:30])}@{server.address}"
+    wrong = f"iggy://{'A' * 68}@{server.address}"
+    answers = sdk.run("connecting", strings=[right, wrong])["answers"]
+    assert answers[right] is None
+    assert answers[wrong] == 'ResourceNotFound("")'
+
+
+def test_wrong_credentials_are_an_error_that_does_not_tell_which_is_wrong(sdk: Sdk, server: Server) -> None:
+    strings = [f"iggy+tcp://{credentials}@{server.address}" for credentials in ("iggy:wrong-password", "nobody:iggy")]
+    assert sdk.run("connecting", strings=strings)["answers"] == dict.fromkeys(strings, "InvalidCredentials")
+
+
+def test_strings_that_make_no_sense_are_refused_by_the_sdk(sdk: Sdk, server: Server) -> None:
+    strings = ["", "iggy://", f"iggy://iggy@:iggy@{server.address}", f"iggy://iggy:iggy@{server.address}?colour=red"]
+    assert set(sdk.run("connecting", strings=strings)["answers"].values()) == {"InvalidConnectionString"}
+
+
+def test_a_server_that_is_not_there_is_given_up_after_the_retries_asked_for(sdk: Sdk) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    string = f"iggy://iggy:iggy@127.0.0.1:{port}?reconnection_retries=2&reconnection_interval=10ms"
+    assert sdk.run("connecting", strings=[string])["answers"] == {string: "CannotEstablishConnection"}
+
+
+def test_a_plain_client_may_only_ping_until_it_logs_in_and_may_try_again(sdk: Sdk, server: Server) -> None:
+    logins = [("iggy", "wrong-password"), ("iggy", "iggy"), ("iggy", "iggy")]
+    answers = sdk.run("connecting", address=server.address, logins=logins)["answers"]
+    assert answers == ["Unauthenticated", "InvalidCredentials", "Unauthenticated", None, None, None, None]
+
+
+def test_a_client_connects_over_tls_and_checks_the_certificate(
+    sdk: Sdk, own_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+    for file, content in zip((certificate, key), self_signed(), strict=True):
+        file.write_bytes(content)
+    server = own_server(
+        IGGY_TCP_TLS_ENABLED="true", IGGY_TCP_TLS_CERT_FILE=str(certificate), IGGY_TCP_TLS_KEY_FILE=str(key)
+    )
+    string = f"iggy://iggy:iggy@{server.address}?reconnection_retries=0&tls=true&tls_domain=localhost"
+    trusting = f"{string}&tls_ca_file={certificate}"
+    answers = sdk.run("connecting", strings=[trusting, string])["answers"]
+    assert answers[trusting] is None
+    assert answers[string] is not None
