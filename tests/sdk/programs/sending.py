@@ -1,0 +1,66 @@
+"""Sends what the task says, to the partitions it says, and reads it back."""
+
+import hashlib
+
+from apache_iggy import PollingStrategy, SendMessage
+from scenario import carry_out, connected, refusal, say, send
+
+
+def made(payload):
+    """A payload of the task: text as it is, bytes as {"hex": ...}, a big one as {"size": ...} or {"text_size": ...}."""
+    if isinstance(payload, str):
+        return payload
+    if "hex" in payload:
+        return bytes.fromhex(payload["hex"])
+    if "text_size" in payload:
+        return "x" * payload["text_size"]
+    return bytes(range(256)) * (payload["size"] // 256)
+
+
+def digest(payload):
+    return hashlib.sha256(payload.encode() if isinstance(payload, str) else payload).hexdigest()
+
+
+def seen(message):
+    content = message.payload()
+    short = {"payload": content.hex()} if len(content) < 256 else {}
+    where = {"partition": message.partition_id()} if hasattr(message, "partition_id") else {}
+    return {
+        "offset": message.offset(),
+        "id": str(message.id()),
+        "timestamp": message.timestamp(),
+        "checksum": message.checksum(),
+        "length": message.length(),
+        "digest": digest(content),
+        **short,
+        **where,
+    }
+
+
+async def poll_all(client, task, partition):
+    """Everything in a partition, however little each answer holds."""
+    found, answer = [], True
+    while answer:
+        strategy = PollingStrategy.Offset(len(found))
+        answer = await client.poll_messages(task["stream"], task["topic"], partition, strategy, 1000, False)
+        found += answer
+    return found
+
+
+async def main(task):
+    client = await connected(task)
+    await client.create_stream(task["stream"])
+    await client.create_topic(task["stream"], task["topic"], task["partitions"])
+    for partition, payloads in task["batches"]:
+        batch = [made(payload) for payload in payloads]
+        say(sent=partition, digests=[digest(payload) for payload in batch], lengths=[len(part) for part in batch])
+        say(answer=await refusal(send, client, task, partition, batch))
+    for stream, topic, partition in task.get("elsewhere", []):
+        say(elsewhere=await refusal(client.send_messages, stream, topic, partition, [SendMessage("lost")]))
+    for partition in range(task["partitions"]):
+        say(partition=partition, messages=[seen(message) for message in await poll_all(client, task, partition)])
+    again = [message.checksum() for message in await poll_all(client, task, 0)]
+    say(checksums_again=again, messages_count=(await client.get_topic(task["stream"], task["topic"])).messages_count)
+
+
+carry_out(main)
