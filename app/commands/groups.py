@@ -43,38 +43,34 @@ async def get_groups(
 async def create_group(
     gateway: Gateway, session: Session, request: ask.CreateConsumerGroup, target: Target
 ) -> answers.GroupDetails:
+    topic = target.topic
     check_name(request.name, "consumer group")
-    async with gateway.changing:
-        _refuse_removed(gateway, target)
-        topic = target.topic
-        if topic.groups.find(request.name) is not None:
-            raise CommandError(
-                Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, f"topic {topic.name!r} has a group {request.name!r} already"
-            )
-        document = GroupDocument(id=topic.groups.next_id(), name=request.name, created_at=gateway.clock())
-        # Of a group that had this number, should its deletion have been cut short.
-        await _forget_offsets(topic, document.id)
-        await gateway.store.write_group(target.stream.id, topic.id, document)
-        group = Group(document, len(topic.partitions))
-        topic.groups.put(group)
-        return _details(topic, group)
+    if topic.groups.find(request.name) is not None:
+        raise CommandError(
+            Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, f"topic {topic.name!r} has a group {request.name!r} already"
+        )
+    document = GroupDocument(id=topic.groups.next_id(), name=request.name, created_at=gateway.clock())
+    # Of a group that had this number, should its deletion have been cut short.
+    await _forget_offsets(topic, document.id)
+    await gateway.store.write_group(target.stream.id, topic.id, document)
+    group = Group(document, len(topic.partitions))
+    topic.groups.put(group)
+    return _details(topic, group)
 
 
 async def delete_group(gateway: Gateway, session: Session, request: ask.DeleteConsumerGroup, target: Target) -> None:
     """Nobody can join or commit from the first moment on. If it cannot be finished the group is there again, empty."""
-    async with gateway.changing:
-        _refuse_removed(gateway, target)
-        topic = target.topic
-        group = find_group(topic, request.group)
-        _disband(gateway, target.stream.id, topic, group)
-        topic.groups.remove(group)
-        try:
-            # The offsets first: without a group nobody could free the segments that they hold back.
-            await _forget_offsets(topic, group.id)
-            await gateway.store.remove_group(target.stream.id, topic.id, group.id)
-        except BaseException:
-            topic.groups.put(group)
-            raise
+    topic = target.topic
+    group = find_group(topic, request.group)
+    _disband(gateway, target.stream.id, topic, group)
+    topic.groups.remove(group)
+    try:
+        # The offsets first: without a group nobody could free the segments that they hold back.
+        await _forget_offsets(topic, group.id)
+        await gateway.store.remove_group(target.stream.id, topic.id, group.id)
+    except BaseException:
+        topic.groups.put(group)
+        raise
 
 
 async def join_group(gateway: Gateway, session: Session, request: ask.JoinConsumerGroup, target: Target) -> None:
@@ -173,14 +169,6 @@ async def _forget_offsets(topic: Topic, group_id: int) -> None:
     for outcome in tried:
         if isinstance(outcome, BaseException):
             raise outcome
-
-
-def _refuse_removed(gateway: Gateway, target: Target) -> None:
-    """The stream or the topic may have been deleted while this waited for another change of the catalogue."""
-    if gateway.streams.find(target.stream.id) is not target.stream:
-        raise CommandError(Code.STREAM_ID_NOT_FOUND)
-    if target.stream.topics.find(target.topic.id) is not target.topic:
-        raise CommandError(Code.TOPIC_ID_NOT_FOUND)
 
 
 def _info(topic: Topic, group: Group) -> answers.GroupInfo:

@@ -103,8 +103,8 @@ COMMANDS: tuple[Command, ...] = (
     C(503, "delete_segments", ask.DeleteSegments, partitions.delete_segments, may.manage_topic),
     C(600, "get_consumer_group", ask.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
     C(601, "get_consumer_groups", ask.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
-    C(602, "create_consumer_group", ask.CreateConsumerGroup, groups.create_group, may.read_topic),
-    C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic),
+    C(602, "create_consumer_group", ask.CreateConsumerGroup, groups.create_group, may.read_topic, changes=True),
+    C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
     C(604, "join_consumer_group", ask.JoinConsumerGroup, groups.join_group, may.read_topic),
     C(605, "leave_consumer_group", ask.LeaveConsumerGroup, groups.leave_group, may.read_topic),
 )

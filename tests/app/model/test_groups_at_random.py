@@ -246,4 +246,4 @@ class Members(RuleBasedStateMachine):
 
 
 TestMembers = Members.TestCase
-TestMembers.settings = settings(deadline=None, max_examples=300, stateful_step_count=100)
+TestMembers.settings = settings(deadline=None, max_examples=200, stateful_step_count=100)
