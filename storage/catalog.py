@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -30,6 +30,9 @@ from storage.layout import (
     segment_of,
 )
 
+PARTITIONS_MAX = 2**20
+"""Of one topic: a document that says more was not written by this program, and is not tried."""
+
 
 class StreamDocument(msgspec.Struct, frozen=True, kw_only=True):
     """`stream.json`. Times are microseconds since 1970."""
@@ -45,7 +48,7 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     name: str
     created_at: int
-    partitions_count: int
+    partitions_count: Annotated[int, msgspec.Meta(ge=0, le=PARTITIONS_MAX)]
     message_expiry: int = 2**64 - 1
     max_topic_size: int = 2**64 - 1
     compression_algorithm: int = 1
@@ -105,7 +108,9 @@ class Catalog:
     def load(self, *, recreate: bool) -> Found:
         """Finishes what a crash interrupted, then reads every document. What is missing is made up if asked for."""
         self.empty_trash()
-        found = Found({}, self._documents(USERS_FOLDER), self._documents(TOKENS_FOLDER), [], {})
+        found = Found({}, {}, {}, [], {})
+        found.users |= self._documents(USERS_FOLDER, found)
+        found.tokens |= self._documents(TOKENS_FOLDER, found)
         for stream_id in self._numbered(self._layout.streams, found):
             folder = self._layout.stream(stream_id)
             document = self._read_or_make(
@@ -145,6 +150,7 @@ class Catalog:
                 found.reserved.setdefault(self._layout.topics(stream_id), set()).add(topic_id)
                 continue
             document = msgspec.structs.replace(document, id=topic_id)
+            document = self._checked_removing(stream_id, document, found)
             if document.removing:
                 document = self.finish_removing(stream_id, document)
                 partitions -= set(range(document.partitions_count, max(partitions, default=0) + 1))
@@ -153,22 +159,30 @@ class Catalog:
             topics[topic_id] = Topic(document, groups, here)
         return topics
 
+    def _checked_removing(self, stream_id: int, document: TopicDocument, found: Found) -> TopicDocument:
+        """Only what is not counted any more can be on its way out."""
+        removing = tuple(identity for identity in document.removing if identity >= document.partitions_count)
+        if removing != document.removing:
+            path = f"{self._layout.topic(stream_id, document.id)}/{TOPIC_FILE}"
+            found.problems.append(f"{path}: partitions that it counts are named in `removing`; they are not removed")
+        return msgspec.structs.replace(document, removing=removing)
+
     def _load_partitions(
         self, stream_id: int, document: TopicDocument, partitions: set[int], found: Found, recreate: bool
     ) -> list[int]:
         wanted = set(range(document.partitions_count))
-        for partition_id in sorted(wanted - partitions):
-            place = PartitionId(stream_id, document.id, partition_id)
+        for run in _runs(sorted(wanted - partitions)):
+            folder = self._layout.partition(PartitionId(stream_id, document.id, run[0]))
+            these = "the folder is missing" if len(run) == 1 else f"{len(run)} folders from this one on are missing"
             if recreate:
-                self._place_partition(place)
-                partitions.add(partition_id)
-                found.problems.append(
-                    f"{self._layout.partition(place)}: the folder was missing and was made anew, empty"
-                )
+                for partition_id in run:
+                    self._place_partition(PartitionId(stream_id, document.id, partition_id))
+                partitions.update(run)
+                found.problems.append(f"{folder}: {these}; made anew, empty")
             else:
                 found.problems.append(
-                    f"{self._layout.partition(place)}: the folder is missing, the partition is not served; "
-                    "system.recovery.recreate_missing_state = true makes it anew, empty"
+                    f"{folder}: {these}, not served; "
+                    "system.recovery.recreate_missing_state = true makes them anew, empty"
                 )
         for partition_id in sorted(partitions - wanted):
             folder = self._layout.partition(PartitionId(stream_id, document.id, partition_id))
@@ -180,7 +194,7 @@ class Catalog:
     def _load_groups(self, stream_id: int, topic_id: int, found: Found) -> dict[int, GroupDocument]:
         folder = self._layout.groups(stream_id, topic_id)
         groups: dict[int, GroupDocument] = {}
-        for name, group_id in self._numbered_documents(folder):
+        for name, group_id in self._numbered_documents(folder, found):
             group = self._read(f"{folder}/{name}", GroupDocument, found)
             if group is None:
                 found.reserved.setdefault(folder, set()).add(group_id)
@@ -195,6 +209,9 @@ class Catalog:
             items = self._files.list(folder)
         except FileNotFoundError:
             return []
+        except NotADirectoryError:
+            found.problems.append(f"{folder}: not a folder; nothing in it is served")
+            return []
         for item in items:
             identity = number(item.name) if item.is_folder else None
             if identity is None:
@@ -203,32 +220,47 @@ class Catalog:
                 ids.append(identity)
         return sorted(ids)
 
-    def _numbered_documents(self, folder: str) -> list[tuple[str, int]]:
+    def _numbered_documents(self, folder: str, found: Found) -> list[tuple[str, int]]:
         try:
             items = self._files.list(folder)
         except FileNotFoundError:
             return []
-        named = [(item.name, number(item.name.removesuffix(".json"))) for item in items if item.name.endswith(".json")]
+        named = []
+        for item in items:
+            if item.name.endswith(".json") and item.is_folder:
+                found.problems.append(f"{folder}/{item.name}: a folder, left alone")
+            elif item.name.endswith(".json"):
+                named.append((item.name, number(item.name.removesuffix(".json"))))
         return sorted(((name, identity) for name, identity in named if identity is not None), key=lambda pair: pair[1])
 
-    def _documents(self, folder: str) -> dict[int, bytes]:
+    def _documents(self, folder: str, found: Found) -> dict[int, bytes]:
         path = self._layout.below(folder)
-        return {identity: read_all(self._files, f"{path}/{name}") for name, identity in self._numbered_documents(path)}
+        named = self._numbered_documents(path, found)
+        return {identity: read_all(self._files, f"{path}/{name}") for name, identity in named}
 
     def _read(self, path: str, kind: type[Document], found: Found) -> Document | None:
         try:
             return msgspec.json.decode(read_all(self._files, path), type=kind)
         except FileNotFoundError:
             found.problems.append(f"{path}: missing")
-        except msgspec.DecodeError as error:
+        except IsADirectoryError:
+            found.problems.append(f"{path}: a folder")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             found.problems.append(f"{path}: cannot be understood: {error}")
         return None
 
     def _read_or_make(
         self, path: str, kind: type[Document], make: Callable[[], Document], found: Found, recreate: bool
     ) -> Document | None:
-        document = self._read(path, kind, found)
+        try:
+            document = self._read(path, kind, found)
+        except OSError as error:
+            # It is there and may be read another day: nothing is made up in its place.
+            found.problems.append(f"{path}: cannot be read: {error.strerror}; this folder is not served")
+            return None
         if document is not None:
+            if document.id != (identity := int(path.rpartition("/")[0].rpartition("/")[2])):
+                found.problems.append(f"{path}: says id {document.id}; its folder is {identity}, and that counts")
             return document
         if not recreate:
             found.problems[-1] += (
@@ -236,21 +268,33 @@ class Catalog:
             )
             return None
         if self._files.exists(path):
-            self._files.rename(path, f"{path}.damaged")
+            self._files.rename(path, self._free_name(f"{path}.damaged"))
         document = make()
         self._write(path, document)
         found.problems[-1] += f"; made up as {document.name!r}"
         return document
+
+    def _free_name(self, path: str) -> str:
+        """What is kept already stays."""
+        free, copy = path, 0
+        while self._files.exists(free):
+            copy += 1
+            free = f"{path}.{copy}"
+        return free
 
     def _make_names_unique(self, found: Found) -> None:
         """A made-up name may be one that somebody has chosen for another stream or topic."""
         for stream in self._renamed([stream.document for stream in found.streams.values()]):
             found.streams[stream.id].document = stream
             self.write_stream(stream)
+            path = f"{self._layout.stream(stream.id)}/{STREAM_FILE}"
+            found.problems.append(f"{path}: another stream has its name; it is {stream.name!r} now")
         for stream_id, whole in found.streams.items():
             for topic in self._renamed([topic.document for topic in whole.topics.values()]):
                 whole.topics[topic.id].document = topic
                 self.write_topic(stream_id, topic)
+                path = f"{self._layout.topic(stream_id, topic.id)}/{TOPIC_FILE}"
+                found.problems.append(f"{path}: another topic has its name; it is {topic.name!r} now")
 
     def _renamed(self, documents: list[Document]) -> list[Document]:
         names: set[str] = set()
@@ -434,6 +478,17 @@ class Catalog:
     def _sync_folder(self, path: str) -> None:
         if self._sync:
             self._files.sync_folder(path)
+
+
+def _runs(numbers: list[int]) -> list[list[int]]:
+    """Neighbours together."""
+    runs: list[list[int]] = []
+    for value in numbers:
+        if runs and value == runs[-1][-1] + 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return runs
 
 
 def _encoded(document: StreamDocument | TopicDocument | GroupDocument) -> bytes:
