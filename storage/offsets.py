@@ -69,12 +69,19 @@ class OffsetFiles:
             for item in self._files.list(folder):
                 identity = number(item.name)
                 path = f"{folder}/{item.name}"
-                known = decode(read_all(self._files, path)) if identity is not None and not item.is_folder else None
+                known = self._read(path) if identity is not None and not item.is_folder else None
                 if known is None or identity is None:
                     unreadable.append(path)
                     continue
                 self._sequences[kind, identity], offsets[kind, identity] = known
         return offsets, unreadable
+
+    def _read(self, path: str) -> tuple[int, int] | None:
+        try:
+            return decode(read_all(self._files, path))
+        except OSError:
+            # One consumer begins anew; all others go on.
+            return None
 
     def write(self, changes: dict[Key, int | None], *, sync: bool) -> None:
         """Stores offsets; None deletes. What fails may simply be written again."""
@@ -105,16 +112,21 @@ class OffsetFiles:
         if sync:
             self.sync()
 
-    def lower(self, offsets: dict[Key, int], next_offset: int) -> None:
-        """Takes stored offsets back to the newest message, here and in the files: those after it are lost, and what
-        will get their numbers nobody has read yet."""
+    def lower(self, offsets: dict[Key, int], next_offset: int) -> list[str]:
+        """Takes stored offsets back to the newest message, here and in the files, and says which: those after it are
+        lost, and what will get their numbers nobody has read yet."""
+        counts = f"{next_offset - 1} counts" if next_offset else "and there is none"
+        lines = []
         beyond = [key for key, offset in offsets.items() if offset >= next_offset]
         for key in beyond:
+            path = f"{self.folder}/{FOLDERS[key[0]]}/{key[1]}"
+            lines.append(f"{path}: offset {offsets[key]} is after the newest message, {counts}")
             offsets[key] = next_offset - 1
             if not next_offset:
                 del offsets[key]
         if beyond:
             self.write({key: offsets.get(key) for key in beyond}, sync=True)
+        return lines
 
     def sync(self) -> None:
         """Returns when all that was written is on the disk; names that end in "/" are folders."""

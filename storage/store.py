@@ -164,8 +164,10 @@ class Store:
             return
         try:
             identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UnsupportedFormat(f"{path}: cannot be understood: {error}") from error
+        except OSError as error:
+            raise UnsupportedFormat(f"{path}: cannot be read: {error.strerror}") from error
         if identity.whippet_store != FORMAT_VERSION:
             raise UnsupportedFormat(
                 f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
@@ -204,7 +206,8 @@ class Store:
     def _try_to_open(self, place: PartitionId, shard: Shard) -> Opened | tuple[PartitionId, str]:
         try:
             opened = self._recover(place, shard)
-            opened.offset_files.lower(opened.offsets, opened.log.next_offset)
+            for line in opened.offset_files.lower(opened.offsets, opened.log.next_offset):
+                self._note(line)
         except (OSError, StorageError) as error:
             return place, str(error)
         return opened
@@ -217,7 +220,7 @@ class Store:
         offset_files = OffsetFiles(self._files, folder)
         offsets, unreadable = offset_files.load()
         for path in unreadable:
-            _log.warning("%s: no consumer offset can be read from it; it is ignored", path)
+            self._note(f"{path}: no consumer offset can be read from it; it is ignored")
         log = self._log_of(place, shard, recovered.segments)
         return Opened(place, log, offset_files, offsets, recovered.last_timestamp)
 
@@ -237,6 +240,11 @@ class Store:
         # Called on any thread: both are safe there.
         self.damage.append(damage)
         _log.warning("%s", damage)
+
+    def _note(self, problem: str) -> None:
+        # As `_report`, on any thread.
+        self.problems.append(problem)
+        _log.warning("%s", problem)
 
     def _add(self, opened: Opened, shard: Shard) -> Partition:
         partition = Partition(
@@ -298,8 +306,11 @@ class Store:
         return self.partitions.get(PartitionId(stream_id, topic_id, partition_id))
 
     def partitions_of(self, stream_id: int, topic_id: int) -> Iterator[Partition]:
+        """Those that can be used; the others are in `unavailable`."""
         for partition_id in self.streams[stream_id].topics[topic_id].partitions:
-            yield self.partitions[PartitionId(stream_id, topic_id, partition_id)]
+            partition = self.partition(stream_id, topic_id, partition_id)
+            if partition is not None:
+                yield partition
 
     async def reopen(self, partition: Partition) -> None:
         """Looks at the files of a failed partition again, writes once more what may be lost, and goes on from there."""
@@ -347,6 +358,7 @@ class Store:
             closed += await self._close_partitions(stream_id, topic_id, range(2**32))
         async with self._served_again_on_failure(closed):
             await self._change(lambda: self.catalog.remove_stream(stream_id))
+        self._forget_unavailable(stream_id)
         del self.streams[stream_id]
         await self._empty_trash()
 
@@ -363,6 +375,7 @@ class Store:
         closed = await self._close_partitions(stream_id, topic_id, range(2**32))
         async with self._served_again_on_failure(closed):
             await self._change(lambda: self.catalog.remove_topic(stream_id, topic_id))
+        self._forget_unavailable(stream_id, topic_id)
         del self.streams[stream_id].topics[topic_id]
         await self._empty_trash()
 
@@ -384,6 +397,7 @@ class Store:
         before = topic.document
         async with self._served_again_on_failure(closed):
             topic.document = await self._change(lambda: self.catalog.remove_partitions(stream_id, before, count))
+        self._forget_unavailable(stream_id, topic_id, left)
         try:
             await self._finish_removing(stream_id, topic)
         except CatalogueError as error:
@@ -451,7 +465,9 @@ class Store:
         topic = self.streams[stream_id].topics[topic_id]
         closed = []
         for partition_id in [identity for identity in topic.partitions if identity in partition_ids]:
-            partition = self.partitions.pop(PartitionId(stream_id, topic_id, partition_id))
+            partition = self.partitions.pop(PartitionId(stream_id, topic_id, partition_id), None)
+            if partition is None:
+                continue
             topic.partitions.remove(partition_id)
             # The removal may fail, and then nothing that was acknowledged may be missing.
             with contextlib.suppress(StorageError):
@@ -459,6 +475,13 @@ class Store:
             await partition.close("it was removed", keep=False)
             closed.append(partition)
         return closed
+
+    def _forget_unavailable(self, stream_id: int, topic_id: int | None = None, first: int = 0) -> None:
+        """What could not be opened and was removed now is not missing any more."""
+        for place in [place for place in self.unavailable if place.stream == stream_id and place.partition >= first]:
+            if topic_id in (None, place.topic):
+                del self.unavailable[place]
+                self.streams[stream_id].topics[place.topic].partitions.remove(place.partition)
 
     @contextlib.asynccontextmanager
     async def _served_again_on_failure(self, closed: list[Partition]) -> AsyncIterator[None]:
