@@ -213,8 +213,8 @@ class SimulatedDisk(Files):
         self.fault: Fault | None = None
         self.refuse: Callable[[str, str], int | None] = _never
         """Asked about every operation and its path before it is done: the number of the error to fail with, or None."""
-        self.forgets_syncs = False
-        """A disk that lies: syncs succeed and do nothing."""
+        self.ignores_sync: Callable[[str], bool] = lambda path: False
+        """A disk that lies: a sync of a file or folder for which this says so succeeds and does nothing."""
         self.operations = 0
         self.off = False
         self.trace: list[Operation] | None = None
@@ -441,7 +441,7 @@ class SimulatedDisk(Files):
         if fault is not None:
             self._fail_sync(handle)
             raise _error(errno.EIO if fault is FaultKind.EIO else errno.ENOSPC, path)
-        if isinstance(file, _File) and not self.forgets_syncs:
+        if isinstance(file, _File) and not self.ignores_sync(path):
             file.sync()
 
     def _fail_sync(self, handle: int) -> None:
@@ -452,7 +452,7 @@ class SimulatedDisk(Files):
     def sync_folder(self, path: str) -> None:
         self._begin("sync_folder", path)
         folder = self._folder(path)
-        if self.forgets_syncs:
+        if self.ignores_sync(path):
             return
         self._make_durable(self._made_durable_with(folder))
 
@@ -483,7 +483,7 @@ class SimulatedDisk(Files):
     def sync_filesystem(self, path: str) -> None:
         self._begin("sync_filesystem", path)
         self._folder(path)
-        if self.forgets_syncs:
+        if self.ignores_sync(path):
             return
         self._make_durable(dict.fromkeys(range(len(self._renamings))))
         _sync_files(self._root)
