@@ -170,6 +170,9 @@ class Shard:
                 continue
             error = self._guarded(log.write, order.entries) if order.entries else None
             self.writes += 1
+            if error is not None and not isinstance(error, OSError):
+                # What comes after it was handed over before the loop has heard of the defect: it must not be written.
+                log.generation += 1
             result = Written(log.next_offset, log.state, log.generation, error, False, None)
             # What was written before an error is synced as well: only that tells whether it can be acknowledged.
             if order.sync and (error is None or isinstance(error, OSError)):
@@ -222,4 +225,6 @@ def _settle(answers: list[Told]) -> None:
         if error is None:
             future.set_result(answer)
         else:
-            future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            # A future refuses StopIteration, and the others are not for callers: they would end the event loop.
+            is_plain = isinstance(error, Exception) and not isinstance(error, StopIteration)
+            future.set_exception(error if is_plain else RuntimeError(repr(error)))
