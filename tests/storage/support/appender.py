@@ -1,0 +1,103 @@
+"""The process that tests/storage/test_kill.py kills: it appends for as long as it lives and says what was acknowledged.
+
+    python appender.py <data folder> <level> <seed> <round>
+
+Lines on its output, each written with one call once what it says has happened:
+
+    opening                              the store is about to be opened
+    appended <partition> <base offset> <messages> <key> <level reached>
+    stored <partition> <consumer> <offset>
+    flushing <partition>, flushed <partition>
+    trimming <partition>, trimmed <partition> <first offset>
+
+Its imports are few: it is started again and again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+
+from storage.batch import Message, build
+from storage.catalog import StreamDocument, TopicDocument
+from storage.offsets import Kind
+from storage.options import Durability, StoreOptions
+from storage.partition import Partition
+from storage.store import Store
+
+PARTITIONS = 3
+APPENDERS = 3
+"""For each partition; each is a consumer too."""
+SEGMENT_BYTES = 15_000
+
+
+def options(folder: str, level: Durability) -> StoreOptions:
+    return StoreOptions(
+        path=folder,
+        durability=level,
+        messages_required_to_save=60 if level is Durability.MEMORY else 1,
+        saver_interval_s=0.02 if level is Durability.MEMORY else None,
+        saver_syncs=False,
+        segment_bytes=SEGMENT_BYTES,
+        shards=2,
+    )
+
+
+def payload(key: str, index: int) -> bytes:
+    """What a message says follows from the key of its batch: a reader can tell whether it is the right one."""
+    return f"{key}/{index}/".encode() + random.Random(f"{key}/{index}").randbytes(20 + (index * 37) % 300)
+
+
+def say(*words: object) -> None:
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+async def open_store(folder: str, level: Durability) -> Store:
+    store = await Store.open(options(folder, level))
+    if 0 not in store.streams:
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+    if 0 not in store.streams[0].topics:
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=PARTITIONS))
+    return store
+
+
+async def append_for_ever(store: Store, partition: Partition, consumer: int, round_number: int, seed: int) -> None:
+    chance = random.Random(f"{seed}/{partition.place}/{consumer}")
+    number = partition.place.partition
+    for turn in range(1 << 30):
+        key = f"{round_number}-{number}-{consumer}-{turn}"
+        count = chance.choice((1, 1, 2, 5, 14, 30))
+        batch = build([Message(payload(key, i)) for i in range(count)], 1, chance.randbytes)
+        level = chance.choice((None, None, None, Durability.WRITTEN, Durability.SYNCED))
+        answer = await partition.append(batch, level)
+        say("appended", number, answer.base_offset, count, key, int(answer.durability))
+        if chance.random() < 0.3:
+            offset = min(answer.next_offset, partition.readable) - 1
+            await partition.store_offset(Kind.CONSUMER, consumer, offset)
+            say("stored", number, consumer, offset)
+        if chance.random() < 0.03:
+            say("flushing", number)
+            await partition.flush(sync=chance.random() < 0.5)
+            say("flushed", number)
+        if chance.random() < 0.05 and partition.segments_count > 4:
+            say("trimming", number)
+            await store.delete_segments(partition, chance.randrange(1, 4))
+            say("trimmed", number, partition.first_offset)
+
+
+async def main(folder: str, level: Durability, seed: int, round_number: int) -> None:
+    say("opening")
+    store = await open_store(folder, level)
+    await asyncio.gather(
+        *(
+            append_for_ever(store, partition, consumer, round_number, seed)
+            for partition in store.partitions.values()
+            for consumer in range(APPENDERS)
+        )
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Durability(int(sys.argv[2])), int(sys.argv[3]), int(sys.argv[4])))
