@@ -1,0 +1,31 @@
+"""A small async client: the command line, the benchmark, Spark and tests are its users.
+
+    async with await Client.connect("iggy://user:password@localhost:8090") as client:
+        await client.create_stream("orders")
+
+Every command is a method that gives a future: requests that are not awaited one by one travel together, and their
+answers come in order. A refusal is a CommandError with the number that the server gave it; a connection that is gone
+is a Disconnected. `Producer`, `Consumer` and `GroupConsumer` are built on these commands and nothing else.
+"""
+
+from app.client.client import Client, Reconnect
+from app.client.commits import AutoCommit
+from app.client.connection import Connection, Disconnected
+from app.client.consumer import Consumer, GroupConsumer, Received
+from app.client.packing import pack
+from app.client.producer import FailedSend, Producer, SendsFailed
+
+__all__ = [
+    "AutoCommit",
+    "Client",
+    "Connection",
+    "Consumer",
+    "Disconnected",
+    "FailedSend",
+    "GroupConsumer",
+    "Producer",
+    "Received",
+    "Reconnect",
+    "SendsFailed",
+    "pack",
+]

@@ -1,0 +1,123 @@
+"""Connection strings: `iggy://user:password@host:port?key=value&...`, `iggy+tcp://token@host:port`, as Iggy's SDKs
+have them. User, password and token are written as they are, nothing is encoded; a user has no colon.
+
+    tls                   true or false (default)
+    tls_ca_file           trust this certificate instead of those of the system
+    tls_domain            the name that the certificate must have, if it is not the host
+    heartbeat_interval    seconds between pings (`5s`, the default); 0 sends none
+    reconnection_retries  how often to try again when the connection is lost, or `unlimited` (default: not at all)
+    reconnection_interval seconds between these (`1s`)
+"""
+
+from __future__ import annotations
+
+import ssl
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from app.config.formats import Invalid, parse_duration
+from app.version import version
+
+PORTS = {"tcp": 8090}
+"""Transports that there are, and the port of each."""
+CONTEXT = "whippet"
+"""What the client calls itself when it logs in."""
+
+Login = LoginUser | LoginWithPersonalAccessToken
+
+
+class Reconnect(msgspec.Struct, frozen=True):
+    """Whether to come back: how often to try (None: until it works), and how long to wait in between."""
+
+    retries: int | None = None
+    interval_s: float = 1.0
+
+
+class Destination(msgspec.Struct, frozen=True):
+    """Where the server is and who is asking. `login` None: nobody yet."""
+
+    transport: str
+    host: str
+    port: int
+    login: Login | None
+    tls: ssl.SSLContext | None = None
+    tls_domain: str | None = None
+    heartbeat_s: float = 5.0
+    reconnect: Reconnect | None = None
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse(text: str) -> Destination:
+    """ValueError says what is wrong, without the secrets in it."""
+    scheme, _, rest = text.partition("://")
+    transport = "tcp" if scheme == "iggy" else scheme.removeprefix("iggy+")
+    if not scheme.startswith("iggy") or transport not in PORTS:
+        known = " or ".join(("iggy://", *(f"iggy+{name}://" for name in PORTS)))
+        raise ValueError(f"a connection string begins with {known}")
+    # A password or a token may have any character, also the ones that mean something after it.
+    credentials, _, where = rest.rpartition("@")
+    place, _, query = where.partition("?")
+    host, port = _place(place, PORTS[transport])
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    tls, domain = _tls(options)
+    heartbeat_s = _seconds(options, "heartbeat_interval", 5.0)
+    found = Destination(transport, host, port, _login(credentials), tls, domain, heartbeat_s, _reconnect(options))
+    if options:
+        raise ValueError(f"the connection string has options that do not exist: {', '.join(sorted(options))}")
+    return found
+
+
+def _place(text: str, usual: int) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("in the connection string there is no host:port after the credentials") from None
+    if not host:
+        raise ValueError("the connection string names no host")
+    if parts.path not in ("", "/") or parts.fragment:
+        raise ValueError("in a connection string nothing but ?key=value follows the port")
+    return host, usual if port is None else port
+
+
+def _login(credentials: str) -> Login | None:
+    if not credentials:
+        return None
+    user, colon, password = credentials.partition(":")
+    return LoginUser(user, password, version(), CONTEXT) if colon else LoginWithPersonalAccessToken(user)
+
+
+def _tls(options: dict[str, str]) -> tuple[ssl.SSLContext | None, str | None]:
+    wanted, domain, ca_file = (options.pop(key, None) for key in ("tls", "tls_domain", "tls_ca_file"))
+    if wanted not in (None, "true", "false"):
+        raise ValueError(f"tls is true or false, not {wanted!r}")
+    if wanted != "true":
+        return None, None
+    return ssl.create_default_context(cafile=ca_file), domain
+
+
+def _reconnect(options: dict[str, str]) -> Reconnect | None:
+    retries = options.pop("reconnection_retries", None)
+    interval = _seconds(options, "reconnection_interval", 1.0)
+    if retries is None or retries == "0":
+        return None
+    if retries == "unlimited":
+        return Reconnect(None, interval)
+    if not (retries.isascii() and retries.isdigit()):
+        raise ValueError(f"reconnection_retries is a number or unlimited, not {retries!r}")
+    return Reconnect(int(retries), interval)
+
+
+def _seconds(options: dict[str, str], key: str, default: float) -> float:
+    text = options.pop(key, None)
+    if text is None:
+        return default
+    try:
+        return parse_duration(text)
+    except Invalid:
+        raise ValueError(f"{key} is a duration such as 5s, not {text!r}") from None

@@ -1,0 +1,202 @@
+"""The client: a connection that has logged in, every command as a method, and coming back when that is wanted.
+
+Without `Reconnect` a lost connection is the end: every request after it is a Disconnected. With it a request waits
+until there is a connection again. What was under way when it was lost is repeated only when that cannot do harm; a
+send, or a change of the catalogue, ends as Disconnected, because it may have been carried out. `Producer` has its own
+choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any
+
+from app.client import tcp
+from app.client.address import Destination, Reconnect, parse
+from app.client.commands import Commands
+from app.client.connection import Connection, Disconnected
+from app.commands import requests as ask
+
+__all__ = ["Client", "Reconnect"]
+
+CONNECTORS: dict[str, Callable[[Destination], Awaitable[Connection]]] = {"tcp": tcp.connect}
+
+REPEATABLE = frozenset(
+    {
+        ask.Ping,
+        ask.GetStats,
+        ask.GetSnapshot,
+        ask.GetClusterMetadata,
+        ask.GetMe,
+        ask.GetClient,
+        ask.GetClients,
+        ask.GetUser,
+        ask.GetUsers,
+        ask.GetPersonalAccessTokens,
+        ask.GetConsumerOffset,
+        ask.GetStream,
+        ask.GetStreams,
+        ask.GetTopic,
+        ask.GetTopics,
+        ask.GetConsumerGroup,
+        ask.GetConsumerGroups,
+        ask.FlushUnsavedBuffer,
+        ask.StoreConsumerOffset,
+        ask.JoinConsumerGroup,
+    }
+)
+"""Doing these twice is doing them once. A poll is one of them unless it moves the stored offset."""
+
+
+class Client(Commands):
+    """Made by `connect`; ended by `close`, or as an asynchronous context manager."""
+
+    def __init__(self, destination: Destination, connection: Connection) -> None:
+        self._destination = destination
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._restoring: asyncio.Task[None] | None = None
+        self._closed = False
+        self._beat: asyncio.TimerHandle | None = None
+        self._schedule_beat()
+
+    @classmethod
+    async def connect(
+        cls, address: str, *, tls: ssl.SSLContext | None = None, reconnect: Reconnect | None = None
+    ) -> Client:
+        """`address` is a connection string (app/client/address.py); the named arguments override what it says."""
+        destination = parse(address)
+        if tls is not None or reconnect is not None:
+            destination = Destination(
+                destination.transport,
+                destination.host,
+                destination.port,
+                destination.login,
+                tls or destination.tls,
+                destination.tls_domain,
+                destination.heartbeat_s,
+                reconnect or destination.reconnect,
+            )
+        return cls(destination, await _log_in(destination))
+
+    @property
+    def is_connected(self) -> bool:
+        return self._restoring is None and self._connection.is_open
+
+    @property
+    def comes_back(self) -> bool:
+        """Whether there will be a connection again when this one is lost."""
+        return self._destination.reconnect is not None and not self._closed
+
+    def call(self, request: ask.Request) -> asyncio.Future[Any]:
+        """Carries out any command. On an open connection it is sent before this returns."""
+        if self._destination.reconnect is None or self._closed:
+            return self._connection.request(request)
+        if self.is_connected and not _repeatable(request):
+            return self._connection.request(request)
+        return self._loop.create_task(self._patiently(request))
+
+    async def _patiently(self, request: ask.Request) -> Any:
+        while True:
+            await self.restored()
+            try:
+                return await self._connection.request(request)
+            except Disconnected:
+                if self._closed or not _repeatable(request):
+                    raise
+
+    async def drained(self) -> None:
+        await self._connection.drained()
+
+    # ------------------------------------------------------------------------------------------------- the connection
+
+    async def restored(self) -> None:
+        """Returns when there is a connection: at once, or after having come back. Disconnected when that failed."""
+        if self.is_connected:
+            return
+        if not self.comes_back:
+            raise Disconnected(detail=f"the connection to {self._destination.address} is closed")
+        if self._restoring is None:
+            self._restoring = self._loop.create_task(self._restore(), name="restoring a connection")
+            self._restoring.add_done_callback(self._on_restored)
+        await asyncio.shield(self._restoring)
+
+    async def reconnect(self) -> None:
+        """Ends this connection and makes another one, whether or not the client does so by itself."""
+        await self._connection.close()
+        self._connection = await _log_in(self._destination)
+
+    async def _restore(self) -> None:
+        policy = self._destination.reconnect
+        assert policy is not None
+        tried = 0
+        while True:
+            try:
+                self._connection = await _log_in(self._destination)
+            except Disconnected:
+                tried += 1
+                if policy.retries is not None and tried >= policy.retries:
+                    raise
+                await asyncio.sleep(policy.interval_s)
+            else:
+                return
+
+    def _on_restored(self, restoring: asyncio.Task[None]) -> None:
+        self._restoring = None
+        if not restoring.cancelled():
+            # Whoever waits for it hears of it; there may be nobody any more.
+            restoring.exception()
+
+    def _schedule_beat(self) -> None:
+        if self._destination.heartbeat_s > 0 and not self._closed:
+            self._beat = self._loop.call_later(self._destination.heartbeat_s, self._ping)
+
+    def _ping(self) -> None:
+        if self._connection.is_open:
+            self._connection.request(ask.Ping()).add_done_callback(_heard)
+        if self._connection.is_open or self.comes_back:
+            self._schedule_beat()
+
+    async def close(self) -> None:
+        """Idempotent. Requests that have no answer yet end as Disconnected."""
+        self._closed = True
+        if self._beat is not None:
+            self._beat.cancel()
+        if self._restoring is not None:
+            self._restoring.cancel()
+            await asyncio.wait([self._restoring])
+        await self._connection.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _repeatable(request: ask.Request) -> bool:
+    if isinstance(request, ask.PollMessages):
+        return not request.auto_commit
+    return type(request) in REPEATABLE
+
+
+def _heard(ping: asyncio.Future[Any]) -> None:
+    """A ping that fails is no news: what its failure means is said to the next real request."""
+    if not ping.cancelled():
+        ping.exception()
+
+
+async def _log_in(destination: Destination) -> Connection:
+    connection = await CONNECTORS[destination.transport](destination)
+    if destination.login is not None:
+        try:
+            await connection.request(destination.login)
+        except BaseException:
+            await connection.close()
+            raise
+    return connection

@@ -1,0 +1,383 @@
+"""Consumers: messages of a topic one after the other, or poll by poll, and how far one has come is stored.
+
+    async with Consumer(client, "orders", "created", "billing") as consumer:
+        async for message in consumer:
+            ...
+
+A message counts as processed when the next one is asked for, and the last one when the consumer is closed, unless an
+error closed it. The classic protocol has no waiting reads: who has read everything asks again after `idle_s`.
+
+A `Consumer` reads one partition and remembers by itself where it is. A `GroupConsumer` reads what the server gives it,
+from where the group has stored that it is. So what was handed out of a partition is stored before the next poll, in all
+modes but `off` and `each_poll`; with `off` what comes again is left out, as long as the partition stays with this
+member.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from types import TracebackType
+
+import msgspec
+
+from app.client.client import Client
+from app.client.commands import FIRST, NEXT, from_offset
+from app.client.commits import AutoCommit
+from app.client.connection import Disconnected
+from app.commands import requests as ask
+from app.commands.answers import Polled
+from app.commands.requests import ConsumerKind, Identifier, Strategy
+from app.errors import Code, CommandError
+from storage import batch as batches
+
+IDLE_S = 0.1
+
+
+class Received(msgspec.Struct, frozen=True):
+    """A message and where it is from. Times are microseconds since 1970."""
+
+    partition_id: int
+    offset: int
+    timestamp: int
+    origin_timestamp: int
+    id: int
+    payload: bytes
+    user_headers: bytes
+
+
+class _Reader(ABC):
+    """What both kinds of consumers do; how they poll is their own."""
+
+    def __init__(
+        self,
+        client: Client,
+        stream: Identifier,
+        topic: Identifier,
+        consumer: ask.Consumer,
+        batch: int,
+        auto_commit: AutoCommit,
+        follow: bool,
+        idle_s: float,
+    ) -> None:
+        if batch < 1:
+            raise ValueError(f"a poll asks for at least one message, not for {batch}")
+        self._client = client
+        self._stream = stream
+        self._topic = topic
+        self._consumer = consumer
+        self._batch = batch
+        self._mode = auto_commit
+        self._follow = follow
+        self._idle_s = idle_s
+        self._loop = asyncio.get_running_loop()
+        self._messages: Iterator[Received] = iter(())
+        self._handed_out: Received | None = None
+        self._last: Polled | None = None
+        """What was handed out as a whole, by `polls`."""
+        self._processed: dict[int, int] = {}
+        """The offset up to which each partition is processed, where it is not stored yet."""
+        self._uncommitted: dict[int, int] = {}
+        """How many messages that are."""
+        self._committed_at = self._loop.time()
+
+    # ------------------------------------------------------------------------------------------------------ iteration
+
+    def __aiter__(self) -> AsyncIterator[Received]:
+        return self
+
+    async def __anext__(self) -> Received:
+        self._done()
+        await self._commit_if_due()
+        while True:
+            message = next(self._messages, None)
+            if message is not None:
+                self._handed_out = message
+                return message
+            polled = await self._poll()
+            if polled is None:
+                raise StopAsyncIteration
+            self._messages = _received(polled)
+
+    async def polls(self) -> AsyncIterator[Polled]:
+        """Whole polls, batches as they came: for whoever needs no object for each message. Endless, as the messages
+        are, unless the consumer does not follow."""
+        while True:
+            self._done()
+            await self._commit_if_due()
+            polled = await self._poll()
+            if polled is None:
+                return
+            self._last = polled
+            yield polled
+
+    async def _poll(self) -> Polled | None:
+        """The next messages, waiting for them if need be. None: it is the end, and the end is not to be waited at."""
+        while True:
+            if self._mode.after_poll:
+                await self.commit()
+            polled = await self._ask()
+            if polled is not None:
+                return polled
+            if not self._follow:
+                return None
+            await asyncio.sleep(self._idle_s)
+            await self._commit_if_due()
+
+    @abstractmethod
+    async def _ask(self) -> Polled | None:
+        """One poll, or as many as it takes to know that there is nothing: None."""
+
+    def _poll_server(self, strategy: Strategy, partition_id: int | None) -> asyncio.Future[Polled]:
+        return self._client.poll_messages(
+            self._stream,
+            self._topic,
+            self._consumer,
+            partition_id=partition_id,
+            strategy=strategy,
+            count=self._batch,
+            auto_commit=self._mode.on_poll,
+        )
+
+    # ----------------------------------------------------------------------------------------------------- committing
+
+    def _done(self) -> None:
+        """What was handed out is processed."""
+        message, self._handed_out = self._handed_out, None
+        if message is not None:
+            self._note(message.partition_id, message.offset, 1)
+        polled, self._last = self._last, None
+        if polled is not None:
+            self._note(polled.partition_id, _last_offset(polled), polled.messages_count)
+
+    def _note(self, partition_id: int, offset: int, count: int) -> None:
+        if not self._mode.on_poll:
+            self._processed[partition_id] = offset
+            self._uncommitted[partition_id] = self._uncommitted.get(partition_id, 0) + count
+
+    async def _commit_if_due(self) -> None:
+        mode = self._mode
+        if mode.every is not None:
+            due = [partition_id for partition_id, count in self._uncommitted.items() if count >= mode.every]
+            await self._commit(due)
+        elif (
+            mode.interval_s is not None
+            and self._processed
+            and self._loop.time() - self._committed_at >= mode.interval_s
+        ):
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Stores how far everything is processed. For mode `off`, and whenever one likes."""
+        await self._commit(list(self._processed))
+
+    async def _commit(self, partition_ids: list[int]) -> None:
+        self._committed_at = self._loop.time()
+        for partition_id in partition_ids:
+            offset = self._processed.pop(partition_id)
+            self._uncommitted.pop(partition_id, None)
+            try:
+                await self._store(partition_id, offset)
+            except Disconnected:
+                # It stays to be stored.
+                self._note(partition_id, offset, 0)
+                raise
+
+    async def _store(self, partition_id: int, offset: int) -> None:
+        await self._client.store_consumer_offset(self._stream, self._topic, self._consumer, offset, partition_id)
+
+    # --------------------------------------------------------------------------------------------------------- closing
+
+    async def close(self, *, processed: bool = True) -> None:
+        """Stores what was processed; `processed` says whether the message handed out last was. The client stays."""
+        if processed:
+            self._done()
+        self._handed_out = self._last = None
+        self._messages = iter(())
+        if not self._mode.is_off:
+            await self.commit()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(processed=kind is None)
+
+
+class Consumer(_Reader):
+    """Reads one partition, from where `strategy` says on. NEXT is where this consumer has stored that it is."""
+
+    def __init__(
+        self,
+        client: Client,
+        stream: Identifier,
+        topic: Identifier,
+        consumer: Identifier,
+        *,
+        partition_id: int = 0,
+        strategy: Strategy = NEXT,
+        batch: int = 1000,
+        auto_commit: AutoCommit = AutoCommit.each_poll_processed(),  # noqa: B008 -- a frozen value
+        follow: bool = True,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """`follow` False: the end of the partition is the end of the iteration."""
+        identity = ask.Consumer(ConsumerKind.CONSUMER, consumer)
+        super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
+        self._partition_id = partition_id
+        self._strategy = strategy
+        self._position: int | None = None
+        """The offset after the last message that came."""
+
+    async def __aenter__(self) -> Consumer:
+        return self
+
+    async def _ask(self) -> Polled | None:
+        strategy = self._strategy if self._position is None else from_offset(self._position)
+        polled = await self._poll_server(strategy, self._partition_id)
+        if polled.messages_count:
+            self._position = _last_offset(polled) + 1
+            return polled
+        if self._position is not None and self._position > polled.current_offset + 1:
+            # The partition was purged: what comes now begins anew.
+            self._position, self._strategy = None, FIRST
+            self._processed.clear()
+        return None
+
+
+class GroupConsumer(_Reader):
+    """Joins a group when it is entered, reads the partitions that are its own, and leaves the group on closing."""
+
+    def __init__(
+        self,
+        client: Client,
+        stream: Identifier,
+        topic: Identifier,
+        group: Identifier,
+        *,
+        create: bool = True,
+        batch: int = 1000,
+        auto_commit: AutoCommit = AutoCommit.each_poll_processed(),  # noqa: B008 -- a frozen value
+        follow: bool = True,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        """`create` makes the group if there is none of that name. `follow` False: the iteration ends when this member
+        is given nothing more, which says nothing of the others."""
+        identity = ask.Consumer(ConsumerKind.GROUP, group)
+        super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
+        self._group = group
+        self._create = create
+        self._joined = False
+        self._positions: dict[int, int] = {}
+        """The offset after the last message that came, of each partition, since this member has it."""
+
+    async def __aenter__(self) -> GroupConsumer:
+        await self.join()
+        return self
+
+    async def join(self) -> None:
+        """Idempotent. Makes the group first, where that is wanted."""
+        if self._create and isinstance(self._group, str):
+            try:
+                await self._client.create_consumer_group(self._stream, self._topic, self._group)
+            except CommandError as refused:
+                if refused.code is not Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS:
+                    raise
+        await self._client.join_consumer_group(self._stream, self._topic, self._group)
+        self._joined = True
+
+    async def close(self, *, processed: bool = True) -> None:
+        try:
+            await super().close(processed=processed)
+        finally:
+            if self._joined and self._client.is_connected:
+                self._joined = False
+                try:
+                    await self._client.leave_consumer_group(self._stream, self._topic, self._group)
+                except CommandError as refused:
+                    if refused.code not in _NOTHING_TO_LEAVE:
+                        raise
+
+    async def _ask(self) -> Polled | None:
+        """The server goes through the partitions of a member in turn: nothing is there when a whole round was empty."""
+        empty: set[int] = set()
+        while True:
+            if not self._mode.is_off:
+                await self.commit()
+            polled = await self._as_member(NEXT, None)
+            if polled.messages_count:
+                fresh = await self._unseen(polled) if self._mode.is_off else polled
+                if fresh is not None:
+                    self._positions[fresh.partition_id] = _last_offset(fresh) + 1
+                    return fresh
+            elif polled.current_offset + 1 < self._positions.get(polled.partition_id, 0):
+                del self._positions[polled.partition_id]
+            if polled.partition_id in empty:
+                return None
+            empty.add(polled.partition_id)
+
+    async def _unseen(self, polled: Polled) -> Polled | None:
+        """Instead of a poll that begins with what was handed out already, one of what comes after that."""
+        partition_id = polled.partition_id
+        position = self._positions.get(partition_id, 0)
+        if polled.current_offset + 1 < position:
+            del self._positions[partition_id]
+            return polled
+        if batches.header(polled.batches[0]).base_offset >= position:
+            return polled
+        more = await self._as_member(from_offset(position), partition_id)
+        return more if more.messages_count and more.partition_id == partition_id else None
+
+    async def _as_member(self, strategy: Strategy, partition_id: int | None) -> Polled:
+        """A member that is one no longer, because its connection is a new one, joins again."""
+        try:
+            return await self._poll_server(strategy, partition_id)
+        except CommandError as refused:
+            if refused.code is not Code.CONSUMER_GROUP_MEMBER_NOT_FOUND or not self._joined:
+                raise
+        self._positions.clear()
+        await self._client.join_consumer_group(self._stream, self._topic, self._group)
+        return await self._poll_server(strategy, partition_id)
+
+    async def _store(self, partition_id: int, offset: int) -> None:
+        """A partition that has gone to another member is that member's to commit."""
+        try:
+            await super()._store(partition_id, offset)
+        except CommandError as refused:
+            if refused.code not in _GONE:
+                raise
+            self._positions.pop(partition_id, None)
+
+
+_GONE = frozenset(
+    {
+        Code.NOT_RESOLVED_CONSUMER,
+        Code.CONSUMER_GROUP_MEMBER_NOT_FOUND,
+        Code.CONSUMER_GROUP_PARTITION_NOT_OWNED,
+        Code.PARTITION_NOT_FOUND,
+    }
+)
+
+_NOTHING_TO_LEAVE = frozenset(
+    {
+        Code.CONSUMER_GROUP_MEMBER_NOT_FOUND,
+        Code.CONSUMER_GROUP_ID_NOT_FOUND,
+        Code.TOPIC_ID_NOT_FOUND,
+        Code.STREAM_ID_NOT_FOUND,
+        Code.DISCONNECTED,
+    }
+)
+
+
+def _last_offset(polled: Polled) -> int:
+    named = batches.header(polled.batches[-1])
+    return named.base_offset + named.message_count - 1
+
+
+def _received(polled: Polled) -> Iterator[Received]:
+    partition_id = polled.partition_id
+    for batch in polled.batches:
+        for one in batches.messages(batch):
+            yield Received(
+                partition_id, one.offset, one.timestamp, one.origin_timestamp, one.id, one.payload, one.user_headers
+            )

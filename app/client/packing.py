@@ -1,0 +1,92 @@
+"""Payloads become a batch without an object for each: what `storage.batch.build` does, by numpy, for many at once.
+
+Ids stay zeros, which asks the server to make them. Few payloads take the plain way, because numpy costs some 30 us.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from app.errors import Code, CommandError
+from storage import batch as batches
+from storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Writable
+
+FEW = 8
+_HEADER = bytes(HEADER_BYTES)
+_GAP = bytes(FRAME_BYTES)
+_PLACE = struct.Struct("<Q")
+_FIELDS: dict[str, Any] = {
+    "names": ["checksum", "delta", "payload"],
+    "formats": ["<u8", "<u4", "<u4"],
+    "offsets": [0, 24, 36],
+    "itemsize": FRAME_BYTES,
+}
+_FRAME: np.dtype[Any] = np.dtype(_FIELDS)  # type: ignore[call-overload]
+_hash = xxhash.xxh3_64_intdigest
+
+
+def pack(payloads: Sequence[bytes], origin_us: int | None = None) -> bytearray:
+    """A batch as a producer sends it: all messages have one origin time, by default now, and no user headers."""
+    origin = _now_us() if origin_us is None else origin_us
+    count = len(payloads)
+    if not count:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    batch = bytearray(_GAP).join((_HEADER, *payloads))
+    checksums = (_fill_few if count <= FEW else _fill_many)(batch, payloads)
+    HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
+    _PLACE.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
+    return batch
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000
+
+
+def _fill_few(batch: bytearray, payloads: Sequence[bytes]) -> bytes:
+    view = memoryview(batch)
+    found = []
+    position = HEADER_BYTES
+    for i, payload in enumerate(payloads):
+        end = position + FRAME_BYTES + len(payload)
+        FRAME.pack_into(batch, position, 0, bytes(16), i, 0, 0, len(payload), 0)
+        found.append(_hash(view[position + 8 : end]))
+        _PLACE.pack_into(batch, position, found[-1])
+        position = end
+    return struct.pack(f"<{len(found)}Q", *found)
+
+
+def _fill_many(batch: bytearray, payloads: Sequence[bytes]) -> bytes:
+    count = len(payloads)
+    sizes = np.fromiter(map(len, payloads), dtype=np.int64, count=count)
+    ends = np.cumsum(sizes + FRAME_BYTES) + HEADER_BYTES
+    starts = ends - sizes - FRAME_BYTES
+    heads = np.zeros(count, dtype=_FRAME)
+    heads["delta"] = np.arange(count)
+    heads["payload"] = sizes
+    anywhere: Any = np.ndarray((len(batch) - FRAME_BYTES + 1,), dtype=f"V{FRAME_BYTES}", buffer=batch, strides=(1,))
+    anywhere[starts] = heads.view(f"V{FRAME_BYTES}")
+    view = memoryview(batch)
+    found = np.fromiter(
+        map(_hash, map(view.__getitem__, map(slice, (starts + 8).tolist(), ends.tolist()))), dtype="<u8", count=count
+    )
+    sums: Any = np.ndarray((len(batch) - 7,), dtype="V8", buffer=batch, strides=(1,))
+    sums[starts] = found.view("V8")
+    return found.tobytes()
+
+
+def as_batch(messages: Sequence[bytes | Message] | Writable) -> Writable:
+    """Whatever a caller has, as a batch; one that is ready goes through as it is."""
+    if isinstance(messages, bytearray | memoryview):
+        return messages
+    payloads = [message for message in messages if not isinstance(message, Message)]
+    if len(payloads) == len(messages):
+        return pack(payloads)
+    plain = [message if isinstance(message, Message) else Message(message) for message in messages]
+    return batches.build(plain, _now_us(), os.urandom)

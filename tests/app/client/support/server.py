@@ -1,0 +1,90 @@
+"""A server in the test's own process: a store, a gateway and a listener that can be stopped, cut off and started again
+on the same port and folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from app.access.passwords import Passwords
+from app.access.throttle import Throttle
+from app.access.tokens import Tokens
+from app.access.users import Users
+from app.client import Client, Reconnect
+from app.config import Config
+from app.config.formats import Address
+from app.gateway import Gateway
+from storage.files import Files
+from storage.options import StoreOptions
+from storage.store import Store
+from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
+from transports.tcp import TcpListener
+
+SOON = Reconnect(interval_s=0.001)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Lets the event loop go on until something is so that nothing tells of."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+class Server:
+    def __init__(self, path: object, files: Files | None, tls: ssl.SSLContext | None, options: dict[str, Any]) -> None:
+        self._files = files
+        self._tls = tls
+        self._options = StoreOptions(path=str(path), **{"saver_interval_s": None, **options})
+        self.port = 0
+
+    async def start(self) -> None:
+        self.store = await Store.open(self._options, files=self._files)
+        self.users = await Users.open(
+            self.store, ROOT, False, self.store.clock, passwords=Passwords(CHEAP), throttle=Throttle(NOBODY_WAITS)
+        )
+        tokens = Tokens(self.store, 100, self.store.clock)
+        self.gateway = Gateway(Config(), self.store, self.users, tokens, self.store.clock)
+        self.listener = TcpListener(self.gateway)
+        await self.listener.listen(Address("127.0.0.1", self.port), "tcp.address", self._tls)
+        self.port = self.listener.address.port
+
+    async def stop(self) -> None:
+        await self.listener.stop(10)
+        self.users.close()
+        await self.store.close()
+
+    def cut(self) -> None:
+        """All connections are gone, as if their cables were."""
+        for connection in list(self.listener._connections):
+            connection.abort()
+
+    @property
+    def address(self) -> str:
+        user, password = ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]
+        return f"iggy://{user}:{password}@127.0.0.1:{self.port}?heartbeat_interval=0"
+
+    async def client(self, reconnect: Reconnect | None = None) -> Client:
+        return await Client.connect(self.address, reconnect=reconnect)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    path: object, *, files: Files | None = None, tls: ssl.SSLContext | None = None, **options: Any
+) -> AsyncIterator[Server]:
+    server = Server(path, files, tls, options)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def connected(path: object, partitions: int = 1, **options: Any) -> AsyncIterator[tuple[Server, Client]]:
+    """A server with the stream s and its topic t, and a client of it."""
+    async with serving(path, **options) as server, await server.client() as client:
+        await client.create_stream("s")
+        await client.create_topic("s", "t", partitions)
+        yield server, client

@@ -1,0 +1,65 @@
+"""Connection strings: what is in them, and what is said of one that cannot be."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.client.address import parse
+from app.client.client import Reconnect
+from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+
+
+@pytest.mark.parametrize("scheme", ["iggy", "iggy+tcp"])
+def test_user_and_password_and_where(scheme: str) -> None:
+    found = parse(f"{scheme}://iggy:s:e@c/r?e#t%40@example.com:8091")
+    assert isinstance(found.login, LoginUser)
+    assert (found.login.username, found.login.password) == ("iggy", "s:e@c/r?e#t%40")
+    assert (found.transport, found.address) == ("tcp", "example.com:8091")
+    assert (found.tls, found.reconnect, found.heartbeat_s) == (None, None, 5.0)
+
+
+def test_a_token_stands_alone() -> None:
+    assert parse("iggy://iggypat-a/b@[::1]:1").login == LoginWithPersonalAccessToken("iggypat-a/b")
+    assert parse("iggy://iggypat-abc@[::1]:1").address == "[::1]:1"
+
+
+def test_without_credentials_nobody_logs_in_and_without_a_port_it_is_the_usual_one() -> None:
+    assert parse("iggy://localhost").login is None
+    assert parse("iggy://localhost/").address == "localhost:8090"
+
+
+def test_options() -> None:
+    found = parse(
+        "iggy://h?heartbeat_interval=0&reconnection_retries=3&reconnection_interval=250ms&tls=true&tls_domain=d"
+    )
+    assert found.heartbeat_s == 0
+    assert found.reconnect == Reconnect(3, 0.25)
+    assert found.tls is not None
+    assert found.tls_domain == "d"
+    assert parse("iggy://h?reconnection_retries=unlimited").reconnect == Reconnect(None, 1.0)
+    assert parse("iggy://h?reconnection_retries=0").reconnect is None
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", "iggy://"),
+        ("localhost:8090", "iggy://"),
+        ("http://user:hidden@h", "iggy+tcp://"),
+        ("iggy+quic://user:hidden@h", "iggy+tcp://"),
+        ("iggy://user:hidden@", "no host"),
+        ("iggy://user:hidden@h:port", "port"),
+        ("iggy://user:hidden@h:65536", "port"),
+        ("iggy://user:hidden@h/path", "follows"),
+        ("iggy://user:hidden@h#part", "follows"),
+        ("iggy://user:hidden@h?colour=red&shape=round", "colour, shape"),
+        ("iggy://user:hidden@h?tls=perhaps", "perhaps"),
+        ("iggy://user:hidden@h?reconnection_retries=-1", "reconnection_retries"),
+        ("iggy://user:hidden@h?heartbeat_interval=soon", "heartbeat_interval"),
+    ],
+)
+def test_what_cannot_be_is_named_and_no_secret_is_said(text: str, names: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        parse(text)
+    assert names in str(raised.value)
+    assert "hidden" not in str(raised.value)

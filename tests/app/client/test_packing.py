@@ -1,0 +1,35 @@
+"""Payloads become the batch that `build` makes of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.client.packing import as_batch, pack
+from app.errors import Code, CommandError
+from storage import batch as batches
+from storage.batch import Message
+from tests.storage.support.world import NOON, texts
+
+
+@pytest.mark.parametrize("sizes", [[1], [5] * 8, [3, 70_000, 2], [100] * 9, [7] * 1500, list(range(1, 40))])
+def test_a_packed_batch_is_good_and_has_the_payloads_in_their_order(sizes: list[int]) -> None:
+    payloads = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
+    packed = pack(payloads, NOON)
+    assert batches.check(packed).message_count == len(sizes)
+    found = list(batches.messages(packed))
+    assert [message.payload for message in found] == payloads
+    assert {(message.id, message.user_headers, message.origin_timestamp) for message in found} == {(0, b"", NOON)}
+
+
+def test_whatever_a_caller_has_becomes_a_batch() -> None:
+    ready = texts("a")
+    assert as_batch(ready) is ready
+    mixed = list(batches.messages(as_batch([b"a", Message(b"b", id=5, user_headers=b"h")])))
+    assert [(message.payload, message.user_headers) for message in mixed] == [(b"a", b""), (b"b", b"h")]
+    assert mixed[1].id == 5
+
+
+def test_nothing_is_no_batch() -> None:
+    with pytest.raises(CommandError) as raised:
+        as_batch([])
+    assert raised.value.code is Code.INVALID_MESSAGES_COUNT
