@@ -21,6 +21,7 @@ import msgspec
 from storage import recovery, retention
 from storage.batch import Limits
 from storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
+from storage.completion import to_the_end
 from storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
 from storage.files import Files, make_folders, read_all, replace
 from storage.handles import close
@@ -343,14 +344,17 @@ class Store:
 
     # ------------------------------------------------------------------------------------------- making and removing
 
+    @to_the_end
     async def create_stream(self, document: StreamDocument) -> None:
         await self._change(lambda: self.catalog.create_stream(document))
         self.streams[document.id] = Stream(document, {})
 
+    @to_the_end
     async def update_stream(self, document: StreamDocument) -> None:
         await self._change(lambda: self.catalog.write_stream(document))
         self.streams[document.id].document = document
 
+    @to_the_end
     async def remove_stream(self, stream_id: int) -> None:
         stream = self.streams[stream_id]
         closed = []
@@ -362,15 +366,18 @@ class Store:
         del self.streams[stream_id]
         await self._empty_trash()
 
+    @to_the_end
     async def create_topic(self, stream_id: int, document: TopicDocument) -> None:
         await self._change(lambda: self.catalog.create_topic(stream_id, document))
         self.streams[stream_id].topics[document.id] = Topic(document, {}, [])
         self._add_empty(stream_id, document.id, range(document.partitions_count))
 
+    @to_the_end
     async def update_topic(self, stream_id: int, document: TopicDocument) -> None:
         await self._change(lambda: self.catalog.write_topic(stream_id, document))
         self.streams[stream_id].topics[document.id].document = document
 
+    @to_the_end
     async def remove_topic(self, stream_id: int, topic_id: int) -> None:
         closed = await self._close_partitions(stream_id, topic_id, range(2**32))
         async with self._served_again_on_failure(closed):
@@ -379,6 +386,7 @@ class Store:
         del self.streams[stream_id].topics[topic_id]
         await self._empty_trash()
 
+    @to_the_end
     async def create_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
         topic = self.streams[stream_id].topics[topic_id]
         await self._finish_removing(stream_id, topic)
@@ -388,6 +396,7 @@ class Store:
         topic.document = document
         self._add_empty(stream_id, topic_id, range(first, first + count))
 
+    @to_the_end
     async def remove_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
         topic = self.streams[stream_id].topics[topic_id]
         left = topic.document.partitions_count - count
@@ -408,26 +417,32 @@ class Store:
         for partition in self.partitions_of(stream_id, topic_id):
             await partition.purge()
 
+    @to_the_end
     async def write_group(self, stream_id: int, topic_id: int, document: GroupDocument) -> None:
         await self._change(lambda: self.catalog.write_group(stream_id, topic_id, document))
         self.streams[stream_id].topics[topic_id].groups[document.id] = document
 
+    @to_the_end
     async def remove_group(self, stream_id: int, topic_id: int, group_id: int) -> None:
         await self._change(lambda: self.catalog.remove_group(stream_id, topic_id, group_id))
         del self.streams[stream_id].topics[topic_id].groups[group_id]
 
+    @to_the_end
     async def write_user(self, user_id: int, document: bytes) -> None:
         await self._change(lambda: self.catalog.write_user(user_id, document))
         self.users[user_id] = document
 
+    @to_the_end
     async def remove_user(self, user_id: int) -> None:
         await self._change(lambda: self.catalog.remove_user(user_id))
         del self.users[user_id]
 
+    @to_the_end
     async def write_token(self, token_id: int, document: bytes) -> None:
         await self._change(lambda: self.catalog.write_token(token_id, document))
         self.tokens[token_id] = document
 
+    @to_the_end
     async def remove_token(self, token_id: int) -> None:
         await self._change(lambda: self.catalog.remove_token(token_id))
         del self.tokens[token_id]
