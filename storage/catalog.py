@@ -88,6 +88,8 @@ class Found(msgspec.Struct):
     problems: list[str]
     reserved: dict[str, set[int]]
     """Ids of folders that cannot be served, by the folder they are in: they must not be given to something new."""
+    made_up: set[str]
+    """Documents that were missing: their names give way to those that somebody has chosen."""
 
 
 Document = TypeVar("Document", StreamDocument, TopicDocument, GroupDocument)
@@ -108,7 +110,7 @@ class Catalog:
     def load(self, *, recreate: bool) -> Found:
         """Finishes what a crash interrupted, then reads every document. What is missing is made up if asked for."""
         self.empty_trash()
-        found = Found({}, {}, {}, [], {})
+        found = Found({}, {}, {}, [], {}, set())
         found.users |= self._documents(USERS_FOLDER, found)
         found.tokens |= self._documents(TOKENS_FOLDER, found)
         for stream_id in self._numbered(self._layout.streams, found):
@@ -270,6 +272,7 @@ class Catalog:
         if self._files.exists(path):
             self._files.rename(path, self._free_name(f"{path}.damaged"))
         document = make()
+        found.made_up.add(path)
         self._write(path, document)
         found.problems[-1] += f"; made up as {document.name!r}"
         return document
@@ -284,27 +287,31 @@ class Catalog:
 
     def _make_names_unique(self, found: Found) -> None:
         """A made-up name may be one that somebody has chosen for another stream or topic."""
-        for stream in self._renamed([stream.document for stream in found.streams.values()]):
+        streams = {f"{self._layout.stream(i)}/{STREAM_FILE}": whole.document for i, whole in found.streams.items()}
+        for path, stream in self._renamed(streams, found):
             found.streams[stream.id].document = stream
             self.write_stream(stream)
-            path = f"{self._layout.stream(stream.id)}/{STREAM_FILE}"
             found.problems.append(f"{path}: another stream has its name; it is {stream.name!r} now")
         for stream_id, whole in found.streams.items():
-            for topic in self._renamed([topic.document for topic in whole.topics.values()]):
+            folder = self._layout.topics(stream_id)
+            topics = {f"{folder}/{i}/{TOPIC_FILE}": topic.document for i, topic in whole.topics.items()}
+            for path, topic in self._renamed(topics, found):
                 whole.topics[topic.id].document = topic
                 self.write_topic(stream_id, topic)
-                path = f"{self._layout.topic(stream_id, topic.id)}/{TOPIC_FILE}"
                 found.problems.append(f"{path}: another topic has its name; it is {topic.name!r} now")
 
-    def _renamed(self, documents: list[Document]) -> list[Document]:
+    def _renamed(self, documents: dict[str, Document], found: Found) -> list[tuple[str, Document]]:
+        """Those that need another name: of two with one name a made-up one, or else the later one."""
         names: set[str] = set()
+        taken = {document.name for document in documents.values()}
         renamed = []
-        for document in documents:
+        for path in sorted(documents, key=lambda path: path in found.made_up):
+            document = documents[path]
             name = document.name
-            while name in names:
+            while name in names or (name != document.name and name in taken):
                 name += "-found"
             if name != document.name:
-                renamed.append(msgspec.structs.replace(document, name=name))
+                renamed.append((path, msgspec.structs.replace(document, name=name)))
             names.add(name)
         return renamed
 
