@@ -328,7 +328,10 @@ class Store:
     async def _save_regularly(self, interval_s: float) -> None:
         while True:
             await asyncio.sleep(interval_s)
-            await self.save()
+            try:
+                await self.save()
+            except Exception:  # noqa: BLE001 -- without it nothing would be written for the rest of the life
+                _log.exception("the message saver: a defect; it comes again")
 
     async def save(self) -> None:
         """One round of the message saver: writes what is buffered, syncs it if told to, re-opens what has failed."""

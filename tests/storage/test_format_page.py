@@ -1,0 +1,58 @@
+"""FORMAT.md is normative: its table of constants is what the code has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import storage
+from storage import batch, index, layout, offsets
+
+PAGE = Path(storage.__file__).with_name("FORMAT.md").read_text()
+
+CONSTANTS = {
+    "format version": layout.FORMAT_VERSION,
+    "batch header bytes": batch.HEADER_BYTES,
+    "frame header bytes": batch.FRAME_BYTES,
+    "index header bytes": index.HEADER.size,
+    "index entry bytes": index.ENTRY_BYTES,
+    "index magic": index.MAGIC.decode(),
+    "offset file place bytes": offsets.PLACE.size,
+}
+
+
+def table() -> dict[str, str]:
+    """The rows of the table with the head `| constant | value |`."""
+    head = re.search(r"^\| constant \| value \|\n\|[-| ]+\|\n((?:\|.*\|\n)+)", PAGE, re.MULTILINE)
+    assert head is not None
+    rows = [line.strip("|").split("|") for line in head[1].splitlines()]
+    return {name.strip(): value.strip() for name, value in rows}
+
+
+def test_given_the_page_when_compared_with_the_code_should_state_the_same_constants() -> None:
+    assert table() == {name: str(value) for name, value in CONSTANTS.items()}
+
+
+def test_given_the_names_of_files_and_folders_when_looked_for_should_be_on_the_page() -> None:
+    names = [
+        layout.FORMAT_FILE,
+        layout.LOCK_FILE,
+        layout.STREAM_FILE,
+        layout.TOPIC_FILE,
+        layout.INTENT_FILE,
+        f"{layout.GROUPS_FOLDER}/<id>.json",
+        f"{layout.USERS_FOLDER}/<id>.json",
+        f"{layout.TOKENS_FOLDER}/<id>.json",
+        f"{layout.TRASH_FOLDER}/",
+        f"{layout.STAGING_FOLDER}/",
+        f"{layout.ASIDE_FOLDER}/",
+        f"{layout.OFFSETS_FOLDER}/{layout.CONSUMERS_FOLDER}/<id>",
+        f"{layout.OFFSETS_FOLDER}/{layout.GROUPS_FOLDER}/<id>",
+    ]
+    assert [name for name in names if name not in PAGE] == []
+
+
+def test_given_the_fields_of_the_headers_when_added_up_should_be_their_sizes() -> None:
+    """The structures that the code unpacks end where the reserved bytes or the payload begin."""
+    assert batch.HEADER.size == batch.RESERVED_AT
+    assert batch.FRAME.size == batch.FRAME_BYTES
