@@ -408,7 +408,6 @@ class Log:
         for segment in doomed:
             recovery.remove_segment(self._files, self.folder, segment.start_offset)
             self._drop(segment)
-        if doomed:
             self._files.sync_folder(self.folder)
         return len(doomed)
 
