@@ -375,12 +375,7 @@ class Catalog:
         left = document.partitions_count - count
         removing = (*document.removing, *range(left, document.partitions_count))
         decided = msgspec.structs.replace(document, partitions_count=left, removing=removing)
-        try:
-            self.write_topic(stream_id, decided)
-        except OSError:
-            # It may be there all the same: whoever is told that nothing was removed must not lose it at the next start.
-            self.write_topic(stream_id, document)
-            raise
+        self.write_topic(stream_id, decided)
         return decided
 
     def finish_removing(self, stream_id: int, document: TopicDocument) -> TopicDocument:
@@ -389,6 +384,11 @@ class Catalog:
         document = msgspec.structs.replace(document, removing=())
         self.write_topic(stream_id, document)
         return document
+
+    def restore(self, folder: str) -> None:
+        """Returns when a folder that was not removed after all is sure to be there; raises OSError if it is not."""
+        self._files.list(folder)
+        self._sync_folder(folder.rpartition("/")[0])
 
     def remove_topic(self, stream_id: int, topic_id: int) -> None:
         self._discard(self._layout.topic(stream_id, topic_id))

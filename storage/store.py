@@ -363,7 +363,7 @@ class Store:
         closed = []
         for topic_id in list(stream.topics):
             closed += await self._close_partitions(stream_id, topic_id, range(2**32))
-        async with self._served_again_on_failure(closed):
+        async with self._served_again_on_failure(closed, lambda: self.catalog.restore(self.layout.stream(stream_id))):
             await self._change(lambda: self.catalog.remove_stream(stream_id))
         self._forget_unavailable(stream_id)
         del self.streams[stream_id]
@@ -383,7 +383,8 @@ class Store:
     @to_the_end
     async def remove_topic(self, stream_id: int, topic_id: int) -> None:
         closed = await self._close_partitions(stream_id, topic_id, range(2**32))
-        async with self._served_again_on_failure(closed):
+        folder = self.layout.topic(stream_id, topic_id)
+        async with self._served_again_on_failure(closed, lambda: self.catalog.restore(folder)):
             await self._change(lambda: self.catalog.remove_topic(stream_id, topic_id))
         self._forget_unavailable(stream_id, topic_id)
         del self.streams[stream_id].topics[topic_id]
@@ -407,7 +408,7 @@ class Store:
             raise CatalogueError(f"a topic of {topic.document.partitions_count} partitions cannot lose {count}")
         closed = await self._close_partitions(stream_id, topic_id, range(left, left + count))
         before = topic.document
-        async with self._served_again_on_failure(closed):
+        async with self._served_again_on_failure(closed, lambda: self.catalog.write_topic(stream_id, before)):
             topic.document = await self._change(lambda: self.catalog.remove_partitions(stream_id, before, count))
         self._forget_unavailable(stream_id, topic_id, left)
         try:
@@ -502,15 +503,26 @@ class Store:
                 self.streams[stream_id].topics[place.topic].partitions.remove(place.partition)
 
     @contextlib.asynccontextmanager
-    async def _served_again_on_failure(self, closed: list[Partition]) -> AsyncIterator[None]:
-        """Partitions were closed to be removed: if that fails, those whose folders are still there are opened again."""
+    async def _served_again_on_failure(
+        self, closed: list[Partition], restore: Callable[[], None]
+    ) -> AsyncIterator[None]:
+        """Partitions were closed to be removed: if that fails, they are opened again once `restore` has made sure that
+        the next start will not remove them. If even that fails, that start decides, and nobody writes to them before.
+        """
         try:
             yield
         except CatalogueError:
+            reason = None
+            try:
+                await self._change(restore)
+            except CatalogueError as error:
+                reason = f"its removal failed half-way and could not be undone: {error}"
             for old in closed:
                 place = old.place
                 shard = self.shards[shard_of(place, len(self.shards))]
-                opened = await shard.call(lambda place=place, shard=shard: self._try_to_open(place, shard))  # type: ignore[misc]
+                opened: Opened | tuple[PartitionId, str] = place, reason or ""
+                if reason is None:
+                    opened = await shard.call(lambda place=place, shard=shard: self._try_to_open(place, shard))  # type: ignore[misc]
                 if isinstance(opened, Opened):
                     self._add(opened, shard).durability = old.durability
                     self.streams[place.stream].topics[place.topic].partitions.append(place.partition)
