@@ -118,11 +118,20 @@ class Client(Commands):
         if self.is_connected:
             return
         if not self.comes_back:
-            raise Disconnected(detail=f"the connection to {self._destination.address} is closed")
-        if self._restoring is None:
-            self._restoring = self._loop.create_task(self._restore(), name="restoring a connection")
-            self._restoring.add_done_callback(self._on_restored)
-        await asyncio.shield(self._restoring)
+            raise self._closed_by_us()
+        restoring = self._restoring
+        if restoring is None:
+            restoring = self._restoring = self._loop.create_task(self._restore(), name="restoring a connection")
+            restoring.add_done_callback(self._on_restored)
+        try:
+            await asyncio.shield(restoring)
+        except asyncio.CancelledError:
+            if restoring.cancelled():
+                raise self._closed_by_us() from None
+            raise
+
+    def _closed_by_us(self) -> Disconnected:
+        return Disconnected(detail=f"the connection to {self._destination.address} is closed")
 
     async def reconnect(self) -> None:
         """Ends this connection and makes another one, whether or not the client does so by itself."""
