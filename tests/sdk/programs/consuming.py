@@ -1,0 +1,85 @@
+"""Consumes a partition in one group for every mode of committing, all of them at the same time."""
+
+import asyncio
+
+from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, PollingStrategy
+from scenario import carry_out, connected, consumer_group, heard, milliseconds, say, send, text
+
+
+def auto_commit(words):
+    """["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]: interval in ms."""
+    kind, *rest = words
+    interval = [milliseconds(rest.pop(0))] if "Interval" in kind else []
+    if not rest:
+        return getattr(AutoCommit, kind)(*interval)
+    mode, *number = rest
+    modes = AutoCommitAfter if kind.endswith("After") else AutoCommitWhen
+    return getattr(AutoCommit, kind)(*interval, getattr(modes, mode)(*number))
+
+
+class Consumer:
+    """One group with one member."""
+
+    def __init__(self, name, words, batch, expected, iterates):
+        self.name, self.words, self.batch = name, words, batch
+        self.expected, self.iterates = expected, iterates
+        self.consumed = []
+        self.done, self.stop = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, task):
+        self.client = await connected(task)
+        self.consumer = await consumer_group(
+            self.client,
+            self.name,
+            task["stream"],
+            task["topic"],
+            polling_strategy=PollingStrategy.Next(),
+            batch_length=self.batch,
+            auto_commit=auto_commit(self.words),
+            poll_interval=milliseconds(5),
+        )
+        self.running = asyncio.ensure_future(self.iterate() if self.iterates else self.call_back())
+        await self.done.wait()
+
+    async def note(self, message):
+        self.consumed.append(text(message))
+        if len(self.consumed) >= self.expected:
+            self.done.set()
+
+    async def call_back(self):
+        await self.consumer.consume_messages(self.note, self.stop)
+
+    async def iterate(self):
+        async for message in self.consumer.iter_messages():
+            await self.note(message)
+            if self.done.is_set():
+                return
+
+    async def end(self):
+        self.stop.set()
+        await self.running
+        consumer = self.consumer
+        say(
+            group=consumer.name(),
+            stream=str(consumer.stream()),
+            topic=str(consumer.topic()),
+            partition=consumer.partition_id(),
+            last_consumed=consumer.get_last_consumed_offset(0),
+            last_of_other=consumer.get_last_stored_offset(7),
+        )
+
+
+async def main(task):
+    if task["produce"]:
+        client = await connected(task)
+        await client.create_stream(task["stream"])
+        await client.create_topic(task["stream"], task["topic"], 1)
+        await send(client, task, 0, [f"{number}" for number in range(task["produce"])])
+    consumers = [Consumer(name, *mode) for name, mode in task["modes"].items()]
+    await asyncio.gather(*(consumer.begin(task) for consumer in consumers))
+    say(consumed={consumer.name: consumer.consumed for consumer in consumers})
+    await heard("stop")
+    await asyncio.gather(*(consumer.end() for consumer in consumers))
+
+
+carry_out(main)

@@ -1,0 +1,97 @@
+"""Stores and deletes offsets by hand, consumes them again, and makes consumers that cannot be."""
+
+import asyncio
+
+from apache_iggy import AutoCommit, PollingStrategy
+from scenario import carry_out, connected, consumer_group, heard, milliseconds, refusal, say, send, text
+
+MESSAGES = 20
+
+
+async def consume(consumer, expected):
+    """This many messages, then it ends."""
+    consumed, stop = [], asyncio.Event()
+
+    async def note(message):
+        if len(consumed) < expected:
+            consumed.append(int(text(message)))
+        if len(consumed) == expected:
+            stop.set()
+
+    await consumer.consume_messages(note, stop)
+    return consumed
+
+
+def group(client, task, name, strategy=None, **options):
+    options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": milliseconds(5)} | options
+    strategy = strategy or PollingStrategy.Next()
+    return consumer_group(client, name, task["stream"], task["topic"], polling_strategy=strategy, **options)
+
+
+async def by_hand(client, task, allow_replay):
+    """What every call in turn is answered, and what the test sees to be stored after it."""
+    name = f"replay {allow_replay}"
+    consumer = await group(client, task, name, partition_id=0, allow_replay=allow_replay)
+    say(consumed=await consume(consumer, 10 if allow_replay else 5))
+    calls = {
+        "store 4": (consumer.store_offset, 4, None),
+        "store 2": (consumer.store_offset, 2, 0),
+        "store 3 elsewhere": (consumer.store_offset, 3, 1),
+        "store 1000": (consumer.store_offset, 1000, 0),
+        "store in no partition": (consumer.store_offset, 3, 2),
+        "delete": (consumer.delete_offset, 0),
+        "delete again": (consumer.delete_offset, 0),
+    }
+    for what, call in calls.items():
+        say(group=name, did=what, answer=await refusal(*call), last_stored=consumer.get_last_stored_offset(0))
+        await heard("go on")
+
+
+async def begin(*arguments, **options):
+    """What is wrong with a consumer is seen when it is made, or, by the SDK 0.6, when it begins to consume."""
+    await (await group(*arguments, **options)).consume_messages(None, None)
+
+
+async def impossible(client, task):
+    say(no_group=await refusal(begin, client, task, "nobody made this", create_consumer_group_if_not_exists=False))
+    retries = {"init_retries": 2, "init_retry_interval": milliseconds(10)}
+    for key in ("stream", "topic"):
+        say(absent=await refusal(begin, client, task | {key: "nobody made this"}, "g", **retries))
+
+
+async def patient(client, task):
+    """A consumer that is made before its topic."""
+    later = task | {"topic": "later"}
+    made = asyncio.ensure_future(
+        group(client, later, "g", init_retries=1000, init_retry_interval=milliseconds(10), batch_length=1)
+    )
+    await client.create_topic(task["stream"], "later", 1)
+    await send(client, later, 0, ["7"])
+    say(patient=await consume(await made, 1))
+
+
+async def main(task):
+    client = await connected(task)
+    await client.create_stream(task["stream"])
+    await client.create_topic(task["stream"], task["topic"], 2)
+    for partition in (0, 1):
+        await send(client, task, partition, [f"{100 * partition + number}" for number in range(MESSAGES)])
+    await impossible(client, task)
+
+    strategies = {
+        "First": (PollingStrategy.First(), 10),
+        "Offset": (PollingStrategy.Offset(7), 10),
+        "Last": (PollingStrategy.Last(), 5),
+        "Timestamp": (PollingStrategy.Timestamp(1), 10),
+    }
+    for name, (strategy, expected) in strategies.items():
+        say(strategy=name, consumed=await consume(await group(client, task, name, strategy, partition_id=0), expected))
+    say(strategy="partition 1", consumed=await consume(await group(client, task, "one", partition_id=1), 5))
+
+    await group(client, task, "not joined", auto_join_consumer_group=False)
+    await by_hand(client, task, allow_replay=False)
+    await by_hand(client, task, allow_replay=True)
+    await patient(client, task)
+
+
+carry_out(main)

@@ -1,0 +1,121 @@
+"""Consumers of groups: what every mode of committing commits, offsets stored by hand, and where reading begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.sdk.support.inspector import Inspector, until
+from tests.sdk.support.program import Program, Sdk
+from tests.sdk.support.server import Server
+
+MESSAGES = 20
+LAST = MESSAGES - 1
+BATCH = 10
+
+CALLED_BACK: dict[str, tuple[list[Any], int | None]] = {
+    "disabled": (["Disabled"], None),
+    "interval": (["Interval", 20], LAST),
+    "when polling": (["When", "PollingMessages"], LAST),
+    "when all": (["When", "ConsumingAllMessages"], LAST),
+    "when each": (["When", "ConsumingEachMessage"], LAST),
+    "when every 7th": (["When", "ConsumingEveryNthMessage", 7], 14),
+    "after all": (["After", "ConsumingAllMessages"], LAST),
+    "after each": (["After", "ConsumingEachMessage"], LAST),
+    "after every 7th": (["After", "ConsumingEveryNthMessage", 7], 14),
+    "interval or when polling": (["IntervalOrWhen", 20, "PollingMessages"], LAST),
+    "interval or when every 7th": (["IntervalOrWhen", 20, "ConsumingEveryNthMessage", 7], LAST),
+    "interval or after all": (["IntervalOrAfter", 20, "ConsumingAllMessages"], LAST),
+    "interval or after every 7th": (["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7], LAST),
+}
+"""Modes of committing, and the offset that is committed once all has been consumed."""
+
+ITERATED = {f"{name}, iterated": mode for name, mode in CALLED_BACK.items() if "after" not in name}
+
+
+def test_every_mode_commits_what_it_promises_and_the_next_member_carries_on_from_there(
+    sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
+) -> None:
+    modes = CALLED_BACK | (ITERATED if sdk.release >= (0, 7) else {})
+    # What is not committed is read again and again by "next", and shown once: it goes no further than one batch.
+    expected = {group: BATCH if words == ["Disabled"] else MESSAGES for group, (words, _) in modes.items()}
+    task = {"address": server.address, "stream": name, "topic": "t"}
+
+    def consume(produce: int, counts: dict[str, int]) -> Program:
+        wanted = {
+            # The SDK commits "after all" at the end of the partition only: a smaller batch would come again and again.
+            group: (modes[group][0], MESSAGES if group == "after all" else BATCH, count, "iterated" in group)
+            for group, count in counts.items()
+        }
+        return start(sdk, "consuming", **task, produce=produce, modes=wanted)
+
+    def committed() -> dict[str, int | None]:
+        return {group: inspector.group_offset(name, "t", group) for group in modes}
+
+    first = consume(MESSAGES, expected)
+    consumed = first.until("consumed")["consumed"]
+    assert consumed == {group: [f"{number}" for number in range(count)] for group, count in expected.items()}
+    promised = {group: offset for group, (_, offset) in modes.items()}
+    until(lambda: committed() == promised, f"{promised} is committed")
+    first.tell("stop")
+    first.end()
+    for finding in first.said[1:]:
+        assert (finding["stream"], finding["topic"], finding["last_of_other"]) == (name, "t", None)
+        assert finding["last_consumed"] == expected[finding["group"]] - 1
+    assert {finding["group"] for finding in first.said[1:]} == set(modes)
+    assert committed() == promised
+
+    left = {group: 0 if offset is None else offset + 1 for group, offset in promised.items() if offset != LAST}
+    second = consume(0, {group: min(MESSAGES - begin, BATCH) for group, begin in left.items()})
+    consumed = second.until("consumed")["consumed"]
+    for group, begin in left.items():
+        assert consumed[group] == [f"{number}" for number in range(begin, min(begin + BATCH, MESSAGES))], group
+    second.tell("stop")
+    second.end()
+
+
+def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_strategy_says(
+    sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
+) -> None:
+    program = start(sdk, "offsets", address=server.address, stream=name, topic="t")
+    assert program.until("no_group")["no_group"].startswith("ConsumerGroupNameNotFound")
+    assert program.until("absent")["absent"].startswith("StreamNameNotFound")
+    assert program.until("absent")["absent"].startswith("TopicNameNotFound")
+
+    from_strategy = {}
+    for _ in range(5):
+        finding = program.until("strategy")
+        from_strategy[finding["strategy"]] = finding["consumed"]
+    assert from_strategy == {
+        "First": list(range(10)),
+        "Offset": list(range(7, 17)),
+        "Last": list(range(15, 20)),
+        "Timestamp": list(range(10)),
+        "partition 1": list(range(100, 105)),
+    }
+
+    expected: dict[str, tuple[str | None, int | None, int | None]] = {
+        "store 4": (None, 4, 4),
+        "store 2": (None, 4, 2),
+        "store 3 elsewhere": (None, 4, 2),
+        "store 1000": ("InvalidOffset", 4, 2),
+        "store in no partition": ("PartitionNotFound", 4, 2),
+        "delete": (None, None, None),
+        "delete again": ("ConsumerOffsetNotFound", None, None),
+    }
+    for replay in (False, True):
+        consumed = program.until("consumed")["consumed"]
+        # Nothing is committed: "next" begins at the beginning again, which the SDK passes on when it is asked to.
+        assert consumed == (list(range(5)) * 2 if replay else list(range(5)))
+        for what, (refusal, stored, stored_with_replay) in expected.items():
+            finding = program.until("did")
+            group = finding["group"]
+            assert (group, finding["did"]) == (f"replay {replay}", what)
+            assert (finding["answer"] or "").split("(")[0] == (refusal or ""), finding
+            seen = inspector.group_offset(name, "t", group)
+            assert seen == (stored_with_replay if replay else stored), finding
+            program.tell("go on")
+        assert inspector.group_offset(name, "t", f"replay {replay}", partition=1) == 3
+    assert inspector.members(name, "t", "not joined") == []
+    assert program.until("patient")["patient"] == [7]
+    program.end()
