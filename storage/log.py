@@ -363,7 +363,7 @@ class Log:
         low, high = 0, len(self.segments) - 1
         while low < high:
             middle = (low + high) // 2
-            if self.last_timestamp(self.segments[middle]) < timestamp:
+            if self._last_timestamp_up_to(middle) < timestamp:
                 low = middle + 1
             else:
                 high = middle
@@ -371,6 +371,12 @@ class Log:
         index = self._index(segment)
         i = index.at_time(timestamp)
         return index.base_offset(i) if i < len(index) else segment.next_offset
+
+    def _last_timestamp_up_to(self, number: int) -> int:
+        """Of a segment or, when its messages are all lost, of those before it: so that times never fall."""
+        while number and not self.last_timestamp(self.segments[number]):
+            number -= 1
+        return self.last_timestamp(self.segments[number])
 
     def last_timestamp(self, segment: Segment) -> int:
         if segment.last_timestamp is None:
