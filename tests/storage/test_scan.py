@@ -1,0 +1,153 @@
+"""Scanning a log: whole batches are found, whatever lies between them, also where one piece read from the file ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from storage import batch as batches
+from storage import scan
+from storage.files import Files
+from storage.index import Index
+from storage.scan import Scan, Window
+from tests.storage.support.world import sized
+
+PARTITION = 3
+
+
+def stamped(base_offset: int, count: int = 1, payload: bytes = b"x" * 40, partition: int = PARTITION) -> bytes:
+    whole = sized(count, len(payload), payload)
+    batches.stamp(whole, partition, base_offset, 1000 + base_offset, batches.check(whole).checksums)
+    return bytes(whole)
+
+
+def scanned(path: Path, *pieces: bytes, offset: int = 0, ceiling: int = 2**64) -> tuple[Scan, list[tuple[int, int]]]:
+    """The scan, and offset and position of every batch that it found."""
+    (path / "log").write_bytes(b"".join(pieces))
+    files = Files()
+    handle = files.open_for_reading(str(path / "log"))
+    try:
+        index = Index()
+        found = scan.scan(Window(files, handle, files.size(handle)), index, "log", PARTITION, 0, offset, ceiling)
+    finally:
+        files.close(handle)
+    return found, [(index.base_offset(i), index.position(i)) for i in range(len(index))]
+
+
+def positions(pieces: Sequence[bytes]) -> list[int]:
+    found = [0]
+    for piece in pieces:
+        found.append(found[-1] + len(piece))
+    return found
+
+
+def test_given_whole_batches_when_scanned_should_be_an_index_of_them(tmp_path: Path) -> None:
+    pieces = [stamped(0, 3), stamped(3), stamped(4, 20)]
+    found, known = scanned(tmp_path, *pieces)
+    assert found == Scan(len(b"".join(pieces)), 24, [], None)
+    assert known == list(zip((0, 3, 4), positions(pieces)[:-1], strict=True))
+
+
+def test_given_an_empty_file_when_scanned_should_be_nothing(tmp_path: Path) -> None:
+    assert scanned(tmp_path, offset=7) == (Scan(0, 7, [], None), [])
+
+
+GARBAGE = {
+    "zeros": bytes(1000),
+    "a header's worth of zeros": bytes(256),
+    "ones": b"\xff" * 700,
+    "a batch of another partition": stamped(1, partition=PARTITION + 1),
+    "a batch from before": stamped(0),
+    "a batch with a flipped bit": bytes([*stamped(1)[:300], stamped(1)[300] ^ 1, *stamped(1)[301:]]),
+    "the end of a batch": stamped(1)[250:],
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
+@pytest.mark.parametrize("after", [1, 2, 50])
+def test_given_garbage_between_batches_when_scanned_should_go_on_with_the_next_whole_one(
+    tmp_path: Path, garbage: bytes, after: int
+) -> None:
+    first, second, third = stamped(0), stamped(after, 5), stamped(after + 5)
+    found, known = scanned(tmp_path, first, garbage, second, third)
+    begin = len(first) + len(garbage)
+    assert known == [(0, 0), (after, begin), (after + 5, begin + len(second))]
+    assert (found.next_offset, found.reason) == (after + 6, None)
+    assert [(d.position, d.length) for d in found.damage if d.length] == [(len(first), len(garbage))]
+    assert {d.next_offset for d in found.damage} == {after}
+
+
+def test_given_half_a_batch_between_batches_when_scanned_should_go_on_where_it_says_that_it_ends(
+    tmp_path: Path,
+) -> None:
+    """What lies before that may be part of its payload, however much it looks like a batch."""
+    half, second, third = stamped(1)[:200], stamped(1, 5), stamped(6)
+    found, known = scanned(tmp_path, stamped(0), half, second, third)
+    assert known == [(0, 0), (6, len(stamped(0)) + len(half) + len(second))]
+    assert found.next_offset == 7
+
+
+@pytest.mark.parametrize("garbage", [*GARBAGE.values(), b"\1", stamped(1)[:200]])
+def test_given_garbage_at_the_end_when_scanned_should_say_where_it_begins_and_why(
+    tmp_path: Path, garbage: bytes
+) -> None:
+    found, known = scanned(tmp_path, stamped(0), garbage)
+    assert known == [(0, 0)]
+    assert (found.end, found.next_offset, found.damage) == (len(stamped(0)), 1, [])
+    assert found.reason
+
+
+def test_given_a_missing_batch_when_scanned_should_report_the_gap(tmp_path: Path) -> None:
+    found, known = scanned(tmp_path, stamped(0, 2), stamped(7))
+    assert [offset for offset, _ in known] == [0, 7]
+    (damage,) = found.damage
+    assert (damage.offset, damage.next_offset, damage.length) == (2, 7, 0)
+
+
+def test_given_batches_of_the_next_segment_when_scanned_should_not_be_taken(tmp_path: Path) -> None:
+    found, known = scanned(tmp_path, stamped(0, 2), stamped(2, 2), stamped(4), ceiling=4)
+    assert [offset for offset, _ in known] == [0, 2]
+    assert found.next_offset == 4
+    assert "next segment" in (found.reason or "")
+
+
+@pytest.mark.parametrize("shift", [*range(-300, 20, 13), 0, 1])
+def test_given_a_batch_at_the_end_of_a_piece_when_scanned_after_damage_should_be_found(
+    tmp_path: Path, shift: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is read in pieces; a header that lies across two of them is no worse than any other."""
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 4096)
+    garbage = os.urandom(4096 + shift)
+    second = stamped(9, 2)
+    found, known = scanned(tmp_path, garbage, second)
+    assert known == [(9, len(garbage))]
+    assert found.next_offset == 11
+
+
+@pytest.mark.parametrize("chunk", [2048, 2500, 5000])
+def test_given_small_pieces_when_scanned_should_be_the_same(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = [stamped(0, 30), GARBAGE["ones"], stamped(30, 2), bytes(3000), stamped(40, 90), stamped(130)]
+    whole = scanned(tmp_path, *pieces)
+    monkeypatch.setattr(scan, "CHUNK_BYTES", chunk)
+    assert scanned(tmp_path, *pieces) == whole
+    assert [offset for offset, _ in whole[1]] == [0, 30, 40, 130]
+
+
+def test_given_a_window_when_moved_anywhere_should_show_the_bytes_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "CHUNK_BYTES", 100)
+    content = os.urandom(1000)
+    (tmp_path / "log").write_bytes(content)
+    files = Files()
+    handle = files.open_for_reading(str(tmp_path / "log"))
+    window = Window(files, handle, 1000)
+    for position in (0, 50, 950, 10, 999, 1000, 1001, 500):
+        for length in (0, 1, 60, 300, 2000):
+            assert window.view(position, length) == content[position : position + length]
+    files.close(handle)
