@@ -77,7 +77,9 @@ def test_every_mode_commits_what_it_promises_and_the_next_member_carries_on_from
 def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_strategy_says(
     sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
 ) -> None:
-    program = start(sdk, "offsets", address=server.address, stream=name, topic="t")
+    # The SDK 0.6 goes on from where it is with "next" and "offset" only; with the others it asks for the same again.
+    beginning = list(range(5 if sdk.release < (0, 7) else 10))
+    program = start(sdk, "offsets", address=server.address, stream=name, topic="t", expected=len(beginning))
     assert program.until("no_group")["no_group"].startswith("ConsumerGroupNameNotFound")
     assert program.until("absent")["absent"].startswith("StreamNameNotFound")
     assert program.until("absent")["absent"].startswith("TopicNameNotFound")
@@ -87,10 +89,10 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
         finding = program.until("strategy")
         from_strategy[finding["strategy"]] = finding["consumed"]
     assert from_strategy == {
-        "First": list(range(10)),
+        "First": beginning,
         "Offset": list(range(7, 17)),
         "Last": list(range(15, 20)),
-        "Timestamp": list(range(10)),
+        "Timestamp": beginning,
         "partition 1": list(range(100, 105)),
     }
 

@@ -79,10 +79,10 @@ async def main(task):
     await impossible(client, task)
 
     strategies = {
-        "First": (PollingStrategy.First(), 10),
+        "First": (PollingStrategy.First(), task["expected"]),
         "Offset": (PollingStrategy.Offset(7), 10),
         "Last": (PollingStrategy.Last(), 5),
-        "Timestamp": (PollingStrategy.Timestamp(1), 10),
+        "Timestamp": (PollingStrategy.Timestamp(1), task["expected"]),
     }
     for name, (strategy, expected) in strategies.items():
         say(strategy=name, consumed=await consume(await group(client, task, name, strategy, partition_id=0), expected))
