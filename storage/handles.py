@@ -79,12 +79,13 @@ class IndexCache:
         """Remembers an index with its segment; one over the budget is not kept at all, unless it is nowhere else."""
         self.drop(segment)
         size = index.memory_bytes()
+        if not segment.index_in_file:
+            segment.index = index
+            return
         if size > self._budget:
             segment.index = None
             return
         segment.index = index
-        if not segment.index_in_file:
-            return
         self._segments[id(segment)] = segment, size
         self._used += size
         while self._used > self._budget and self._segments:
