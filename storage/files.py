@@ -92,7 +92,11 @@ class Files:
         os.mkdir(path, 0o750)
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        """Removes a folder with all that is in it. Of links only the links go, never what they lead to."""
+        if os.path.islink(path):
+            os.unlink(path)
+        else:
+            shutil.rmtree(path)
 
     def exists(self, path: str) -> bool:
         """Whether there is something by that name; what cannot be looked at is not said to be missing."""

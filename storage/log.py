@@ -23,6 +23,8 @@ from storage.index import Index
 from storage.layout import log_file
 from storage.segment import Damage, Segment
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
 
 class Entry(NamedTuple):
     """A stamped batch on its way to the disk."""
@@ -401,7 +403,7 @@ class Log:
             try:
                 self._write_intent(recovery.Intent(delete_before=before))
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if error.errno not in DISK_FULL:
                     raise
                 # On a full disk deleting is what helps: then one after the other, each a whole step.
             else:
@@ -444,9 +446,9 @@ class Log:
         try:
             self._write_intent(recovery.Intent(purge=True))
         except OSError as error:
-            if error.errno != errno.ENOSPC or len(self.segments) == 1:
+            if error.errno not in DISK_FULL:
                 raise
-            self.trim(self.segments[-1].start_offset)
+            self._make_room()
             self._write_intent(recovery.Intent(purge=True))
         self.forget()
         recovery.finish_intent(self._files, self.folder)
@@ -454,6 +456,17 @@ class Log:
         self._unsynced = {}
         self.size_bytes = self.batches = 0
         self.generation += 1
+
+    def _make_room(self) -> None:
+        """A purge on a full disk: the messages go first, because there is no room to note that they shall go."""
+        self.trim(self.segments[-1].start_offset)
+        last = self.segments[-1]
+        recovery.remove_index(self._files, self.folder, last.start_offset)
+        self._files.truncate(self._handles.writing(log_file(self.folder, last.start_offset)), 0)
+        self._indexes.drop(last)
+        self.size_bytes -= last.log_bytes
+        self.batches -= last.batches
+        self.segments[-1] = Segment.empty(last.start_offset)
 
 
 def _slice(

@@ -149,9 +149,14 @@ def finish_intent(files: Files, folder: str) -> None:
 
 def remove_segment(files: Files, folder: str, start_offset: int) -> None:
     """The index first: a log without one is whole, an index without a log looks like a loss."""
-    for file in (index_file(folder, start_offset), log_file(folder, start_offset)):
-        if files.exists(file):
-            files.remove(file)
+    remove_index(files, folder, start_offset)
+    if files.exists(path := log_file(folder, start_offset)):
+        files.remove(path)
+
+
+def remove_index(files: Files, folder: str, start_offset: int) -> None:
+    if files.exists(path := index_file(folder, start_offset)):
+        files.remove(path)
 
 
 def _finish_noted(files: Files, folder: str) -> list[Damage]:
