@@ -182,6 +182,7 @@ async def check_partition(partition: Partition, known: Known) -> None:
     # What is found now was not only acknowledged, it has been read: it stays.
     known.first, known.safe_until = first, end
     known.safe_offsets = {consumer: offset for consumer, offset in offsets.items() if offset is not None}
+    known.offsets = dict(known.safe_offsets)
     known.batches = {base: batch for base, batch in known.batches.items() if first <= base < end}
 
 
