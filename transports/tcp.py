@@ -5,7 +5,8 @@ the next one can happen. A frame that is not whole then gets a buffer of its own
 into that. Commands of one connection are carried out one after the other by a task that lives while there are any.
 
 What bounds memory: the size of a frame, of all frames together, the number that one connection may send ahead; and a
-client that does not take its responses is not read from, and after a while not kept.
+client that does not take its responses is not read from, and after a while not kept. What bounds time: a request that
+has begun must go on, and a stranger must ask for something.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import ssl
 import struct
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -37,8 +38,10 @@ AHEAD_MAX = 128
 """Requests that a connection may send before their turn; then it is not read from."""
 STRANGER_FRAME_BYTES = 64 << 10
 """A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
-STALLED_SECONDS = 60
-"""How long a client may not take what it was sent."""
+STALLED_SECONDS = 60.0
+"""How long a client may take nearly nothing of what it was sent."""
+TAKEN_BYTES_MIN = 1 << 20
+"""What it has to take in that time, if there is so much; a slow reader of a large answer is none that has stalled."""
 SWEEP_SECONDS = 1.0
 HTTP_METHODS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI "))
 MODERN = b"\0\0\0\0"
@@ -51,21 +54,30 @@ class FramesBudget:
     def __init__(self, limit: int) -> None:
         self.used = 0
         self._limit = limit
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: OrderedDict[Callable[[], None], int] = OrderedDict()
 
     def take(self, size: int, resume: Callable[[], None]) -> bool:
-        """False: there is no room, and `resume` is called when it is worth asking again."""
-        if self.used and self.used + size > self._limit:
-            self._waiting.append(resume)
+        """False: there is no room yet, and `resume` is called when it has been taken."""
+        if self._waiting or not self._fits(size):
+            self._waiting[resume] = size
             return False
         self.used += size
         return True
 
     def give_back(self, size: int) -> None:
         self.used -= size
-        waiting, self._waiting = self._waiting, deque()
-        for resume in waiting:
+        while self._waiting and self._fits(next(iter(self._waiting.values()))):
+            resume, wanted = self._waiting.popitem(last=False)
+            self.used += wanted
             resume()
+
+    def forget(self, resume: Callable[[], None]) -> None:
+        """Who has waited does not any more."""
+        if self._waiting.pop(resume, None) is not None:
+            self.give_back(0)
+
+    def _fits(self, size: int) -> bool:
+        return not self.used or self.used + size <= self._limit
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -73,18 +85,21 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_ahead",
-        "_budget",
+        "_aside",
         "_conversation",
         "_deadline",
         "_ended",
         "_filled",
         "_frame",
+        "_greeted",
         "_listener",
         "_part",
         "_skip",
         "_skip_code",
         "_stalled_since",
         "_transport",
+        "_untaken",
+        "_waiting",
         "_wanted",
         "_working",
         "_writable",
@@ -101,10 +116,17 @@ class Connection(asyncio.BufferedProtocol):
         self._wanted = 0
         self._skip = 0
         self._skip_code = Code.INVALID_COMMAND
+        self._greeted = False
+        """The first four bytes were looked at: they say which protocol this is."""
+        self._waiting = False
+        """For room for the frame that `_part` begins."""
+        self._aside: memoryview | None = None
+        """What was read when there were enough requests ahead already."""
         self._ahead: deque[tuple[int, memoryview | None, int]] = deque()
         self._working: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
+        self._untaken = 0
         self._deadline = 0.0
         self._ended = False
 
@@ -125,9 +147,13 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
         self._listener.farewell(self)
+        self._stop_waiting()
         if self._frame is not None:
-            self._listener.budget.give_back(self._wanted)
             self._frame = None
+            self._listener.budget.give_back(self._wanted)
+        if self._aside is not None:
+            self._listener.budget.give_back(len(self._aside))
+            self._aside = None
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -138,13 +164,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._working is None:
             return False
         self._ended = True
-        return True
+        # TLS cannot be half closed; it closes when what is written until now is on its way.
+        return self._transport.get_extra_info("sslcontext") is None
 
     def end(self) -> None:
         """No more requests; those in hand are answered, then the connection closes."""
         if self._ended:
             return
         self._ended = True
+        self._stop_waiting()
         if self._working is None:
             self._transport.close()
         else:
@@ -152,24 +180,45 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
-        self._stalled_since = time.monotonic()
 
     def resume_writing(self) -> None:
+        self._stalled_since = 0.0
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
 
     def overdue(self, now: float) -> str | None:
         """Why this connection is not worth keeping; None when it is."""
-        if self._writable is not None and now - self._stalled_since > STALLED_SECONDS:
+        if self._has_stalled(now):
             return "it does not take what it was sent"
         if self._deadline and now > self._deadline:
-            receiving = self._frame is not None or self._part or self._skip
-            return "a request takes too long to arrive" if receiving else "it is silent and has not logged in"
+            if self._is_receiving:
+                return "a request takes too long to arrive"
+            return "it is silent and has not logged in"
         return None
 
+    @property
+    def _is_receiving(self) -> bool:
+        return self._frame is not None or bool(self._part) or bool(self._skip)
+
+    def _has_stalled(self, now: float) -> bool:
+        """Asked at intervals. A connection that is closed but still has something to say counts as any other."""
+        untaken = self._transport.get_write_buffer_size()
+        if not untaken:
+            self._stalled_since = 0.0
+        elif not self._stalled_since or self._untaken - untaken >= TAKEN_BYTES_MIN:
+            self._stalled_since, self._untaken = now, untaken
+        return bool(untaken) and now - self._stalled_since > self._listener.stalled_seconds
+
     def abort(self) -> None:
+        self._ended = True
+        self._stop_waiting()
         self._transport.abort()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._listener.budget.forget(self._again)
 
     # ------------------------------------------------------------------------------------------------- receiving
 
@@ -195,28 +244,30 @@ class Connection(asyncio.BufferedProtocol):
     def _take_apart(self, data: memoryview) -> None:
         position, size = 0, len(data)
         while position < size and not self._ended:
+            if len(self._ahead) >= AHEAD_MAX:
+                self._set_aside(data[position:])
+                return
             if self._skip:
-                skipped = min(self._skip, size - position)
-                self._skip -= skipped
-                position += skipped
-                if not self._skip:
-                    self._deadline = 0.0
-                    self._queue(self._skip_code, None, 0)
+                position += self._skip_some(size - position)
                 continue
             left = size - position
-            if left >= 4 and not self._is_classic(bytes(data[position : position + 4])):
-                return
             if left < 4:
                 self._keep(data[position:])
+                return
+            if not self._greeted and not self._is_classic(bytes(data[position : position + 4])):
                 return
             length = LENGTH.unpack_from(data, position)[0]
             if length < 4:
                 self._queue(Code.INVALID_COMMAND, None, 0)
                 position += 4
                 continue
-            if (code := self._refused(length, data[position + 4 : position + 8])) is not None:
+            if left < 8:
+                # How long a frame may be depends on its code.
+                self._keep(data[position:])
+                return
+            if (code := self._refused(length, LENGTH.unpack_from(data, position + 4)[0])) is not None:
                 self._skip, self._skip_code = length, code
-                self._start_deadline(length)
+                self._start_deadline(0)
                 position += 4
                 continue
             if left >= 4 + length:
@@ -225,13 +276,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._accept(memoryview(bytearray(data[position + 4 : position + 4 + length])))
                 position += 4 + length
                 continue
-            if not self._begin(length, data[position + 4 :]):
-                self._keep(data[position:])
+            if self._listener.budget.take(length, self._again):
+                self._begin(length, data[position + 4 :])
+            else:
+                self._part = bytes(data[position:])
+                self._waiting = True
+                self._deadline = 0.0
                 self._transport.pause_reading()
             return
 
+    def _skip_some(self, there: int) -> int:
+        """The time that this may take is earned by what arrives: whoever announces much has not sent it."""
+        skipped = min(self._skip, there)
+        self._skip -= skipped
+        self._deadline += skipped / (1 << 20)
+        if not self._skip:
+            self._queue(self._skip_code, None, 0)
+        return skipped
+
     def _is_classic(self, beginning: bytes) -> bool:
         """Whoever speaks something else than was expected on this port is told so where that can be."""
+        self._greeted = True
         if beginning in HTTP_METHODS:
             self._transport.write(self._listener.wrong_port())
             self._transport.close()
@@ -248,38 +313,55 @@ class Connection(asyncio.BufferedProtocol):
     def _address(self) -> str:
         return self._conversation.session.address if self._conversation else "?"
 
-    def _refused(self, length: int, code: memoryview) -> Code | None:
-        """Whether a frame is read past instead of received; its code may not be there yet."""
+    def _refused(self, length: int, code: int) -> Code | None:
+        """Whether a frame is read past instead of received."""
         stranger = self._conversation is not None and self._conversation.session.user_id is None
         if stranger and length > STRANGER_FRAME_BYTES:
             return Code.UNAUTHENTICATED
         if length > self._listener.limits.frame_bytes:
             return Code.INVALID_COMMAND
-        if len(code) == 4 and length > frames.PAYLOAD_BYTES_MAX + 4 and LENGTH.unpack(code)[0] != frames.SEND_MESSAGES:
+        if length > frames.PAYLOAD_BYTES_MAX + 4 and code != frames.SEND_MESSAGES:
             return Code.INVALID_COMMAND
         return None
 
     def _keep(self, part: memoryview) -> None:
+        """The beginning of a header."""
         self._part = bytes(part)
         if not self._deadline:
             self._start_deadline(0)
 
-    def _begin(self, length: int, there: memoryview) -> bool:
-        if not self._listener.budget.take(length, self._again):
-            return False
+    def _set_aside(self, rest: memoryview) -> None:
+        """For later: a read may hold thousands of small requests, and a request costs much more than its bytes."""
+        self._listener.budget.used += len(rest)
+        # A part of what was set aside before needs no copy.
+        self._aside = memoryview(bytes(rest)) if rest.obj is self._listener.scratch.obj else rest
+        self._transport.pause_reading()
+
+    def _take_up(self) -> None:
+        """There is room for more requests ahead: first for those that were set aside."""
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            self._take_apart(aside)
+            self._listener.budget.give_back(len(aside))
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._ended and not self._waiting and self._aside is None and len(self._ahead) < AHEAD_MAX:
+            self._transport.resume_reading()
+
+    def _begin(self, length: int, there: memoryview) -> None:
+        """There is room for the frame, of which this is the first part."""
         self._frame = memoryview(bytearray(length))
         self._frame[: len(there)] = there
         self._filled, self._wanted = len(there), length
         self._start_deadline(length)
-        return True
 
     def _again(self) -> None:
-        """There may be room for the frame that had to wait."""
-        if self._ended or not self._part:
-            return
-        part, self._part = self._part, b""
-        self._transport.resume_reading()
-        self._take_apart(memoryview(part))
+        """The frame that had to wait has got its room."""
+        part, self._part = memoryview(self._part), b""
+        self._waiting = False
+        self._begin(LENGTH.unpack_from(part)[0], part[4:])
+        self._read_on()
 
     def _start_deadline(self, length: int) -> None:
         self._deadline = time.monotonic() + self._listener.limits.frame_time + length / (1 << 20)
@@ -317,7 +399,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._ended = True
                     break
                 if len(self._ahead) == AHEAD_MAX // 2 and not self._ended:
-                    self._transport.resume_reading()
+                    self._take_up()
         finally:
             self._working = None
             for _, _, size in self._ahead:
@@ -325,15 +407,16 @@ class Connection(asyncio.BufferedProtocol):
             self._ahead.clear()
             if self._ended:
                 self._transport.close()
-            elif conversation.session.user_id is None:
+            elif conversation.session.user_id is None and not self._is_receiving:
                 self._deadline = time.monotonic() + self._listener.limits.silence_before_login
 
 
 class TcpListener:
     """The listening socket and everyone connected through it. Made by `start`, ended by `stop`."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.gateway = gateway
+        self.stalled_seconds = stalled_seconds
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)
         self.limits: Limits = gateway.config.system.limits
