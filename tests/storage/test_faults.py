@@ -28,7 +28,7 @@ from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, 
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
 
-SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "3"))
+SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "2"))
 CHUNKS = 4
 """Each test goes over every CHUNKS-th operation, so that several processes can share the work."""
 
@@ -118,12 +118,33 @@ def test_given_any_file_operation_that_fails_should_keep_everything_acknowledged
             assert disk.open_handles == []
             survived = Durability.MEMORY if scenario.closed_cleanly else Durability.WRITTEN
             live_again(disk.process_kill(), scenario.promises, level, survived)
+            if scenario.before_close is not None and at // CHUNKS % 2:
+                live_again(scenario.before_close, scenario.promises, level, Durability.WRITTEN)
+            elif scenario.before_close is not None:
+                cut = scenario.before_close.power_cut(random.Random(at))
+                live_again(cut, scenario.promises, level, Durability.SYNCED)
+        except BaseException as error:
+            noted(error, level, at, kind.value)
+            raise
+
+
+@chunks
+@pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
+@pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC])
+@pytest.mark.parametrize("length", [3, 20])
+def test_given_a_disk_that_fails_for_a_while_should_keep_everything_acknowledged_and_go_on(
+    length: int, kind: FaultKind, level: Durability, chunk: int
+) -> None:
+    for at in range(chunk + 1, len(operations(level)) + 1, 5 * CHUNKS):
+        try:
+            disk, scenario = live(level, Fault(at, kind, length), asks_again=False)
+            assert disk.open_handles == []
+            live_again(disk.process_kill(), scenario.promises, level, Durability.WRITTEN)
             if scenario.before_close is not None:
                 cut = scenario.before_close.power_cut(random.Random(at))
                 live_again(cut, scenario.promises, level, Durability.SYNCED)
-                live_again(scenario.before_close, scenario.promises, level, Durability.WRITTEN)
         except BaseException as error:
-            noted(error, level, at, kind.value)
+            noted(error, level, at, f"{kind.value}, {length} operations long")
             raise
 
 

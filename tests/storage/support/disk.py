@@ -41,11 +41,11 @@ class FaultKind(enum.Enum):
 
 
 class Fault(NamedTuple):
-    """Strikes at the operation with this number; the first one is 1."""
+    """Strikes at the operation with this number, the first one is 1, and goes on for so many operations."""
 
     at: int
     kind: FaultKind
-    seed: int = 0
+    operations: int = 1
 
 
 class Operation(NamedTuple):
@@ -296,7 +296,7 @@ class SimulatedDisk(Files):
         if self._no_space_for_writes and act == "write":
             self._no_space_for_writes = False
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        if self.fault is None or self.fault.at != self.operations:
+        if self.fault is None or not 0 <= self.operations - self.fault.at < self.fault.operations:
             return None
         kind = self.fault.kind
         if kind is FaultKind.EIO or (kind is FaultKind.ENOSPC and act in TAKES_SPACE):
@@ -316,7 +316,7 @@ class SimulatedDisk(Files):
 
     def _rng(self) -> random.Random:
         assert self.fault is not None
-        return random.Random(f"{self.fault.seed} {self.fault.at}")
+        return random.Random(self.fault.at)
 
     def _folder(self, path: str) -> _Folder:
         node: _Node | None = self._root
