@@ -38,8 +38,9 @@ docs: setup  ## write the pages that are generated from the code
 openapi: setup  ## write the OpenAPI document from the table of routes
 	$(BIN)/python -m transports.http.openapi > openapi/openapi.json
 
-bench: setup  ## the storage benchmark, with its yardsticks
+bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench storage
+	$(BIN)/whippet bench tcp
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py

@@ -28,6 +28,7 @@ SUBCOMMANDS = (
     Subcommand(("config",), "app.cli.config", "show the effective configuration and where each value comes from"),
     Subcommand(("check",), "app.cli.check", "read every message of a data folder and say what is damaged"),
     Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
+    Subcommand(("bench", "tcp"), "app.bench.tcp", "measure the server over TCP, beside a bare one"),
     Subcommand(("version",), "app.cli.version", "print the version"),
 )
 

@@ -165,6 +165,11 @@ class TcpConnection(asyncio.BufferedProtocol):
             future.set_exception(CommandError(Code.INVALID_FORMAT, f"the answer to {code} cannot be read: {error}"))
 
 
+def encoded(request: Request) -> bytes:
+    """A whole request as it travels: for the benchmark, which prepares its requests before it sends them."""
+    return frames.request(requests.code_of(request), requests.encode_request(request))
+
+
 def _refusal(status: int) -> CommandError:
     try:
         return CommandError(Code(status))

@@ -1,0 +1,327 @@
+"""`whippet bench tcp`: measures the server over TCP on this machine, each figure beside its yardstick.
+
+The server is the real one, started as a process of its own on a folder that goes afterwards. The yardstick is the bare
+server of receiver.py: the same loop, which reads the same frames, writes the same bytes and answers. The load comes
+from a third process. On two cores all of them share: a ratio says more than a rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from typing import NamedTuple
+
+import uvloop
+
+from app.bench import children, load, report
+from app.bench.children import ChildFailed, Load, Server
+from app.bench.load import Place
+from app.bench.measure import Contender, Figure, Row, Target, figure, race, rates
+from app.bench.world import Unsynced
+from storage.catalog import StreamDocument, TopicDocument
+from storage.options import StoreOptions
+from storage.store import Store
+
+BATCH = 1000
+MANY = 64
+
+
+class Scale(NamedTuple):
+    """How much work a run does."""
+
+    rounds: int
+    round_bytes: int
+    """Sent or polled by one contender in one round."""
+    singles: int
+    """Requests of one message in one round, over all connections."""
+    idle_connections: int
+    topics: int
+    latency_s: float
+    """How long each open loop runs."""
+
+
+FULL = Scale(5, 128 << 20, 40_000, 5_000, 10_000, 4.0)
+QUICK = Scale(1, 4 << 20, 500, 50, 100, 0.2)
+
+
+class Bench(NamedTuple):
+    folder: str
+    scale: Scale
+    load: Load
+
+
+class Measure(NamedTuple):
+    name: str
+    run: Callable[[Bench], Coroutine[None, None, list[Figure]]]
+
+
+class Level(NamedTuple):
+    """A promise of durability, and what makes the server keep it."""
+
+    name: str
+    settings: dict[str, str]
+    synced: bool = False
+
+
+MEMORY = Level("memory", {"SYSTEM_PARTITION_MESSAGES_REQUIRED_TO_SAVE": "10000"})
+WRITTEN = Level("written", {})
+SYNCED = Level("synced", {"SYSTEM_PARTITION_ENFORCE_FSYNC": "true"}, synced=True)
+
+HALF = Target("ratio", ">=", 0.5)
+IS_PRODUCE = "the yardstick is sending them, one connection"
+IS_GROUP_SYNC = "the yardstick syncs once for all that one turn of its loop has brought"
+
+KB_1_ROWS = (
+    Row("produce 1,000 x 1 KB, 1 connection", "server 1", "yardstick 1", HALF),
+    Row("produce 1,000 x 1 KB, 8 connections", "server 8", "yardstick 8", HALF),
+)
+BYTES_100_ROWS = (
+    Row("produce 1,000 x 100 B, 1 connection", "server 1", "yardstick 1", Target("value", ">=", 1_500_000)),
+    Row("produce 1,000 x 100 B, 8 connections", "server 8", "yardstick 8", Target("value", ">=", 1_500_000)),
+)
+CONSUME_ROWS = (
+    Row("consume 1,000 x 1 KB from the tail", "tail", "produce", Target("ratio", ">=", 1), IS_PRODUCE),
+    Row("consume 1,000 x 1 KB from the disk", "disk", "produce", Target("ratio", ">=", 1), IS_PRODUCE),
+    Row("consume 1,000 x 100 B from the tail", "small tail", "small produce", Target("ratio", ">=", 1), IS_PRODUCE),
+    Row("consume 1,000 x 100 B from the disk", "small disk", "small produce", Target("ratio", ">=", 1), IS_PRODUCE),
+)
+SINGLE_ROWS = {
+    "memory": (
+        Row("one 100 B a request, memory, 1 connection", "server 1", "yardstick 1"),
+        Row(f"one 100 B a request, memory, {MANY} connections", f"server {MANY}", f"yardstick {MANY}"),
+    ),
+    "written": (
+        Row("one 100 B a request, written, 1 connection", "server 1", "yardstick 1", Target("value", ">=", 10_000)),
+        Row(
+            f"one 100 B a request, written, {MANY} connections",
+            f"server {MANY}",
+            f"yardstick {MANY}",
+            Target("value", ">=", 40_000),
+        ),
+    ),
+    "synced": (
+        Row("one 100 B a request, synced, 1 connection", "server 1", "yardstick 1", note=IS_GROUP_SYNC),
+        Row(
+            f"one 100 B a request, synced, {MANY} connections",
+            f"server {MANY}",
+            f"yardstick {MANY}",
+            Target("value", ">=", 15_000),
+            IS_GROUP_SYNC,
+        ),
+    ),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ producing
+
+
+def producing(
+    bench: Bench, place: Place, messages: int, payload: int, requests: int, connections: int, server: Server | None
+) -> Contender:
+    """Messages a second into an emptied topic, or into the yardstick where there is no server."""
+
+    async def contender() -> float:
+        stream, topic = (0, 0) if server is None else await server.topic("produce")
+        job = load.Produce(place, stream, topic, messages, payload, requests, connections)
+        return requests * messages / (await bench.load.run(job)).seconds
+
+    return contender
+
+
+async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figure]:
+    requests = max(bench.scale.round_bytes // (BATCH * payload), 8)
+    async with (
+        children.yardstick(f"{bench.folder}/yardstick") as bare,
+        children.server(f"{bench.folder}/produce-{payload}") as server,
+    ):
+        contenders = {}
+        for connections in (1, 8):
+            shape = BATCH, payload, requests, connections
+            contenders[f"yardstick {connections}"] = producing(bench, bare, *shape, None)
+            contenders[f"server {connections}"] = producing(bench, server.place(), *shape, server)
+        return rates(rows, await race(contenders, bench.scale.rounds), "msg/s")
+
+
+async def produce_1kb(bench: Bench) -> list[Figure]:
+    return await _produce(bench, 1024, KB_1_ROWS)
+
+
+async def produce_100b(bench: Bench) -> list[Figure]:
+    return await _produce(bench, 100, BYTES_100_ROWS)
+
+
+# ------------------------------------------------------------------------------------------------------------ consuming
+
+
+def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -> Contender:
+    async def contender() -> float:
+        job = load.Consume(place, *ids, BATCH, requests)
+        outcome = await bench.load.run(job)
+        assert outcome.received_bytes > requests * BATCH * 64, "polls have come back without messages"
+        return requests * BATCH / outcome.seconds
+
+    return contender
+
+
+async def consume(bench: Bench) -> list[Figure]:
+    """The tail of one server holds everything that is read, that of the other nothing."""
+    no_tail = {"SYSTEM_LIMITS_TAIL_BYTES": "1"}
+    async with (
+        children.server(f"{bench.folder}/consume-tail") as tail,
+        children.server(f"{bench.folder}/consume-disk", **no_tail) as disk,
+    ):
+        contenders = {}
+        for prefix, payload, share in (("", 1024, 2), ("small ", 100, 8)):
+            requests = max(bench.scale.round_bytes // share // (BATCH * payload), 8)
+            contenders[f"{prefix}produce"] = producing(bench, tail.place(), BATCH, payload, requests, 1, tail)
+            for name, server in (("tail", tail), ("disk", disk)):
+                ids = await server.topic(f"consume-{payload}")
+                await bench.load.run(load.Produce(server.place(), *ids, BATCH, payload, requests))
+                contenders[f"{prefix}{name}"] = consuming(bench, server.place(), ids, requests)
+        return rates(CONSUME_ROWS, await race(contenders, bench.scale.rounds), "msg/s")
+
+
+# ---------------------------------------------------------------------------------------- one message, and its latency
+
+
+async def _singles(bench: Bench, level: Level) -> list[Figure]:
+    scale = bench.scale
+    many = scale.singles // 8 if level.synced else scale.singles
+    async with (
+        children.yardstick(f"{bench.folder}/yardstick", sync=level.synced) as bare,
+        children.server(f"{bench.folder}/{level.name}", **level.settings) as server,
+    ):
+        contenders = {}
+        for connections, requests in ((1, max(many // 8, 100)), (MANY, many)):
+            shape = 1, 100, requests, connections
+            contenders[f"yardstick {connections}"] = producing(bench, bare, *shape, None)
+            contenders[f"server {connections}"] = producing(bench, server.place(), *shape, server)
+        found = await race(contenders, scale.rounds)
+        rate = found[f"server {MANY}"] / 2
+        ids = await server.topic("latency")
+        measured = await bench.load.run(load.Measure(server.place(), *ids, 100, rate, scale.latency_s, MANY))
+        against = await bench.load.run(load.Measure(bare, 0, 0, 100, rate, scale.latency_s, MANY))
+    note = f"open loop, {rate:,.0f} req/s, {MANY} connections"
+    latencies = [
+        figure(
+            Row(f"latency p{percentile:g}, {level.name}", "", note=note), value, bare_value, "us", less_is_better=True
+        )
+        for percentile, value, bare_value in zip(
+            load.PERCENTILES, measured.latencies_us, against.latencies_us, strict=True
+        )
+    ]
+    return rates(SINGLE_ROWS[level.name], found, "req/s") + latencies
+
+
+async def one_memory(bench: Bench) -> list[Figure]:
+    return await _singles(bench, MEMORY)
+
+
+async def one_written(bench: Bench) -> list[Figure]:
+    return await _singles(bench, WRITTEN)
+
+
+async def one_synced(bench: Bench) -> list[Figure]:
+    return await _singles(bench, SYNCED)
+
+
+# ---------------------------------------------------------------------------------------------------- idle, and starting
+
+
+async def idle(bench: Bench) -> list[Figure]:
+    count = bench.scale.idle_connections
+    async with children.server(f"{bench.folder}/idle") as server:
+        # What the first connections make the server keep for good is not theirs.
+        await bench.load.run(load.Hold(server.place(), max(count // 10, 1)))
+        await bench.load.run(load.Hold(server.place(), 0))
+        await server.client.ping()
+        before = server.resident_bytes()
+        await bench.load.run(load.Hold(server.place(), count))
+        each = (server.resident_bytes() - before) / count
+        await bench.load.run(load.Hold(server.place(), 0))
+    row = Row(f"memory of an idle connection, of {count:,}", "", target=Target("value", "<", 25.0))
+    return [figure(row, max(each, 1.0) / 1024, None, "KiB")]
+
+
+async def start(bench: Bench) -> list[Figure]:
+    """Made without the server and without syncs, because only the start is of interest."""
+    path = f"{bench.folder}/start"
+    store = await Store.open(StoreOptions(path=path, catalog_syncs=False, saver_interval_s=None), files=Unsynced())
+    await store.create_stream(StreamDocument(id=0, name="bench", created_at=1))
+    for number in range(bench.scale.topics):
+        document = TopicDocument(id=number, name=f"topic-{number}", created_at=1, partitions_count=1)
+        await store.create_topic(0, document)
+    await store.close()
+    full, empty = [], []
+    for number in range(min(bench.scale.rounds, 3)):
+        async with children.server(path) as server:
+            assert len(await server.client.get_topics(0)) == bench.scale.topics
+            full.append(server.seconds)
+        async with children.server(f"{bench.folder}/empty-{number}") as server:
+            empty.append(server.seconds)
+    row = Row(
+        f"start with {bench.scale.topics:,} topics until it listens",
+        "",
+        target=Target("value", "<", 5.0),
+        note="the yardstick is a start with none",
+    )
+    return [figure(row, min(full), min(empty), "s", less_is_better=True)]
+
+
+# -------------------------------------------------------------------------------------------------- the command line
+
+MEASURES = (
+    Measure("produce-1kb", produce_1kb),
+    Measure("produce-100b", produce_100b),
+    Measure("consume", consume),
+    Measure("one-memory", one_memory),
+    Measure("one-written", one_written),
+    Measure("one-synced", one_synced),
+    Measure("idle", idle),
+    Measure("start", start),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    names = [measure.name for measure in MEASURES]
+    parser.add_argument("--json", action="store_true", help="print a JSON list of the figures and nothing else")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=names, help=f"measure only these: {', '.join(names)}"
+    )
+    parser.add_argument("--rounds", type=_positive, help=f"rounds, the best of which counts (default: {FULL.rounds})")
+    parser.add_argument("--path", default=".", help="a folder on the disk to measure (default: the current folder)")
+    parser.add_argument("--quick", action="store_true", help="much less work: shows that it runs, not how fast it is")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    chosen = [measure for measure in MEASURES if not arguments.only or measure.name in arguments.only]
+    scale = QUICK if arguments.quick else FULL
+    if arguments.rounds:
+        scale = scale._replace(rounds=arguments.rounds)
+    try:
+        with tempfile.TemporaryDirectory(prefix="whippet-bench-", dir=arguments.path) as folder:
+            figures = uvloop.run(_run(chosen, os.path.abspath(folder), scale))
+    except (OSError, ChildFailed) as error:
+        print(f"whippet bench tcp: {error}", file=sys.stderr)
+        return 1
+    print(report.as_json(figures) if arguments.json else report.as_table(figures))
+    return 0
+
+
+async def _run(chosen: Sequence[Measure], folder: str, scale: Scale) -> list[Figure]:
+    figures: list[Figure] = []
+    async with children.load() as running:
+        for measure in chosen:
+            print(f"measuring {measure.name} ...", file=sys.stderr)
+            figures += await measure.run(Bench(folder, scale, running))
+    return figures
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
