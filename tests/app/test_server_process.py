@@ -1,30 +1,20 @@
-"""The whole process, as its users start and stop it: a child per test, told by signals, watched through its output.
-
-Nothing sleeps here: a test waits for a line of the child's output, or for its end, both with one deadline.
-"""
+"""The whole process, as its users start and stop it: a child per test, told by signals, watched through its output."""
 
 from __future__ import annotations
 
 import base64
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import httpx
 import pytest
 
-DEADLINE_S = 30
-
-MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve']))"
+from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
 
 SLOW_ROUTE = """
 from starlette.responses import PlainTextResponse
@@ -84,120 +74,15 @@ Store.close = full
 """
 
 
-class Gateway:
-    """A running child and everything it has said so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.out: list[str] = []
-        self.err: list[str] = []
-        self._changed = threading.Condition()
-        assert process.stdout
-        assert process.stderr
-        self._readers = [
-            threading.Thread(target=self._read, args=(process.stdout, self.out)),
-            threading.Thread(target=self._read, args=(process.stderr, self.err)),
-        ]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream: IO[str], lines: list[str]) -> None:
-        with stream:
-            for line in stream:
-                with self._changed:
-                    lines.append(line.rstrip("\n"))
-                    self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
-
-    def line(self, pattern: str) -> re.Match[str]:
-        """Waits for the first line, of either stream, in which the pattern is found."""
-        deadline = time.monotonic() + DEADLINE_S
-        with self._changed:
-            while True:
-                for line in (*self.out, *self.err):
-                    if found := re.search(pattern, line):
-                        return found
-                alive = any(reader.is_alive() for reader in self._readers)
-                assert alive, f"ended without saying {pattern!r}:\n{self}"
-                assert self._changed.wait(min(1.0, deadline - time.monotonic())) or time.monotonic() < deadline, (
-                    f"has not said {pattern!r} in {DEADLINE_S} s:\n{self}"
-                )
-
-    def address(self) -> str:
-        return self.line(r"http://(\S+)").group(1)
-
-    def get(self, path: str) -> httpx.Response:
-        with httpx.Client(trust_env=False, timeout=DEADLINE_S) as client:
-            return client.get(f"http://{self.address()}{path}")
-
-    def ping(self) -> str:
-        return self.get("/ping").raise_for_status().text
-
-    def connect(self) -> socket.socket:
-        host, port = self.address().rsplit(":", 1)
-        return socket.create_connection((host, int(port)), timeout=DEADLINE_S)
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> int:
-        """Waits for the end and returns the exit code; all output is there then."""
-        try:
-            code = self.process.wait(DEADLINE_S)
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still running after {DEADLINE_S} s:\n{self}")
-        for reader in self._readers:
-            reader.join(DEADLINE_S)
-        return code
-
-    def refusal(self) -> str:
-        """The one line with which a start was refused."""
-        assert "Traceback" not in str(self)
-        assert self.out == [], "a refused start shows no banner"
-        lines = [line for line in self.err if line.startswith("whippet: ")]
-        assert len(lines) == 1, str(self)
-        return lines[0]
-
-    def __str__(self) -> str:
-        return "\n".join(["stdout:", *self.out, "stderr:", *self.err])
-
-
-Start = Callable[..., Gateway]
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
 @pytest.fixture
-def start(tmp_path: Path, folder: Path) -> Iterator[Start]:
-    """Starts a gateway on the test's folder and a free port. Settings override; the child runs `first` before it."""
-    started: list[Gateway] = []
-
-    def start_one(first: str = "", **settings: str) -> Gateway:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
-        anywhere = {"IGGY_HTTP_ADDRESS": "127.0.0.1:0", "IGGY_TCP_ADDRESS": "127.0.0.1:0"}
-        environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
-        process = subprocess.Popen(
-            [sys.executable, "-c", first + MAIN],
-            cwd=tmp_path,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(Gateway(process))
-        return started[-1]
-
-    yield start_one
-    for gateway in started:
-        gateway.process.kill()
-        gateway.end()
-        assert gateway.process.stdin
-        gateway.process.stdin.close()
+def start(folder: Path) -> Iterator[Start]:
+    with starting(folder) as start_one:
+        yield start_one
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
