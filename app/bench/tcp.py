@@ -228,7 +228,7 @@ async def one_synced(bench: Bench) -> list[Figure]:
     return await _singles(bench, SYNCED)
 
 
-# ---------------------------------------------------------------------------------------------------- idle, and starting
+# --------------------------------------------------------------------------------------------------- idle, and starting
 
 
 async def idle(bench: Bench) -> list[Figure]:
