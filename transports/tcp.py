@@ -400,6 +400,8 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 if len(self._ahead) == AHEAD_MAX // 2 and not self._ended:
                     self._take_up()
+                    # Whoever sends thousands of requests at once shares the loop with all others.
+                    await asyncio.sleep(0)
         finally:
             self._working = None
             for _, _, size in self._ahead:

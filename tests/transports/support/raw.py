@@ -1,0 +1,194 @@
+"""The TCP listener in the test's own process, on the loop that it has in production, and sockets that say anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+import uvloop
+
+from app.access.passwords import Passwords
+from app.access.throttle import Throttle
+from app.access.tokens import Tokens
+from app.access.users import Users
+from app.commands import requests as ask
+from app.config import Config
+from app.config.formats import Address
+from app.gateway import Gateway
+from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
+from tests.storage.support.world import opened
+from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
+from transports.tcp import STALLED_SECONDS, TcpListener
+from transports.wire.classic import frames, requests
+
+HANGS_S = 20
+Answer = TypeVar("Answer")
+OK = (0, b"")
+
+
+def run(main: Coroutine[Any, Any, Answer]) -> Answer:
+    async def bounded() -> Answer:
+        async with asyncio.timeout(HANGS_S):
+            return await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(bounded())
+
+
+def frame(code: int, payload: bytes = b"") -> bytes:
+    return bytes(frames.request(code, payload))
+
+
+def asked(request: ask.Request) -> bytes:
+    return frame(requests.code_of(request), bytes(requests.encode_request(request)))
+
+
+PING = frame(1)
+LOG_IN = asked(ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "test", "test"))
+
+
+class Raw:
+    """A client's socket. What is sent and read are bytes; `answer` takes the next response apart."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self._loop = asyncio.get_running_loop()
+
+    async def send(self, octets: bytes) -> None:
+        await self._loop.sock_sendall(self.link, octets)
+
+    async def exactly(self, size: int) -> bytes:
+        found = bytearray()
+        while len(found) < size:
+            piece = await self._loop.sock_recv(self.link, min(size - len(found), 1 << 20))
+            if not piece:
+                raise EOFError(f"closed after {len(found)} of {size} bytes: {bytes(found[:40])!r}")
+            found += piece
+        return bytes(found)
+
+    async def answer(self) -> tuple[int, bytes]:
+        status, length = struct.unpack("<II", await self.exactly(8))
+        return status, await self.exactly(length)
+
+    async def ask(self, request: ask.Request) -> tuple[int, bytes]:
+        await self.send(asked(request))
+        return await self.answer()
+
+    async def log_in(self) -> Raw:
+        await self.send(LOG_IN)
+        assert await self.answer() == (0, bytes(4))
+        return self
+
+    async def rest(self) -> bytes:
+        """Everything until the server closes."""
+        found = bytearray()
+        while piece := await self._loop.sock_recv(self.link, 1 << 16):
+            found += piece
+        return bytes(found)
+
+    async def is_closed(self) -> bool:
+        """Waits for it. Something that is said before is an error."""
+        with contextlib.suppress(ConnectionResetError):
+            assert await self._loop.sock_recv(self.link, 1) == b""
+        return True
+
+    async def is_alive(self) -> bool:
+        await self.send(PING)
+        return await self.answer() == OK
+
+    def say_no_more(self) -> None:
+        self.link.shutdown(socket.SHUT_WR)
+
+    def reset(self) -> None:
+        self.link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.link.close()
+
+
+class Served:
+    """A listener and the clients of a test, all of which end with it."""
+
+    def __init__(self, listener: TcpListener) -> None:
+        self.listener = listener
+        self._links = contextlib.ExitStack()
+
+    async def stranger(self, *, receive_bytes: int | None = None) -> Raw:
+        """Connected, not logged in."""
+        where = self.listener.address
+        link = self._links.enter_context(socket.socket(socket.AF_INET6 if ":" in where.host else socket.AF_INET))
+        link.setblocking(False)
+        if receive_bytes is not None:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        await asyncio.get_running_loop().sock_connect(link, (where.host, where.port))
+        return Raw(link)
+
+    async def root(self, *, receive_bytes: int | None = None) -> Raw:
+        return await (await self.stranger(receive_bytes=receive_bytes)).log_in()
+
+    def close_links(self) -> None:
+        self._links.close()
+
+    @property
+    def connections(self) -> int:
+        return len(self.listener._connections)
+
+
+@contextlib.asynccontextmanager
+async def served(
+    path: object,
+    *,
+    address: Address | None = None,
+    tls: ssl.SSLContext | None = None,
+    stalled_seconds: float = STALLED_SECONDS,
+    store: dict[str, Any] | None = None,
+    **limits: Any,
+) -> AsyncIterator[Served]:
+    async with opened(path, **(store or {})) as made:
+        users = await Users.open(
+            made, ROOT, False, made.clock, passwords=Passwords(CHEAP), throttle=Throttle(NOBODY_WAITS)
+        )
+        config = Config()
+        system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
+        gateway = Gateway(
+            msgspec.structs.replace(config, system=system), made, users, Tokens(made, 100, made.clock), made.clock
+        )
+        listener = TcpListener(gateway, stalled_seconds=stalled_seconds)
+        await listener.listen(address or Address("127.0.0.1", 0), "tcp.address", tls)
+        world = Served(listener)
+        try:
+            yield world
+            world.close_links()
+            await until_nobody_is_left(world)
+            assert listener.budget.used == 0, "what was taken from the budget of frames was not given back"
+            assert len(gateway.sessions) == 0
+        finally:
+            world.close_links()
+            await listener.stop(HANGS_S)
+            users.close()
+
+
+async def until_nobody_is_left(world: Served) -> None:
+    while world.connections or any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
+def message_body(*sizes: int, partition_id: int = 0) -> bytes:
+    """The payload of a send to stream 0, topic 0."""
+    destination = TO_PARTITION_10[:-4] + struct.pack("<I", partition_id)
+    return send_body([Classic(number + 1, 0, 0, 1, b"x" * size) for number, size in enumerate(sizes)], 64, destination)
+
+
+async def make_topic(root: Raw, partitions: int = 1) -> None:
+    """Stream 0 and its topic 0."""
+    assert (await root.ask(ask.CreateStream("s")))[0] == 0
+    assert (await root.ask(ask.CreateTopic("s", "t", partitions)))[0] == 0
+
+
+def poll(count: int) -> bytes:
+    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+    return asked(ask.PollMessages(consumer, 0, 0, 0, ask.Strategy(ask.StrategyKind.FIRST), count, False))

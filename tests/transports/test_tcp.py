@@ -1,0 +1,739 @@
+"""The TCP listener against raw sockets: whatever a client sends, however it is cut, and whatever it leaves undone.
+
+The listener runs in the test's process, on the loop that it has in production. What needs signals, limits of a process
+or its memory is in test_tcp_process.py. After every test nobody is connected and nothing is taken from the budget.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.commands import requests as ask
+from app.config.formats import Address
+from app.errors import Code
+from tests.app.access.support.world import ROOT
+from tests.storage.support.world import SlowDisk, reached
+from tests.transports.support.raw import (
+    LOG_IN,
+    OK,
+    PING,
+    Raw,
+    Served,
+    asked,
+    frame,
+    make_topic,
+    message_body,
+    poll,
+    run,
+    served,
+)
+from tests.transports.wire.classic.support.plainly import parse
+from transports import listening, tcp
+from transports.tcp import FramesBudget
+
+MIB = 1 << 20
+SEND = 101
+SECONDS = 0.2
+"""Where a test waits for a limit of time to pass."""
+
+
+@pytest.fixture
+def swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "SWEEP_SECONDS", 0.02)
+
+
+def refusal(code: Code) -> tuple[int, bytes]:
+    return int(code), b""
+
+
+# ------------------------------------------------------------------------------------------------- frames in any pieces
+
+
+def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            names = [f"stream {number}" for number in range(50)]
+            await root.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
+            for number, name in enumerate(names):
+                for _ in range(2):
+                    status, payload = await root.answer()
+                    assert status == 0
+                    assert struct.unpack_from("<I", payload)[0] == number
+                    assert name.encode() in payload
+
+    run(main())
+
+
+def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
+    conversation = LOG_IN + asked(ask.CreateStream("one")) + frame(2) + PING + struct.pack("<I", 3) + PING
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            whole = await world.stranger()
+            await whole.send(conversation)
+            expected = [await whole.answer() for _ in range(6)]
+            assert [status for status, _ in expected] == [0, 0, 3, 0, 3, 0]
+            expected[1] = refusal(Code.STREAM_NAME_ALREADY_EXISTS)
+            for cut in range(1, len(conversation)):
+                client = await world.stranger()
+                await client.send(conversation[:cut])
+                # An answer to somebody else: what was sent before has been read.
+                assert await whole.is_alive()
+                await client.send(conversation[cut:])
+                assert [await client.answer() for _ in range(6)] == expected, cut
+            drop = await world.stranger()
+            for at in range(len(conversation)):
+                await drop.send(conversation[at : at + 1])
+                await whole.is_alive()
+            assert [await drop.answer() for _ in range(6)] == expected
+
+    run(main())
+
+
+def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) -> None:
+    sizes = [1, 70, 300, tcp.SCRATCH_BYTES + 10, 5]
+    body = message_body(*sizes)
+
+    async def main() -> None:
+        rng = random.Random(7)
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            octets = (frame(SEND, body) + PING) * 8
+            while octets:
+                size = rng.choice((1, 3, 7, 100, 5_000, 100_000, 300_000))
+                await root.send(octets[:size])
+                octets = octets[size:]
+            assert [await root.answer() for _ in range(16)] == [OK] * 16
+            await root.send(poll(1000))
+            status, payload = await root.answer()
+            assert status == 0
+            assert [len(one.payload) for one in parse(payload[16:], 64)] == sizes * 8
+
+    run(main())
+
+
+def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2 * tcp.SCRATCH_BYTES // len(PING)
+    queue = tcp.Connection._queue
+    ahead: list[int] = []
+
+    def queue_and_note(connection: tcp.Connection, code: int, payload: memoryview | None, size: int) -> None:
+        queue(connection, code, payload, size)
+        ahead.append(len(connection._ahead))
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client, other = await world.stranger(), await world.stranger()
+            monkeypatch.setattr(tcp.Connection, "_queue", queue_and_note)
+            sending = asyncio.ensure_future(client.send(PING * count))
+            answers = asyncio.ensure_future(client.exactly(8 * count))
+            while len(ahead) < count // 2:
+                before = len(ahead)
+                assert await other.is_alive()
+                # Requests that were read with one read of the listener, and more, but never all.
+                assert len(ahead) - before < count // 4
+            await sending
+            assert await answers == bytes(8) * count
+            assert max(ahead) == tcp.AHEAD_MAX
+
+    run(main())
+
+
+# -------------------------------------------------------------------------------------------- requests that are refused
+
+
+def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, frame_bytes=12 * MIB) as world:
+            stranger = await world.stranger()
+            for code in (38, 1, SEND, 999_999):
+                await stranger.send(frame(code, bytes(tcp.STRANGER_FRAME_BYTES)) + PING)
+                assert await stranger.answer() == refusal(Code.UNAUTHENTICATED)
+                assert await stranger.answer() == OK
+            await stranger.log_in()
+            await make_topic(stranger)
+            for code, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (202, 10 * MIB + 1), (1, 11 * MIB), (7, 11 * MIB)):
+                assert world.listener.budget.used == 0
+                await stranger.send(frame(code, bytes(size)) + PING)
+                assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
+                assert await stranger.answer() == OK
+            name = asked(ask.CreateStream("a name and what follows it"))[8:]
+            await stranger.send(frame(202, name + bytes(10 * MIB - len(name))))
+            assert (await stranger.answer())[0] == 0
+            await stranger.send(frame(SEND, message_body(11 * MIB)))
+            assert await stranger.answer() == OK
+
+    run(main())
+
+
+def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root, other = await world.root(), await world.stranger()
+            name = asked(ask.CreateStream("s"))[8:]
+            for cut in range(1, 9):
+                octets = frame(202, name + bytes(10 * MIB))
+                await root.send(octets[:cut])
+                await other.is_alive()
+                await root.send(octets[cut:])
+                assert await root.answer() == refusal(Code.INVALID_COMMAND), cut
+
+    run(main())
+
+
+def test_a_length_without_room_for_a_code_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert await client.is_alive()
+            for length in (0, 1, 2, 3):
+                await client.send(struct.pack("<I", length))
+                assert await client.answer() == refusal(Code.INVALID_COMMAND)
+                assert await client.is_alive()
+            first = await world.stranger()
+            await first.send(struct.pack("<I", 3) + PING)
+            assert [await first.answer(), await first.answer()] == [refusal(Code.INVALID_COMMAND), OK]
+
+    run(main())
+
+
+def test_unknown_codes_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            for client in (await world.stranger(), await world.root()):
+                for code in (0, 2, 40, 45, 500, 0x7FFFFFFF, 0xFFFFFFFF):
+                    for payload in (b"", b"x", bytes(1000)):
+                        await client.send(frame(code, payload))
+                        assert await client.answer() == refusal(Code.INVALID_COMMAND)
+                assert await client.is_alive()
+
+    run(main())
+
+
+def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenticated(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root, stranger = await world.root(), await world.stranger()
+            await make_topic(root)
+            for request in (
+                ask.GetStats(),
+                ask.GetMe(),
+                ask.GetUsers(),
+                ask.GetStream("s"),
+                ask.GetStream("nothing"),
+                ask.GetSnapshot(1, (4,)),
+                ask.LogoutUser(),
+                ask.CreatePersonalAccessToken("token", 0),
+                ask.ChangePassword("root", ROOT["IGGY_ROOT_PASSWORD"], "another"),
+            ):
+                assert await stranger.ask(request) == refusal(Code.UNAUTHENTICATED), request
+            await stranger.send(frame(SEND, message_body(10)) + poll(1) + PING)
+            answers = [await stranger.answer() for _ in range(3)]
+            assert answers == [refusal(Code.UNAUTHENTICATED), refusal(Code.UNAUTHENTICATED), OK]
+            await root.ask(ask.LogoutUser())
+            assert await root.ask(ask.GetMe()) == refusal(Code.UNAUTHENTICATED)
+
+    run(main())
+
+
+MOST = b"\xff\xff\xff\xff"
+BROKEN = {
+    "a name that is not UTF-8": (202, b"\2\xff\xfe", Code.INVALID_FORMAT),
+    "a name of half a surrogate pair": (202, b"\3\xed\xa0\x80", Code.INVALID_FORMAT),
+    "a name that is cut off": (202, b"\xff" + b"a" * 10, Code.INVALID_COMMAND),
+    "an empty name": (202, b"\0", Code.INVALID_FORMAT),
+    "no payload": (202, b"", Code.INVALID_COMMAND),
+    "a numeric identifier of three bytes": (200, b"\1\3abc", Code.INVALID_FORMAT),
+    "an identifier of no kind": (200, b"\7\4abcd", Code.INVALID_COMMAND),
+    "an identifier that is cut off": (200, b"\2\xffabc", Code.INVALID_COMMAND),
+    "parts of a snapshot that are not there": (11, b"\1\xff\1", Code.INVALID_COMMAND),
+    "a version longer than everything": (38, b"\4root\4pass" + MOST, Code.INVALID_SIZE_BYTES),
+    "permissions longer than everything": (33, b"\4bobb\4pass\1\1" + MOST, Code.INVALID_SIZE_BYTES),
+    "a destination longer than everything": (SEND, MOST + bytes(60), Code.INVALID_COMMAND),
+    "more messages than bytes": (SEND, message_body(5).replace(b"\1\0\0\0\0\0\0\0", MOST + bytes(4), 1), None),
+    "no message": (SEND, message_body(), Code.INVALID_MESSAGES_COUNT),
+}
+
+
+def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            for what, (code, payload, expected) in BROKEN.items():
+                await root.send(frame(code, payload) + PING)
+                status, rest = await root.answer()
+                assert rest == b""
+                assert status == expected if expected is not None else status != 0, what
+                assert status != Code.ERROR, what
+                assert await root.answer() == OK
+            assert world.listener.budget.used == 0
+
+    run(main())
+
+
+# ----------------------------------------------------------------------------------------------------------------- time
+
+
+@pytest.mark.usefixtures("swept_often")
+def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path) -> None:
+    """Whatever its first bytes announce, and whoever sends it."""
+
+    async def main() -> None:
+        beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
+        async with served(tmp_path, frame_time=SECONDS) as world:
+            witness = await world.root()
+            clients = [await opened() for opened in (world.stranger, world.root) for _ in beginnings]
+            for client, beginning in zip(clients, beginnings * 2, strict=True):
+                await client.send(beginning)
+            await asyncio.gather(*(dripping(client) for client in clients))
+            assert await witness.is_alive()
+
+    run(main())
+
+
+async def dripping(client: Raw) -> None:
+    """A byte now and then, until the server closes."""
+    closed = asyncio.ensure_future(client.is_closed())
+    while not (await asyncio.wait([closed], timeout=SECONDS / 10))[0]:
+        try:
+            await client.send(b"x")
+        except OSError:
+            break
+    assert await closed
+
+
+@pytest.mark.usefixtures("swept_often")
+def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, frame_time=SECONDS, frame_bytes=MIB) as world:
+            root, started = await world.root(), asyncio.get_running_loop().time()
+            octets = frame(SEND, bytes(8 * MIB))
+            for at in range(0, len(octets), MIB // 2):
+                # Slower than anybody has to be, but ahead of a second for each MiB.
+                await asyncio.wait([asyncio.ensure_future(root.send(octets[at : at + MIB // 2]))])
+                await asyncio.sleep(0.05)
+            assert asyncio.get_running_loop().time() - started > SECONDS * 2
+            assert await root.answer() == refusal(Code.INVALID_COMMAND)
+            assert await root.is_alive()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("swept_often")
+def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path, silence_before_login=1.0) as world:
+            root = await world.root()
+            silent = [await world.stranger() for _ in range(2000)]
+            speaking = await world.stranger()
+            assert world.connections == 2002
+            closed = asyncio.gather(*(client.is_closed() for client in silent))
+            while not (await asyncio.wait([closed], timeout=0.3))[0]:
+                assert await speaking.is_alive()
+            assert world.connections == 2
+            assert await root.is_alive()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("swept_often")
+def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, silence_before_login=SECONDS) as world:
+            root, other, stranger = await world.root(), await world.root(), await world.stranger()
+            assert await other.ask(ask.LogoutUser()) == OK
+            assert await stranger.is_closed()
+            assert await other.is_closed()
+            assert await root.is_alive()
+
+    run(main())
+
+
+def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path, connections=3) as world:
+            inside = [await world.root() for _ in range(3)]
+            for _ in range(50):
+                assert await (await world.stranger()).is_closed()
+            assert [await client.is_alive() for client in inside] == [True] * 3
+            inside[0].reset()
+            while world.connections == 3:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert await (await world.root()).is_alive()
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert [record.message for record in caplog.records] == [
+        "connections are refused: system.limits.connections = 3",
+    ]
+
+
+# ------------------------------------------------------------------------------- clients that do not take their answers
+
+
+@pytest.fixture
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operating system keeps little of what a client does not take, so that few bytes show what happens then."""
+    listen = listening.listen
+
+    async def listen_small(address: Address, setting: str) -> socket.socket:
+        listener = await listen(address, setting)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        return listener
+
+    monkeypatch.setattr(listening, "listen", listen_small)
+
+
+def only_other(world: Served, than: Raw) -> tcp.Connection:
+    own = "{}:{}".format(*than.link.getsockname()[:2])
+    (found,) = (one for one in world.listener._connections if one._address != own)
+    return found
+
+
+@pytest.mark.usefixtures("swept_often", "small_buffers")
+def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, stalled_seconds=0.5) as world:
+            flooding, other = await world.stranger(receive_bytes=4096), await world.root()
+            flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
+            connection = only_other(world, than=other)
+            while connection._writable is None:
+                assert await other.is_alive()
+            assert connection._transport.get_write_buffer_size() < MIB
+            held = world.listener.budget.used
+            for _ in range(20):
+                assert await other.is_alive()
+                assert len(connection._ahead) <= tcp.AHEAD_MAX
+                assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
+            with pytest.raises(OSError, match=r"reset|Broken"):
+                await flood
+            assert await other.is_alive()
+
+    run(main())
+
+
+@pytest.mark.usefixtures("swept_often", "small_buffers")
+@pytest.mark.parametrize("half_closed", [False, True])
+def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(tmp_path: Path, half_closed: bool) -> None:
+    """Less than makes the listener stop reading, more than the operating system keeps."""
+
+    async def main() -> None:
+        async with served(tmp_path, stalled_seconds=0.3) as world:
+            client = await world.root(receive_bytes=4096)
+            await make_topic(client)
+            await client.send(frame(SEND, message_body(60_000)))
+            assert await client.answer() == OK
+            await client.send(poll(1))
+            if half_closed:
+                client.say_no_more()
+            while world.connections:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    run(main())
+
+
+@pytest.mark.usefixtures("swept_often", "small_buffers")
+def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, stalled_seconds=0.3) as world:
+            other, slow = await world.root(), await world.root(receive_bytes=65536)
+            await make_topic(other)
+            await other.send(frame(SEND, message_body(*[MIB] * 24)))
+            assert await other.answer() == OK
+            await slow.send(poll(100))
+            started = asyncio.get_running_loop().time()
+            status, length = struct.unpack("<II", await slow.exactly(8))
+            assert status == 0
+            payload = bytearray()
+            while len(payload) < length:
+                # One that stalls would be closed twice over until all is there.
+                await asyncio.sleep(0.03)
+                payload += await slow.exactly(min(MIB, length - len(payload)))
+                assert await other.is_alive()
+            assert asyncio.get_running_loop().time() - started > 0.6
+            assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
+            assert await slow.is_alive()
+
+    run(main())
+
+
+def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(ask.CreateStream("last")) + poll(8))
+            root.say_no_more()
+            assert await root.answer() == OK
+            assert (await root.answer())[0] == 0
+            status, payload = await root.answer()
+            assert status == 0
+            assert len(parse(payload[16:], 64)) == 8
+            assert await root.rest() == b""
+            many = await world.stranger()
+            await many.send(PING * 5000)
+            many.say_no_more()
+            assert await many.rest() == bytes(8) * 5000
+            silent = await world.stranger()
+            silent.say_no_more()
+            assert await silent.rest() == b""
+
+    run(main())
+
+
+def test_a_request_of_which_the_end_never_comes_is_not_carried_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root, witness = await world.root(), await world.root()
+            await root.send(asked(ask.CreateStream("half"))[:-1])
+            root.say_no_more()
+            assert await root.rest() == b""
+            assert await witness.ask(ask.GetStreams()) == OK
+
+    run(main())
+
+
+def test_resets_in_the_middle_of_anything_concern_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        rng = random.Random(5)
+        async with served(tmp_path, frames_bytes=8 * MIB) as world:
+            root = await world.root()
+            await make_topic(root)
+            await root.send(frame(SEND, message_body(*[MIB] * 4)))
+            assert await root.answer() == OK
+            send = frame(SEND, message_body(*[300_000] * 5))
+            whole = [LOG_IN, LOG_IN + send * 3, LOG_IN + poll(4) * 20, PING * 3000, LOG_IN + poll(4) + send, MOST * 9]
+            for turn in range(120):
+                client = await world.stranger()
+                octets = rng.choice(whole)
+                with contextlib.suppress(OSError):
+                    async with asyncio.timeout(0.02):
+                        # All of it may be more than the listener takes before somebody reads.
+                        await client.send(octets[: rng.randrange(1, len(octets) + 1)])
+                if turn % 3 == 0 and octets.startswith(LOG_IN):
+                    with contextlib.suppress(EOFError, TimeoutError):
+                        async with asyncio.timeout(0.01):
+                            await client.exactly(rng.randrange(1, 200_000))
+                client.reset()
+                if turn % 10 == 0:
+                    assert await root.is_alive()
+            await root.send(poll(1))
+            assert (await root.answer())[0] == 0
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert not caplog.records
+
+
+# ------------------------------------------------------------------------------------------------- the budget of frames
+
+
+def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tmp_path: Path) -> None:
+    limit = 16 * MIB
+
+    async def main() -> None:
+        async with served(tmp_path, frames_bytes=limit) as world:
+            root = await world.root()
+            await make_topic(root)
+            body, budget = message_body(*[MIB - 100] * 4), world.listener.budget
+            clients = [await world.root() for _ in range(24)]
+            most = 0
+
+            async def sending(client: Raw) -> None:
+                nonlocal most
+                for _ in range(2):
+                    await client.send(frame(SEND, body))
+                    most = max(most, budget.used)
+                    assert await client.answer() == OK
+
+            await asyncio.gather(*(sending(client) for client in clients))
+            assert len(body) < most <= limit
+            await root.send(asked(ask.GetStream(0)))
+            status, payload = await root.answer()
+            assert status == 0
+            assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
+
+    run(main())
+
+
+@pytest.mark.usefixtures("swept_often")
+def test_who_waits_for_room_is_not_late(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, frames_bytes=4 * MIB, frame_time=SECONDS) as world:
+            holding, waiting, leaving = [await world.root() for _ in range(3)]
+            await make_topic(holding)
+            large, small = frame(SEND, message_body(4 * MIB - 200)), frame(SEND, message_body(2 * MIB))
+            await holding.send(large[:-MIB])
+            for client in (leaving, waiting):
+                sending = asyncio.ensure_future(client.send(small))
+                while len(world.listener.budget._waiting) < (1 if client is leaving else 2):  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            leaving_by_server = next(iter(world.listener.budget._waiting)).__self__  # type: ignore[attr-defined]
+            # The holder is allowed a second for each MiB; who waits behind it is not being late meanwhile.
+            await asyncio.sleep(SECONDS * 2)
+            leaving_by_server.abort()
+            await holding.send(large[-MIB:])
+            assert await holding.answer() == OK
+            await sending
+            assert await waiting.answer() == OK
+            assert await leaving.is_closed()
+
+    run(main())
+
+
+def test_room_is_given_in_turn_and_to_who_would_never_fit() -> None:
+    budget, woken = FramesBudget(100), []
+
+    def wake(name: str) -> Callable[[], None]:
+        return lambda: woken.append(name)
+
+    assert budget.take(60, wake("never"))
+    for name, size in (("large", 80), ("huge", 500), ("small", 10), ("gone", 10)):
+        waits = wake(name)
+        assert not budget.take(size, waits)
+    budget.forget(waits)
+    budget.give_back(10)
+    assert woken == []
+    budget.give_back(50)
+    assert (woken, budget.used) == (["large"], 80)
+    budget.give_back(80)
+    assert (woken, budget.used) == (["large", "huge"], 500)
+    budget.give_back(500)
+    assert (woken, budget.used) == (["large", "huge", "small"], 10)
+    budget.give_back(10)
+    assert budget.used == 0
+
+
+# ----------------------------------------------------------------------------------------------------- other protocols
+
+
+@pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1\r\n", b"POST /streams HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n"])
+def test_http_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            world.listener.gateway.addresses.http = 4711
+            client = await world.stranger()
+            await client.send(request_line + b"Host: whippet\r\n\r\n")
+            answer = await client.rest()
+            assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+            head, body = answer.split(b"\r\n\r\n")
+            assert b"Connection: close" in head
+            assert f"Content-Length: {len(body)}".encode() in head
+            assert body == b"This port speaks the binary protocol; HTTP is on port 4711.\n"
+            world.listener.gateway.addresses.http = 0
+            client = await world.stranger()
+            for piece in (request_line[:3], request_line[3:] + b"\r\n"):
+                await client.send(piece)
+                await asyncio.sleep(0)
+            assert b"HTTP is turned off" in await client.rest()
+
+    run(main())
+
+
+def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert await client.is_alive()
+            await client.send(b"GET " + bytes(16))
+            assert await (await world.stranger()).is_alive()
+            assert world.connections == 2
+
+    run(main())
+
+
+def test_a_client_of_0_9_is_closed_without_an_answer_that_it_would_misread(tmp_path: Path) -> None:
+    first = bytearray(256)
+    first[60] = 5
+    struct.pack_into("<I", first, 48, 256)
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            for cut in (256, 1, 4, 100):
+                client = await world.stranger()
+                await client.send(bytes(first[:cut]))
+                with contextlib.suppress(OSError):
+                    await client.send(bytes(first[cut:]))
+                assert await client.is_closed()
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------------------ addresses
+
+
+def test_ipv6(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, address=Address("::1", 0)) as world:
+            root = await world.root()
+            status, payload = await root.ask(ask.GetMe())
+            assert status == 0
+            host, port = root.link.getsockname()[:2]
+            assert f"[{host}]:{port}".encode() in payload
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------------------- the stop
+
+
+def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
+            root, idle, partial = await world.root(), await world.root(), await world.root()
+            await make_topic(root)
+            disk.stop()
+            await root.send(frame(SEND, message_body(10)) + PING)
+            await reached(disk.reached)
+            await partial.send(frame(SEND, message_body(100_000))[:50_000])
+            stopping = asyncio.ensure_future(world.listener.stop(10))
+            assert await idle.is_closed()
+            assert await partial.is_closed()
+            with pytest.raises(ConnectionRefusedError):
+                await world.stranger()
+            assert not stopping.done()
+            disk.go()
+            assert [await root.answer(), await root.answer()] == [OK, OK]
+            assert await root.is_closed()
+            await stopping
+
+    run(main())
+
+
+def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            stuck = await world.root(receive_bytes=4096)
+            await make_topic(stuck)
+            await stuck.send(frame(SEND, message_body(*[MIB] * 16)))
+            assert await stuck.answer() == OK
+            await stuck.send(poll(100))
+            while all(one._writable is None for one in world.listener._connections):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await world.listener.stop(SECONDS)
+
+    run(main())
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "1 connections did not end in time and are cut"
+    ]
