@@ -25,6 +25,7 @@ import msgspec
 from storage import batch as batches
 from storage.batch import Limits
 from storage.completion import to_the_end
+from storage.consumer_offsets import ConsumerOffsets
 from storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
 from storage.layout import PartitionId
 from storage.log import Entry, Fetched, Log, LogState
@@ -33,6 +34,7 @@ from storage.options import Durability, StoreOptions
 from storage.segment import Segment
 from storage.shard import Order, Shard, Written
 from storage.tail import Tail, TailBudget, UnflushedBudget
+from storage.waiting import Exclusion, Readers, Waiting, wake
 
 _log = logging.getLogger(__name__)
 
@@ -71,8 +73,6 @@ class Partition:
     """See the module."""
 
     __slots__ = (
-        "_consumer_offsets",
-        "_dirty_offsets",
         "_exclusive",
         "_gathered",
         "_gathered_bytes",
@@ -81,8 +81,7 @@ class Partition:
         "_last_timestamp",
         "_line",
         "_log",
-        "_offset_files",
-        "_offsets_round",
+        "_offsets",
         "_purging",
         "_readers",
         "_retry",
@@ -133,20 +132,17 @@ class Partition:
         self._unflushed_bytes = 0
         self._hand_over_due = False
         self._sync_due = False
-        self._waiting_written: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._waiting_synced: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._readers: list[tuple[int, Durability | None, asyncio.Future[None]]] = []
+        self._waiting_written = Waiting()
+        self._waiting_synced = Waiting()
+        self._readers = Readers()
         self._room_waiting: deque[asyncio.Future[None]] = deque()
         # Appends that could not go on at once, in the order in which they came; only the first looks for room.
         self._line: deque[asyncio.Future[None]] = deque()
-        self._exclusive: asyncio.Future[None] | None = None
+        self._exclusive = Exclusion()
         # A purge failed: whether it was decided shows when the partition is re-opened.
         self._purging = False
         self._retry: asyncio.TimerHandle | None = None
-        self._offset_files = offset_files
-        self._consumer_offsets = offsets
-        self._dirty_offsets: dict[Key, int | None] = {}
-        self._offsets_round: asyncio.Future[None] | None = None
+        self._offsets = ConsumerOffsets(shard, offset_files, offsets)
 
     # -------------------------------------------------------------------------------------------------- what is known
 
@@ -195,7 +191,7 @@ class Partition:
         shared = self._shared
         if (
             self.failed is not None
-            or self._exclusive is not None
+            or self._exclusive.is_held
             or self._line
             or self._unflushed_bytes >= shared.options.partition_unflushed_bytes_max
             or shared.unflushed.full
@@ -226,15 +222,18 @@ class Partition:
             else:
                 shared.unflushed.buffering[self._schedule_hand_over] = None
         else:
-            future: asyncio.Future[None] = shared.loop.create_future()
             if level is Durability.SYNCED:
                 self._sync_due = True
-                self._waiting_synced.append((end, future))
+                reached = self._waiting_synced.until(end)
             else:
-                self._waiting_written.append((end, future))
+                reached = self._waiting_written.until(end)
             self._schedule_hand_over()
-            await future
+            await reached
         return Appended(base, checked.message_count, timestamp, level)
+
+    def _wake_for_room(self) -> None:
+        waiting, self._room_waiting = self._room_waiting, deque()
+        wake(waiting)
 
     def _must_save(self) -> bool:
         options = self._shared.options
@@ -262,8 +261,8 @@ class Partition:
         while True:
             if self.failed is not None:
                 raise self.failed
-            if self._exclusive is not None:
-                await asyncio.shield(self._exclusive)
+            if self._exclusive.is_held:
+                await self._exclusive.over()
             elif self._unflushed_bytes >= shared.options.partition_unflushed_bytes_max:
                 self._schedule_hand_over()
                 future: asyncio.Future[None] = shared.loop.create_future()
@@ -291,8 +290,8 @@ class Partition:
         if entries or sync:
             self._unwritten.extend(entries)
             self._shard.write(Order(self, self._log, self._generation, entries, sync))
-        if self._dirty_offsets:
-            self._write_offsets(sync)
+        if self._offsets.due:
+            self._offsets.hand_over(sync=sync or self.durability is Durability.SYNCED)
 
     # ------------------------------------------------------------------------------------------- the shard's reports
 
@@ -326,19 +325,16 @@ class Partition:
         self._unflushed_bytes -= size
         self._shared.unflushed.give_back(size)
         if self._room_waiting and self._unflushed_bytes < self._shared.options.partition_unflushed_bytes_max:
-            _wake(self._room_waiting)
+            self._wake_for_room()
 
     def _advance(self) -> None:
         """Wakes whoever waited for what is true now."""
         assert self.synced <= self.written <= self.appended
         self.readable = (self.appended, self.written, self.synced)[self.durability]
-        _wake_until(self._waiting_written, self.written)
-        _wake_until(self._waiting_synced, self.synced)
+        self._waiting_written.reached(self.written)
+        self._waiting_synced.reached(self.synced)
         if self._readers:
-            ready = [reader[2] for reader in self._readers if reader[0] < self._reached(reader[1])]
-            if ready:
-                self._readers = [reader for reader in self._readers if reader[0] >= self._reached(reader[1])]
-                _wake(ready)
+            self._readers.advance(self._reached)
 
     def _on_write_failed(self, error: BaseException) -> None:
         """Nothing after `written` is on the disk. What was acknowledged from memory is kept and tried again; what was
@@ -370,9 +366,9 @@ class Partition:
         self._refuse_waiting(failure)
 
     def _refuse_waiting(self, failure: StorageError) -> None:
-        _refuse_after(self._waiting_written, self.written, failure)
-        _refuse_after(self._waiting_synced, self.synced, failure)
-        _wake(self._room_waiting)
+        self._waiting_written.refuse(self.written, failure)
+        self._waiting_synced.refuse(self.synced, failure)
+        self._wake_for_room()
 
     def _try_again(self) -> None:
         """After a failed write, with acknowledged messages in memory: the disk may have room again."""
@@ -388,16 +384,13 @@ class Partition:
             f"{self.place}: a sync failed ({reason}); writes are refused until it was re-opened and checked"
         )
         _log.error("%s", self.failed)
-        for waiting in (self._waiting_written, self._waiting_synced):
-            _refuse_after(waiting, self.synced if waiting is self._waiting_synced else self.written, self.failed)
-        _wake(self._room_waiting)
+        self._refuse_waiting(self.failed)
 
     # -------------------------------------------------------------------------------------------------------- flushing
 
     async def flush(self, *, sync: bool = False) -> Durability:
         """Writes what is still buffered, consumer offsets too, and with `sync` returns when the disk has it all."""
-        while self._exclusive is not None:
-            await asyncio.shield(self._exclusive)
+        await self._exclusive.over()
         return await self._flush(sync=sync)
 
     async def _flush(self, *, sync: bool) -> Durability:
@@ -406,9 +399,9 @@ class Partition:
         end = self.appended
         waiting = []
         if self.written < end:
-            waiting.append(self._until(self._waiting_written, end))
-        if self._dirty_offsets or self._offsets_round is not None:
-            waiting.append(self._offsets_written())
+            waiting.append(self._waiting_written.until(end))
+        if self._offsets.awaited:
+            waiting.append(self._offsets.written())
         self._hand_over()
         for future in waiting:
             await future
@@ -418,7 +411,7 @@ class Partition:
         return Durability.SYNCED
 
     async def _sync(self) -> None:
-        log, offset_files, generation = self._log, self._offset_files, self._generation
+        log, offset_files, generation = self._log, self._offsets.files, self._generation
 
         def act() -> int:
             log.sync()
@@ -435,15 +428,10 @@ class Partition:
             self.synced = max(self.synced, min(synced, self.written))
             self._advance()
 
-    def _until(self, waiting: deque[tuple[int, asyncio.Future[None]]], offset: int) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = self._shared.loop.create_future()
-        waiting.append((offset, future))
-        return future
-
     @property
     def needs_saver(self) -> bool:
         """Whether the message saver would find something to do here."""
-        return bool(self.synced < self.appended or self._dirty_offsets or self.failed is not None)
+        return bool(self.synced < self.appended or self._offsets.due or self.failed is not None)
 
     async def until(self, offset: int, durability: Durability | None = None) -> None:
         """Returns as soon as the message at an offset may be read, or has reached a durability; and after a purge,
@@ -451,15 +439,7 @@ class Partition:
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         if offset >= self._reached(durability):
-            future: asyncio.Future[None] = self._shared.loop.create_future()
-            reader = offset, durability, future
-            self._readers.append(reader)
-            try:
-                await future
-            except asyncio.CancelledError:
-                if reader in self._readers:
-                    self._readers.remove(reader)
-                raise
+            await self._readers.until(offset, durability)
 
     def _reached(self, durability: Durability | None) -> int:
         return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
@@ -523,12 +503,12 @@ class Partition:
 
     def offset_of(self, kind: Kind, identity: int) -> int | None:
         """What a consumer or a group has stored; None when nothing is."""
-        return self._consumer_offsets.get((kind, identity))
+        return self._offsets.get((kind, identity))
 
     @property
     def lowest_consumer_offset(self) -> int | None:
         """The consumer barrier of retention: nothing after it may be deleted; None when nobody has stored anything."""
-        return min(self._consumer_offsets.values(), default=None)
+        return self._offsets.lowest
 
     async def store_offset(self, kind: Kind, identity: int, offset: int) -> None:
         """Remembers how far somebody has read, with the same promise as the messages of this partition."""
@@ -541,57 +521,24 @@ class Partition:
     async def delete_offset(self, kind: Kind, identity: int) -> bool:
         """Forgets a stored offset; False when there was none."""
         await self._shared_use()
-        if (kind, identity) not in self._consumer_offsets:
+        if self._offsets.get((kind, identity)) is None:
             return False
         await self._change_offset((kind, identity), None)
         return True
 
     async def _shared_use(self) -> None:
         """Waits while somebody has the partition to himself: he may be about to take everything away."""
-        while self._exclusive is not None:
-            await asyncio.shield(self._exclusive)
+        await self._exclusive.over()
         if isinstance(self.failed, PartitionFailed | PartitionClosed):
             raise self.failed
 
     async def _change_offset(self, key: Key, offset: int | None) -> None:
-        if offset is None:
-            self._consumer_offsets.pop(key, None)
-        else:
-            self._consumer_offsets[key] = offset
-        self._dirty_offsets[key] = offset
+        self._offsets.change(key, offset)
         if self.durability is Durability.MEMORY:
             return
-        written = self._offsets_written()
+        written = self._offsets.written()
         self._schedule_hand_over()
         await written
-
-    def _offsets_written(self) -> asyncio.Future[None]:
-        """Done when every offset changed so far is written: one future for all who wait."""
-        if self._offsets_round is None:
-            self._offsets_round = self._shared.loop.create_future()
-        return asyncio.shield(self._offsets_round)
-
-    def _write_offsets(self, sync: bool) -> None:
-        """Posted after the messages of the same turn, so that no offset gets ahead of them."""
-        changes, self._dirty_offsets = self._dirty_offsets, {}
-        done, self._offsets_round = self._offsets_round, None
-        sync = sync or self.durability is Durability.SYNCED
-        files = self._offset_files
-
-        def report(answer: asyncio.Future[None]) -> None:
-            error = None if answer.cancelled() else answer.exception()
-            if error is not None:
-                # They stay due; the next hand-over tries again.
-                self._dirty_offsets = {**changes, **self._dirty_offsets}
-                failure = WriteFailed(files.folder, error) if isinstance(error, OSError) else error
-                _log.error("%s: consumer offsets: %s", self.place, failure)
-                if done is not None and not done.done():
-                    done.set_exception(failure)
-                    done.exception()
-            elif done is not None and not done.done():
-                done.set_result(None)
-
-        self._shard.call(lambda: files.write(changes, sync=sync)).add_done_callback(report)
 
     # ------------------------------------------------------------------------------ deleting, re-opening and closing
 
@@ -632,7 +579,7 @@ class Partition:
     @to_the_end
     async def purge(self) -> None:
         """Deletes all messages and all consumer offsets; the next message gets offset 0."""
-        log, offset_files = self._log, self._offset_files
+        log, offset_files = self._log, self._offsets.files
 
         def act() -> tuple[LogState, int]:
             log.purge()
@@ -655,22 +602,21 @@ class Partition:
             self.failed = None
             self._advance()
         finally:
-            self._leave()
+            self._exclusive.leave()
 
     def _forget_everything(self) -> None:
         """After a purge."""
         self._forget_unwritten()
         self.appended = self.written = self.synced = 0
-        self._consumer_offsets, self._dirty_offsets = {}, {}
-        _wake([future for _, _, future in self._readers])
-        self._readers = []
+        self._offsets.forget()
+        self._readers.look_again()
 
     @to_the_end
     async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
         await self._enter()
         try:
-            old, offset_files = self._log, self._offset_files
+            old, offset_files = self._log, self._offsets.files
             synced, purging = self.synced, self._purging
             kept = [*self._unwritten, *self._gathered] if self.durability is Durability.MEMORY else []
             lowest = kept[0].base_offset if kept else self.readable
@@ -701,10 +647,10 @@ class Partition:
             self._purging = False
             self.failed = None
             self._advance()
-            if self._gathered or self._dirty_offsets:
+            if self._gathered or self._offsets.due:
                 self._schedule_hand_over()
         finally:
-            self._leave()
+            self._exclusive.leave()
 
     def _take_up(self, next_offset: int, kept: list[Entry]) -> None:
         """Goes on from what the files hold, with the acknowledged entries that they lack."""
@@ -749,15 +695,12 @@ class Partition:
                 problem = WriteFailed(str(self.place), error)
                 await self._shard.call(log.forget)
             self._refuse_waiting(closed)
-            for _, _, future in self._readers:
-                if not future.done():
-                    future.set_exception(closed)
-            self._readers = []
+            self._readers.refuse(closed)
             self._forget_unwritten()
             if problem is not None:
                 raise problem
         finally:
-            self._leave()
+            self._exclusive.leave()
 
     async def _last_flush(self) -> StorageError | None:
         if isinstance(self.failed, PartitionFailed):
@@ -772,37 +715,8 @@ class Partition:
         return None
 
     async def _enter(self) -> None:
-        """Keeps appends and others like this one out until `_leave`."""
-        while self._exclusive is not None:
-            await asyncio.shield(self._exclusive)
+        """Keeps appends and others like this one out until they are let in again."""
+        await self._exclusive.over()
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        self._exclusive = self._shared.loop.create_future()
-
-    def _leave(self) -> None:
-        assert self._exclusive is not None
-        self._exclusive.set_result(None)
-        self._exclusive = None
-
-
-def _wake(waiting: deque[asyncio.Future[None]] | list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
-    waiting.clear()
-
-
-def _wake_until(waiting: deque[tuple[int, asyncio.Future[None]]], offset: int) -> None:
-    while waiting and waiting[0][0] <= offset:
-        future = waiting.popleft()[1]
-        if not future.done():
-            future.set_result(None)
-
-
-def _refuse_after(waiting: deque[tuple[int, asyncio.Future[None]]], offset: int, failure: StorageError) -> None:
-    """Those up to the offset have what they waited for; the others hear why they do not get it."""
-    _wake_until(waiting, offset)
-    while waiting:
-        future = waiting.popleft()[1]
-        if not future.done():
-            future.set_exception(failure)
+        self._exclusive.enter()

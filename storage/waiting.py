@@ -1,0 +1,115 @@
+"""Those who wait for a partition: for an offset to be written or synced, for a message to read, for their turn alone.
+
+Only the event loop uses these. Whoever is cancelled while waiting does no harm to the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from storage.options import Durability
+
+Future = asyncio.Future[None]
+
+
+def wake(waiting: Iterable[Future]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+
+
+class Waiting:
+    """For an offset to be passed. Offsets are asked for in rising order, so only the first need be looked at."""
+
+    __slots__ = ("_futures",)
+
+    def __init__(self) -> None:
+        self._futures: deque[tuple[int, Future]] = deque()
+
+    def until(self, offset: int) -> Future:
+        future: Future = asyncio.get_running_loop().create_future()
+        self._futures.append((offset, future))
+        return future
+
+    def reached(self, offset: int) -> None:
+        futures = self._futures
+        while futures and futures[0][0] <= offset:
+            future = futures.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+
+    def refuse(self, offset: int, failure: Exception) -> None:
+        """Those up to the offset have what they waited for; the others hear why they do not get it."""
+        self.reached(offset)
+        while self._futures:
+            future = self._futures.popleft()[1]
+            if not future.done():
+                future.set_exception(failure)
+
+
+class Readers:
+    """For a message to be readable, or to have reached a durability: any offsets, in any order."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self) -> None:
+        self._readers: list[tuple[int, Durability | None, Future]] = []
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    async def until(self, offset: int, durability: Durability | None) -> None:
+        reader = offset, durability, asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        try:
+            await reader[2]
+        except asyncio.CancelledError:
+            if reader in self._readers:
+                self._readers.remove(reader)
+            raise
+
+    def advance(self, reached: Callable[[Durability | None], int]) -> None:
+        ready = [future for offset, durability, future in self._readers if offset < reached(durability)]
+        if ready:
+            self._readers = [reader for reader in self._readers if reader[0] >= reached(reader[1])]
+            wake(ready)
+
+    def look_again(self) -> None:
+        """Wakes everybody: what they waited for may never come."""
+        readers, self._readers = self._readers, []
+        wake(future for _, _, future in readers)
+
+    def refuse(self, failure: Exception) -> None:
+        readers, self._readers = self._readers, []
+        for _, _, future in readers:
+            if not future.done():
+                future.set_exception(failure)
+
+
+class Exclusion:
+    """One at a time has the partition to himself; who only uses it waits for him, not for one another."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future: Future | None = None
+
+    @property
+    def is_held(self) -> bool:
+        return self._future is not None
+
+    async def over(self) -> None:
+        """Returns when nobody has it."""
+        while self._future is not None:
+            await asyncio.shield(self._future)
+
+    def enter(self) -> None:
+        assert self._future is None
+        self._future = asyncio.get_running_loop().create_future()
+
+    def leave(self) -> None:
+        assert self._future is not None
+        self._future.set_result(None)
+        self._future = None
