@@ -176,6 +176,11 @@ class Partition:
         return self._last_timestamp
 
     @property
+    def generation(self) -> int:
+        """Changes whenever messages that were there are gone otherwise than from the front."""
+        return self._generation
+
+    @property
     def unflushed_bytes(self) -> int:
         return self._unflushed_bytes
 
@@ -543,13 +548,16 @@ class Partition:
     # ------------------------------------------------------------------------------ deleting, re-opening and closing
 
     @to_the_end
-    async def trim(self, before: int) -> int:
-        """Deletes the closed segments that end at or before an offset; says how many."""
+    async def trim(self, before: int, generation: int | None = None) -> int:
+        """Deletes the closed segments that end at or before an offset; says how many. None of them if the log is no
+        longer of the generation that the caller looked at: it may have been purged, and filled again, since."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         log = self._log
 
         def act() -> tuple[int, LogState, OSError | None]:
+            if generation is not None and log.generation != generation:
+                return 0, log.state, None
             try:
                 return log.trim(before), log.state, None
             except OSError as error:

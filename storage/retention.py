@@ -21,6 +21,8 @@ class Closed(msgspec.Struct, frozen=True):
 
     segments: Sequence[Segment]
     barrier: int | None
+    generation: int = 0
+    """Of the log that was looked at: what is decided holds for that one only."""
 
 
 def is_read(segment: Segment, barrier: int | None) -> bool:

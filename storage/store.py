@@ -539,21 +539,26 @@ class Store:
         deleted = 0
         if expiry_us is not None:
             for partition in partitions:
-                before = retention.expired(await self._closed(partition), self.clock(), expiry_us)
-                deleted += await partition.trim(before)
+                looked_at = await self._closed(partition)
+                before = retention.expired(looked_at, self.clock(), expiry_us)
+                deleted += await partition.trim(before, looked_at.generation)
         if max_bytes is not None and sum(partition.size_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
             size = sum(partition.size_bytes for partition in partitions)
-            for partition, before in zip(partitions, retention.oversize(closed, size, max_bytes), strict=True):
-                deleted += await partition.trim(before)
+            befores = retention.oversize(closed, size, max_bytes)
+            for partition, looked_at, before in zip(partitions, closed, befores, strict=True):
+                deleted += await partition.trim(before, looked_at.generation)
         return deleted
 
     async def delete_segments(self, partition: Partition, count: int) -> int:
         """Deletes the oldest closed segments of a partition, fewer where the consumer barrier is in the way."""
-        return await partition.trim(retention.oldest(await self._closed(partition), count))
+        looked_at = await self._closed(partition)
+        return await partition.trim(retention.oldest(looked_at, count), looked_at.generation)
 
     async def _closed(self, partition: Partition) -> retention.Closed:
-        return retention.Closed(await partition.closed_segments(), partition.lowest_consumer_offset)
+        generation = partition.generation
+        segments = await partition.closed_segments()
+        return retention.Closed(segments, partition.lowest_consumer_offset, generation)
 
 
 class _Counter:

@@ -244,3 +244,20 @@ def test_given_a_catalogue_change_that_the_disk_refuses_when_made_should_change_
             await store.create_topic(0, TopicDocument(id=1, name="x", created_at=1, partitions_count=1))
 
     run(main())
+
+
+def test_given_a_purge_after_segments_were_looked_at_when_trimmed_should_delete_nothing_new(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path, segment_bytes=1024) as store:
+            (partition,) = await with_topic(store)
+            for _ in range(8):
+                await partition.append(sized(1, 700))
+            generation, before = partition.generation, (await partition.closed_segments())[-1].next_offset
+            await partition.purge()
+            for _ in range(8):
+                await partition.append(sized(1, 700))
+            assert await partition.trim(before, generation) == 0
+            assert (partition.first_offset, partition.messages_count) == (0, 8)
+            assert await partition.trim(before, partition.generation) > 0
+
+    run(main())
