@@ -28,6 +28,7 @@ from app.model.sessions import Session, Transport
 from storage.batch import Readable
 from transports import listening
 from transports.conversation import Conversation
+from transports.handshakes import Handshakes
 from transports.wire.classic import frames
 
 _log = logging.getLogger(__name__)
@@ -43,9 +44,13 @@ STALLED_SECONDS = 60.0
 TAKEN_BYTES_MIN = 1 << 20
 """What it has to take in that time, if there is so much; a slow reader of a large answer is none that has stalled."""
 SWEEP_SECONDS = 1.0
+FULL_SAID_SECONDS = 60.0
+"""How often the log is told, at most, that there are too many connections."""
 HTTP_METHODS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI "))
 MODERN = b"\0\0\0\0"
 """How a connection of a 0.9 client begins."""
+TLS_HELLO = (b"\x16\x03\x01", b"\x16\x03\x03")
+"""How TLS begins. As a length it is more than a stranger may send."""
 
 
 class FramesBudget:
@@ -303,11 +308,15 @@ class Connection(asyncio.BufferedProtocol):
             self._ended = True
             return False
         if beginning == MODERN:
-            _log.info("%s: speaks the protocol of 0.9, which this version does not", self._address)
-            self._transport.close()
-            self._ended = True
-            return False
-        return True
+            what = "the protocol of 0.9, which this version does not"
+        elif beginning.startswith(TLS_HELLO):
+            what = "TLS, which is off here (tcp.tls.enabled)"
+        else:
+            return True
+        _log.info("%s: speaks %s", self._address, what)
+        self._transport.close()
+        self._ended = True
+        return False
 
     @property
     def _address(self) -> str:
@@ -427,28 +436,39 @@ class TcpListener:
         self.address = Address("", 0)
         self._connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
         self._sweeper: asyncio.Task[None] | None = None
         self._empty: asyncio.Future[None] | None = None
-        self._full_said = False
+        self._full_said_at = float("-inf")
 
     async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
         listener = await listening.listen(address, setting)
         self.address = listening.effective(listener)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self), sock=listener, ssl=tls, backlog=listening.BACKLOG_CONNECTIONS
-        )
+        if tls is not None:
+            seconds_max = self.limits.silence_before_login
+            self._handshakes = Handshakes(listener, tls, lambda: Connection(self), self._has_room, seconds_max)
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS
+            )
         self._sweeper = asyncio.create_task(self._sweep(), name="tcp deadlines")
 
     def welcome(self, connection: Connection) -> bool:
-        if len(self._connections) >= self.limits.connections:
-            if not self._full_said:
-                _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
-            self._full_said = True
+        # Whose handshake was waited for had room when it began.
+        if self._handshakes is None and not self._has_room():
             return False
-        self._full_said = False
         self._connections.add(connection)
         return True
+
+    def _has_room(self) -> bool:
+        there = len(self._connections) + (0 if self._handshakes is None else len(self._handshakes))
+        if there < self.limits.connections:
+            return True
+        now = time.monotonic()
+        if now - self._full_said_at > FULL_SAID_SECONDS:
+            self._full_said_at = now
+            _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
+        return False
 
     def farewell(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -474,9 +494,10 @@ class TcpListener:
 
     async def stop(self, seconds_max: float) -> None:
         """Accepts nobody any more, lets the commands in hand finish, closes all connections."""
-        if self._server is None:
-            return
-        self._server.close()
+        if self._server is not None:
+            self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._connections):

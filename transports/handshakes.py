@@ -1,0 +1,77 @@
+"""Accepting TLS clients: those whose handshake is not done count as well, and may not take as long as they like.
+
+The event loop's own server makes a connection known only after its handshake. Until then nobody would count it, so that
+silent clients could have any number of them; and a farewell that is not answered would hold up a stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+FAREWELL_SECONDS = 2.0
+"""How long a client may take to answer that TLS ends; it has been sent everything before."""
+RETRY_SECONDS = 0.1
+"""Pause after nobody could be accepted: without descriptors the next attempt would fail as well."""
+
+
+class Handshakes:
+    """A listening socket and those who are not through yet. Made on a running loop; ended by `stop`."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ssl.SSLContext,
+        connection: Callable[[], asyncio.BaseProtocol],
+        has_room: Callable[[], bool],
+        seconds_max: float,
+    ) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._connection = connection
+        self._has_room = has_room
+        self._seconds_max = seconds_max
+        self._going_on: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept(), name="tls accept")
+
+    def __len__(self) -> int:
+        return len(self._going_on)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                link, _ = await loop.sock_accept(self._listener)
+            except OSError as error:
+                _log.debug("nobody could be accepted: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not self._has_room():
+                link.close()
+                continue
+            task = asyncio.create_task(self._shake_hands(link), name="tls handshake")
+            self._going_on.add(task)
+            task.add_done_callback(self._going_on.discard)
+
+    async def _shake_hands(self, link: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection,
+                link,
+                ssl=self._tls,
+                ssl_handshake_timeout=self._seconds_max,
+                ssl_shutdown_timeout=FAREWELL_SECONDS,
+            )
+        except (OSError, ssl.SSLError) as error:
+            _log.debug("a client did not get through the TLS handshake: %s", error)
+
+    def stop(self) -> None:
+        self._accepting.cancel()
+        self._listener.close()
+        for task in list(self._going_on):
+            task.cancel()
