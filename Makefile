@@ -10,7 +10,7 @@ run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
 
 test: setup  ## set up, then pass all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 setup: $(STAMP)
 
