@@ -11,7 +11,7 @@ import struct
 
 import xxhash
 
-from storage.files import Files, make_folders, read_all, write_all
+from storage.files import Files, make_folders, read_all, replace, write_all
 from storage.layout import CONSUMERS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
 
 PLACE = struct.Struct("<QQQ")
@@ -67,6 +67,8 @@ class OffsetFiles:
             if not self._files.exists(folder):
                 continue
             for item in self._files.list(folder):
+                if number(item.name.removesuffix(".new")) is not None and item.name.endswith(".new"):
+                    continue
                 identity = number(item.name)
                 path = f"{folder}/{item.name}"
                 known = self._read(path) if identity is not None and not item.is_folder else None
@@ -100,13 +102,16 @@ class OffsetFiles:
                 make_folders(self._files, folder)
                 above = self.folder.rpartition("/")[0]
                 self._unsynced |= dict.fromkeys((f"{above}/", f"{self.folder}/", f"{folder}/"))
-                sequence = 0
-            sequence += 1
-            handle = self._files.open_for_writing(path)
-            try:
-                write_all(self._files, handle, [encode(sequence, offset)], PLACE.size * (sequence % 2))
-            finally:
-                self._files.close(handle)
+                sequence = 1
+                # A file is there with its first offset or not at all: one without any would look damaged.
+                replace(self._files, path, bytes(PLACE.size) + encode(sequence, offset), sync=False)
+            else:
+                sequence += 1
+                handle = self._files.open_for_writing(path)
+                try:
+                    write_all(self._files, handle, [encode(sequence, offset)], PLACE.size * (sequence % 2))
+                finally:
+                    self._files.close(handle)
             self._sequences[kind, identity] = sequence
             self._unsynced[path] = None
         if sync:
