@@ -72,6 +72,7 @@ class Log:
         self.segments = segments
         self.generation = 0
         """Raised when a write fails: what was handed over before the loop has heard of it is not written."""
+        self.purges = 0
         self._files = files
         self._handles = handles
         self._indexes = indexes
@@ -456,6 +457,7 @@ class Log:
         self._unsynced = {}
         self.size_bytes = self.batches = 0
         self.generation += 1
+        self.purges += 1
 
     def _make_room(self) -> None:
         """A purge on a full disk: the messages go first, because there is no room to note that they shall go."""

@@ -176,9 +176,9 @@ class Partition:
         return self._last_timestamp
 
     @property
-    def generation(self) -> int:
-        """Changes whenever messages that were there are gone otherwise than from the front."""
-        return self._generation
+    def purges(self) -> int:
+        """How often everything was deleted, so that what was decided before a purge is not done after it."""
+        return self._log.purges
 
     @property
     def unflushed_bytes(self) -> int:
@@ -548,15 +548,15 @@ class Partition:
     # ------------------------------------------------------------------------------ deleting, re-opening and closing
 
     @to_the_end
-    async def trim(self, before: int, generation: int | None = None) -> int:
-        """Deletes the closed segments that end at or before an offset; says how many. None of them if the log is no
-        longer of the generation that the caller looked at: it may have been purged, and filled again, since."""
+    async def trim(self, before: int, purges: int | None = None) -> int:
+        """Deletes the closed segments that end at or before an offset; says how many. None of them if the log was
+        purged, and perhaps filled again, since the caller looked at it and its `purges`."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
         log = self._log
 
         def act() -> tuple[int, LogState, OSError | None]:
-            if generation is not None and log.generation != generation:
+            if purges is not None and log.purges != purges:
                 return 0, log.state, None
             try:
                 return log.trim(before), log.state, None

@@ -21,8 +21,8 @@ class Closed(msgspec.Struct, frozen=True):
 
     segments: Sequence[Segment]
     barrier: int | None
-    generation: int = 0
-    """Of the log that was looked at: what is decided holds for that one only."""
+    purges: int = 0
+    """How often the log had been purged that was looked at: what is decided does not hold after the next time."""
 
 
 def is_read(segment: Segment, barrier: int | None) -> bool:

@@ -541,24 +541,24 @@ class Store:
             for partition in partitions:
                 looked_at = await self._closed(partition)
                 before = retention.expired(looked_at, self.clock(), expiry_us)
-                deleted += await partition.trim(before, looked_at.generation)
+                deleted += await partition.trim(before, looked_at.purges)
         if max_bytes is not None and sum(partition.size_bytes for partition in partitions) > max_bytes:
             closed = [await self._closed(partition) for partition in partitions]
             size = sum(partition.size_bytes for partition in partitions)
             befores = retention.oversize(closed, size, max_bytes)
             for partition, looked_at, before in zip(partitions, closed, befores, strict=True):
-                deleted += await partition.trim(before, looked_at.generation)
+                deleted += await partition.trim(before, looked_at.purges)
         return deleted
 
     async def delete_segments(self, partition: Partition, count: int) -> int:
         """Deletes the oldest closed segments of a partition, fewer where the consumer barrier is in the way."""
         looked_at = await self._closed(partition)
-        return await partition.trim(retention.oldest(looked_at, count), looked_at.generation)
+        return await partition.trim(retention.oldest(looked_at, count), looked_at.purges)
 
     async def _closed(self, partition: Partition) -> retention.Closed:
-        generation = partition.generation
+        purges = partition.purges
         segments = await partition.closed_segments()
-        return retention.Closed(segments, partition.lowest_consumer_offset, generation)
+        return retention.Closed(segments, partition.lowest_consumer_offset, purges)
 
 
 class _Counter:

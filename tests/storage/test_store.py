@@ -252,12 +252,12 @@ def test_given_a_purge_after_segments_were_looked_at_when_trimmed_should_delete_
             (partition,) = await with_topic(store)
             for _ in range(8):
                 await partition.append(sized(1, 700))
-            generation, before = partition.generation, (await partition.closed_segments())[-1].next_offset
+            purges, before = partition.purges, (await partition.closed_segments())[-1].next_offset
             await partition.purge()
             for _ in range(8):
                 await partition.append(sized(1, 700))
-            assert await partition.trim(before, generation) == 0
+            assert await partition.trim(before, purges) == 0
             assert (partition.first_offset, partition.messages_count) == (0, 8)
-            assert await partition.trim(before, partition.generation) > 0
+            assert await partition.trim(before, partition.purges) > 0
 
     run(main())
