@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import uvloop
 
 from app import banner, current_config
+from app.collector import spare_the_living
 from app.config import Config, ConfigError, Loaded, load, render
 from app.config.formats import Address
 from app.config.store import store_options
@@ -88,6 +89,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -
             gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
             gateway.described_config = render.toml(loaded)
             gateway.start_chores()
+            spare_the_living()
             try:
                 await _listen(loaded, options, gateway, stopping)
             finally:
