@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from app.commands.requests import Identifier, Partitioning, SendMessages
+from app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
 from app.errors import Code, CommandError
 from storage.batch import Limits, Writable
 from transports.wire.classic import batching, unbatching, userheaders
@@ -69,13 +69,23 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     return SendMessages(stream, topic, to, tuple(batches))
 
 
+_DESTINATIONS_MAX = 1024
+_DESTINATION_BYTES_MAX = 1024
+_destinations: dict[bytes, tuple[Identifier, Identifier, Partitioning]] = {}
+"""Stream, topic and partitioning as bytes, and what they say: producers send to the same few again and again."""
+
+
 def _destination(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int, int]:
     """Stream, topic, partitioning, number of messages, and where the index begins."""
     if len(payload) < 4:
         raise CommandError(Code.INVALID_NUMBER_ENCODING, "the length of the destination is cut off")
-    position = 4 + _U32.unpack_from(payload)[0]
+    position: int = 4 + _U32.unpack_from(payload)[0]
     if position > len(payload):
         raise CommandError(Code.INVALID_COMMAND, f"a destination of {position - 4} bytes does not fit the payload")
+    octets = bytes(payload[4 : position - 4]) if position <= _DESTINATION_BYTES_MAX else b""
+    known = _destinations.get(octets)
+    if known is not None:
+        return *known, _U32.unpack_from(payload, position - 4)[0], position
     reader = Reader(payload[4:position])
     try:
         stream, topic = read_identifier(reader), read_identifier(reader)
@@ -87,6 +97,10 @@ def _destination(payload: memoryview) -> tuple[Identifier, Identifier, Partition
         raise CommandError(Code.INVALID_NUMBER_ENCODING, "the number of messages is cut off")
     if left > 4:
         raise CommandError(Code.INVALID_COMMAND, f"{left - 4} bytes of the destination belong to nothing")
+    if octets and to.kind is not PartitioningKind.MESSAGES_KEY:
+        if len(_destinations) >= _DESTINATIONS_MAX:
+            _destinations.clear()
+        _destinations[octets] = stream, topic, to
     return stream, topic, to, reader.u32(), position
 
 
