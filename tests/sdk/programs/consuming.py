@@ -2,19 +2,8 @@
 
 import asyncio
 
-from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, PollingStrategy
-from scenario import carry_out, connected, consumer_group, heard, milliseconds, say, send, text
-
-
-def auto_commit(words):
-    """["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]: interval in ms."""
-    kind, *rest = words
-    interval = [milliseconds(rest.pop(0))] if "Interval" in kind else []
-    if not rest:
-        return getattr(AutoCommit, kind)(*interval)
-    mode, *number = rest
-    modes = AutoCommitAfter if kind.endswith("After") else AutoCommitWhen
-    return getattr(AutoCommit, kind)(*interval, getattr(modes, mode)(*number))
+from apache_iggy import PollingStrategy
+from scenario import auto_commit, carry_out, connected, consumer_group, heard, milliseconds, say, send, text
 
 
 class Consumer:

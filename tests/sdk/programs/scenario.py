@@ -5,22 +5,31 @@ import datetime
 import json
 import os
 import sys
+import traceback
 
-from apache_iggy import IggyClient, SendMessage
+from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, SendMessage
 
-SECONDS_MAX = 50
+SECONDS_MAX = 40
+PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
+"""Of a client that waits for a server that restarts, and is there at once when it is back."""
 
 
 def carry_out(scenario):
     """Runs an async function on the task that this program was given."""
 
     async def bounded():
-        async with asyncio.timeout(SECONDS_MAX):
-            await scenario(json.loads(sys.argv[1]))
+        code = 1
+        try:
+            async with asyncio.timeout(SECONDS_MAX):
+                await scenario(json.loads(sys.argv[1]))
+            code = 0
+        except BaseException:  # noqa: BLE001 -- told to the test, whatever it is
+            traceback.print_exc()
+        # Without ado: a thread may wait for a word still, and those of the SDK abort when they find no interpreter.
+        sys.stderr.flush()
+        os._exit(code)
 
     asyncio.run(bounded())
-    # The threads of the SDK may touch the interpreter while that comes to its end, which then aborts.
-    os._exit(0)
 
 
 def say(**finding):
@@ -65,3 +74,14 @@ async def consumer_group(client, *arguments, **options):
     """The call is a coroutine since 0.7."""
     made = client.consumer_group(*arguments, **options)
     return await made if hasattr(made, "__await__") else made
+
+
+def auto_commit(words):
+    """["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]: interval in ms."""
+    kind, *rest = words
+    interval = [milliseconds(rest.pop(0))] if "Interval" in kind else []
+    if not rest:
+        return getattr(AutoCommit, kind)(*interval)
+    mode, *number = rest
+    modes = AutoCommitAfter if kind.endswith("After") else AutoCommitWhen
+    return getattr(AutoCommit, kind)(*interval, getattr(modes, mode)(*number))

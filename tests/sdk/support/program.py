@@ -19,7 +19,7 @@ from typing import Any
 from tests.sdk.support import environments
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
-SECONDS_MAX = 60
+SECONDS_MAX = 45
 Finding = dict[str, Any]
 
 

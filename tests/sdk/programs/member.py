@@ -1,0 +1,42 @@
+"""Members of a group, each with a connection of its own: they say what they consume, until they are told to stop."""
+
+import asyncio
+
+from apache_iggy import PollingStrategy
+from scenario import PATIENT, auto_commit, carry_out, connected, consumer_group, heard, milliseconds, say, text
+
+
+async def member(task, index):
+    client = await connected(task, PATIENT)
+    consumer = await consumer_group(
+        client,
+        task["group"],
+        task["stream"],
+        task["topic"],
+        polling_strategy=PollingStrategy.Next(),
+        batch_length=task.get("batch", 10),
+        auto_commit=auto_commit(task["auto_commit"]),
+        poll_interval=milliseconds(5),
+        polling_retry_interval=milliseconds(20),
+    )
+
+    async def note(message):
+        say(consumed=text(message), member=index)
+
+    while True:
+        try:
+            await consumer.consume_messages(note, None)
+        except RuntimeError as error:
+            say(interrupted=str(error))
+
+
+async def main(task):
+    members = [asyncio.ensure_future(member(task, index)) for index in range(task.get("members", 1))]
+    stop = asyncio.ensure_future(heard("stop"))
+    await asyncio.wait([stop, *members], return_when=asyncio.FIRST_COMPLETED)
+    for ended in members:
+        if ended.done():
+            ended.result()
+
+
+carry_out(main)

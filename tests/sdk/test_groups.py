@@ -1,0 +1,173 @@
+"""Groups: members share the partitions, each message goes to one of them, and who dies is replaced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+import pytest
+
+from tests.sdk.support.inspector import Inspector, until
+from tests.sdk.support.program import Program, Sdk
+from tests.sdk.support.server import Server
+
+WHEN_POLLING = ["When", "PollingMessages"]
+WHEN_EACH = ["When", "ConsumingEachMessage"]
+AFTER_EACH = ["After", "ConsumingEachMessage"]
+INTERVAL = ["Interval", 10]
+
+
+class Group:
+    """A topic, its producer and the members of one group of it."""
+
+    def __init__(self, server: Server, inspector: Inspector, start: Callable[..., Program], stream: str) -> None:
+        self.members: list[Program] = []
+        self._inspector, self._start = inspector, start
+        self._task = {"address": server.address, "stream": stream, "topic": "t"}
+        self._stream = stream
+
+    def produce(self, sdk: Sdk, partitions: int, count: int, first: int = 0, batch: int = 5) -> Program:
+        """A producer that waits for the word to go."""
+        more = {"partitions": partitions, "count": count, "first": first, "batch": batch, "create": first == 0}
+        producer = self._start(sdk, "producer", **self._task, **more)
+        producer.until("ready")
+        return producer
+
+    def join(self, sdk: Sdk, auto_commit: list[object], members: int = 1) -> Program:
+        task = {"group": "g", "auto_commit": auto_commit, "members": members}
+        self.members.append(self._start(sdk, "member", **self._task, **task))
+        return self.members[-1]
+
+    def until_shared(self, *sizes: int) -> None:
+        """Waits until the members have so many partitions each."""
+
+        def sizes_now() -> list[int]:
+            return sorted(len(owned) for owned in self._inspector.members(self._stream, "t", "g"))
+
+        until(lambda: sizes_now() == sorted(sizes), f"{sizes} partitions each")
+
+    def until_committed(self, partitions: int, offset: int) -> None:
+        def committed(partition: int) -> int | None:
+            return self._inspector.group_offset(self._stream, "t", "g", partition)
+
+        until(lambda: all(committed(partition) == offset for partition in range(partitions)), f"{offset} is committed")
+
+    def consumed(self) -> list[str]:
+        return list(chain.from_iterable(member.all("consumed") for member in self.members))
+
+    def until_consumed(self, messages: Iterable[str]) -> None:
+        wanted = set(messages)
+        until(lambda: wanted <= set(self.consumed()), "all is consumed")
+
+    def end(self) -> list[str]:
+        """Everybody leaves; all that was ever consumed, which is more than was asked for if something came twice."""
+        for member in self.members:
+            member.tell("stop")
+            member.end()
+        return self.consumed()
+
+
+def numbered(partitions: int, count: int, first: int = 0) -> list[str]:
+    return [f"{partition}:{number}" for partition in range(partitions) for number in range(first, first + count)]
+
+
+def in_order(consumed: list[str]) -> bool:
+    """Whether one member got the messages of every partition in the order in which they were sent."""
+    seen: dict[str, int] = {}
+    for message in consumed:
+        partition, number = message.split(":")
+        if int(number) <= seen.get(partition, -1):
+            return False
+        seen[partition] = int(number)
+    return True
+
+
+@pytest.fixture
+def group(server: Server, inspector: Inspector, start: Callable[..., Program], name: str) -> Group:
+    return Group(server, inspector, start, name)
+
+
+@pytest.mark.parametrize("auto_commit", [WHEN_POLLING, AFTER_EACH], ids=" ".join)
+def test_clients_of_one_process_get_each_message_once_between_them(
+    sdk: Sdk, group: Group, auto_commit: list[object]
+) -> None:
+    producer = group.produce(sdk, partitions=5, count=100)
+    program = group.join(sdk, auto_commit, members=3)
+    group.until_shared(2, 2, 1)
+    producer.tell("go")
+    producer.end()
+    group.until_consumed(numbered(5, 100))
+    assert Counter(group.end()) == Counter(numbered(5, 100))
+    of_member = [[said["consumed"] for said in program.said if said.get("member") == index] for index in range(3)]
+    assert sorted(len(consumed) for consumed in of_member) == [100, 200, 200]
+    assert all(in_order(consumed) for consumed in of_member)
+
+
+@pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH, INTERVAL], ids=lambda words: str(words[-1]))
+def test_processes_of_all_versions_share_a_group_and_get_each_message_once(
+    sdks: dict[str, Sdk], group: Group, auto_commit: list[object]
+) -> None:
+    producer = group.produce(sdks["0.8.0"], partitions=6, count=100)
+    for sdk in sdks.values():
+        group.join(sdk, auto_commit)
+    group.until_shared(2, 2, 2)
+    producer.tell("go")
+    producer.end()
+    group.until_consumed(numbered(6, 100))
+    assert Counter(group.end()) == Counter(numbered(6, 100))
+    assert [len(member.all("consumed")) for member in group.members] == [200, 200, 200]
+
+
+def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, group: Group) -> None:
+    producer = group.produce(sdk, partitions=2, count=20)
+    group.join(sdk, WHEN_EACH, members=4)
+    group.until_shared(1, 1, 0, 0)
+    producer.tell("go")
+    producer.end()
+    group.until_consumed(numbered(2, 20))
+    assert Counter(group.end()) == Counter(numbered(2, 20))
+
+
+@pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH], ids=lambda words: str(words[-1]))
+def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
+    sdk: Sdk, group: Group, auto_commit: list[object]
+) -> None:
+    producer = group.produce(sdk, partitions=4, count=300)
+    first = group.join(sdk, auto_commit)
+    group.until_shared(4)
+    producer.tell("go")
+    first.until("consumed")
+    second = group.join(sdk, auto_commit)
+    group.until_shared(2, 2)
+    second.until("consumed")
+    producer.end()
+    group.until_consumed(numbered(4, 300))
+    assert Counter(group.end()) == Counter(numbered(4, 300))
+
+
+def test_the_rest_take_over_from_what_a_killed_member_had_committed(sdk: Sdk, group: Group) -> None:
+    before = group.produce(sdk, partitions=4, count=50)
+    survivor, victim = group.join(sdk, WHEN_EACH), group.join(sdk, WHEN_EACH)
+    group.until_shared(2, 2)
+    before.tell("go")
+    before.end()
+    group.until_committed(partitions=4, offset=49)
+    assert len(victim.all("consumed")) == 100
+
+    during = group.produce(sdk, partitions=4, count=300, first=50)
+    during.tell("go")
+    victim.until("consumed")
+    victim.kill()
+    group.members.remove(victim)
+    group.until_shared(4)
+    during.end()
+
+    by_victim = victim.all("consumed")
+    group.until_consumed(set(numbered(4, 350)) - set(by_victim))
+    by_survivor = group.end()
+    assert set(by_survivor) | set(by_victim) == set(numbered(4, 350))
+    assert in_order(by_victim)
+    assert in_order(by_survivor)
+    committed_by_victim = set(by_victim) & set(numbered(4, 50))
+    assert not set(by_survivor) & committed_by_victim
