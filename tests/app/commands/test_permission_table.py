@@ -1,0 +1,304 @@
+"""Who may do what: every command against every single permission, as the protocol's page has it (section 2.4).
+
+The table here was written down from that page, not from app.access.permissions; `pytest -s` prints what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.access.permissions import ALL, GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from app.commands import registry
+from app.commands import requests as ask
+from app.commands.requests import UserStatus
+from app.errors import Code
+from tests.app.access.support.world import Person, World, refusal, world
+from tests.storage.support.world import run, texts
+from tests.transports.support.raw import Raw, asked, frame, make_topic, message_body, served
+from tests.transports.support.raw import run as run_served
+
+IN_STREAMS = "G.manage_streams G.read_streams"
+TOPIC_READ = f"{IN_STREAMS} G.manage_topics G.read_topics S.manage_stream S.read_stream S.manage_topics S.read_topics"
+RIGHTS = {
+    "server read": "G.manage_servers G.read_servers",
+    "users read": "G.manage_users G.read_users",
+    "users manage": "G.manage_users",
+    "all streams read": IN_STREAMS,
+    "streams manage": "G.manage_streams",
+    "stream read": f"{IN_STREAMS} S.manage_stream S.read_stream",
+    "stream manage": "G.manage_streams S.manage_stream",
+    "topics read": TOPIC_READ,
+    "topic read": f"{TOPIC_READ} T.manage_topic T.read_topic",
+    "topics manage": "G.manage_streams G.manage_topics S.manage_stream S.manage_topics",
+    "topic manage": "G.manage_streams G.manage_topics S.manage_stream S.manage_topics T.manage_topic",
+    "poll": f"{TOPIC_READ} T.manage_topic T.read_topic G.poll_messages S.poll_messages T.poll_messages",
+    "send": "G.manage_streams G.manage_topics G.send_messages S.manage_stream S.manage_topics S.send_messages "
+    "T.manage_topic T.send_messages",
+}
+OPEN, LOGIN = "anybody", "whoever has logged in"
+
+ACTIVE = UserStatus.ACTIVE
+ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+FIRST = ask.Strategy(ask.StrategyKind.FIRST)
+BALANCED = ask.Partitioning(ask.PartitioningKind.BALANCED)
+HERE: tuple[Any, ...] = (0, 0)
+
+COMMANDS: dict[int, tuple[str, ask.Request]] = {
+    1: (OPEN, ask.Ping()),
+    10: ("server read", ask.GetStats()),
+    11: (LOGIN, ask.GetSnapshot(1, (4,))),
+    12: (LOGIN, ask.GetClusterMetadata()),
+    20: (LOGIN, ask.GetMe()),
+    21: ("server read", ask.GetClient(1)),
+    22: ("server read", ask.GetClients()),
+    31: ("users read", ask.GetUser("bob")),
+    32: ("users read", ask.GetUsers()),
+    33: ("users manage", ask.CreateUser("carol", "secret", ACTIVE, None)),
+    34: ("users manage", ask.DeleteUser("bob")),
+    35: ("users manage", ask.UpdateUser("bob", "robert", None)),
+    36: ("users manage", ask.UpdatePermissions("bob", ALL)),
+    37: ("users manage", ask.ChangePassword("bob", "bobbob", "another")),
+    38: (OPEN, ask.LoginUser("alice", "alicealice")),
+    39: (LOGIN, ask.LogoutUser()),
+    41: (LOGIN, ask.GetPersonalAccessTokens()),
+    42: (LOGIN, ask.CreatePersonalAccessToken("token", 0)),
+    43: (LOGIN, ask.DeletePersonalAccessToken("token")),
+    44: (OPEN, ask.LoginWithPersonalAccessToken("token")),
+    100: ("poll", ask.PollMessages(ME, *HERE, 0, FIRST, 1, False)),
+    101: ("send", ask.SendMessages(*HERE, BALANCED, (texts("a"),))),
+    102: ("send", ask.FlushUnsavedBuffer(*HERE, 0, True)),
+    120: ("poll", ask.GetConsumerOffset(ME, *HERE, 0)),
+    121: ("poll", ask.StoreConsumerOffset(ME, *HERE, 0, 0)),
+    122: ("poll", ask.DeleteConsumerOffset(ME, *HERE, 0)),
+    200: ("stream read", ask.GetStream(0)),
+    201: ("all streams read", ask.GetStreams()),
+    202: ("streams manage", ask.CreateStream("new")),
+    203: ("stream manage", ask.DeleteStream(0)),
+    204: ("stream manage", ask.UpdateStream(0, "renamed")),
+    205: ("stream manage", ask.PurgeStream(0)),
+    300: ("topic read", ask.GetTopic(*HERE)),
+    301: ("topics read", ask.GetTopics(0)),
+    302: ("topics manage", ask.CreateTopic(0, "new", 1)),
+    303: ("topic manage", ask.DeleteTopic(*HERE)),
+    304: ("topic manage", ask.UpdateTopic(*HERE, "renamed")),
+    305: ("topic manage", ask.PurgeTopic(*HERE)),
+    402: ("topic manage", ask.CreatePartitions(*HERE, 1)),
+    403: ("topic manage", ask.DeletePartitions(*HERE, 1)),
+    503: ("topic manage", ask.DeleteSegments(*HERE, 0, 1)),
+    600: ("topic read", ask.GetConsumerGroup(*HERE, 0)),
+    601: ("topic read", ask.GetConsumerGroups(*HERE)),
+    602: ("topic read", ask.CreateConsumerGroup(*HERE, "new")),
+    603: ("topic read", ask.DeleteConsumerGroup(*HERE, 0)),
+    604: ("topic read", ask.JoinConsumerGroup(*HERE, 0)),
+    605: ("topic read", ask.LeaveConsumerGroup(*HERE, 0)),
+}
+NOT_FOUND_IS_NOTHING = {120, 200, 300, 301, 600, 601}
+
+
+def flags(kind: type[Any]) -> list[str]:
+    return [name for name in kind.__struct_fields__ if name != "topics"]
+
+
+def grants() -> Iterator[tuple[str, Permissions | None]]:
+    """Every way to have next to nothing, and to have everything. A name of "" is one that grants nothing here."""
+    yield "", None
+    yield "", Permissions()
+    for flag in flags(GlobalPermissions):
+        yield f"G.{flag}", Permissions(GlobalPermissions(**{flag: True}))
+    for flag in flags(StreamPermissions):
+        for stream_id in (0, 1):
+            of_stream = StreamPermissions(**{flag: True})
+            yield f"S.{flag}" if stream_id == 0 else "", Permissions(streams={stream_id: of_stream})
+    for flag in flags(TopicPermissions):
+        for stream_id, topic_id in ((0, 0), (0, 1), (1, 0)):
+            of_topic = StreamPermissions(topics={topic_id: TopicPermissions(**{flag: True})})
+            yield f"T.{flag}" if (stream_id, topic_id) == (0, 0) else "", Permissions(streams={stream_id: of_topic})
+    every_topic = dict.fromkeys((0, 1), TopicPermissions(*[True] * 4))
+    yield "", Permissions(streams={1: StreamPermissions(*[True] * 6, every_topic)})
+    yield "everything", ALL
+
+
+def is_allowed(code: int, grant: str) -> bool:
+    right = COMMANDS[code][0]
+    return right in (OPEN, LOGIN) or grant == "everything" or grant in RIGHTS[right].split()
+
+
+async def peopled(made: World) -> Person:
+    """Streams 0 and 1 with a topic 0 each, of which the first has group 0; alice, logged in, and bob."""
+    root = await made.root()
+    for number, name in enumerate(("s", "other")):
+        await root.ask(ask.CreateStream(name))
+        await root.ask(ask.CreateTopic(number, "t", 1))
+    await root.ask(ask.CreateConsumerGroup(0, 0, "g"))
+    await made.user("alice")
+    await made.user("bob")
+    return await made.logged_in("alice")
+
+
+def without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on commands are let through or refused, and nothing happens then."""
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    for command in registry.COMMANDS:
+        monkeypatch.setitem(registry.BY_REQUEST, command.request, command._replace(handler=nothing))
+
+
+def test_the_table_is_about_all_commands() -> None:
+    assert COMMANDS.keys() == registry.BY_CODE.keys()
+    for code, (_, request) in COMMANDS.items():
+        assert registry.BY_CODE[code].request is type(request)
+    named = {flag for right in RIGHTS.values() for flag in right.split()}
+    assert named == {name for name, _ in grants() if name not in ("", "everything")}
+
+
+def test_every_command_is_for_whom_the_protocol_says_and_for_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            alice = await peopled(made)
+            without_effect(monkeypatch)
+            found: dict[int, list[str]] = {code: [] for code in COMMANDS}
+            for grant, permissions in grants():
+                await made.gateway.users.change_permissions("alice", permissions)
+                for code, (_, request) in COMMANDS.items():
+                    outcome = await refusal(alice.ask(request))
+                    assert outcome in (None, Code.UNAUTHORIZED), (code, outcome)
+                    found[code] += [grant or "(nothing)"] * (outcome is None)
+                    assert (outcome is None) == is_allowed(code, grant), (request, permissions)
+            for code, (right, request) in COMMANDS.items():
+                everybody = right in (OPEN, LOGIN)
+                print(f"{code:4} {type(request).__name__:28} {right if everybody else ' '.join(found[code])}")  # noqa: T201
+
+    run(main())
+
+
+def test_oneself_may_be_seen_and_given_a_new_password_without_any_permission(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            alice = await peopled(made)
+            without_effect(monkeypatch)
+            for me in ("alice", 1):
+                assert await refusal(alice.ask(ask.GetUser(me))) is None
+                assert await refusal(alice.ask(ask.ChangePassword(me, "alicealice", "another"))) is None
+                for request in (
+                    ask.UpdateUser(me, "alicia", None),
+                    ask.UpdatePermissions(me, ALL),
+                    ask.DeleteUser(me),
+                ):
+                    assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED
+            for other in ("bob", 0, "nobody", 99, "1"):
+                assert await refusal(alice.ask(ask.GetUser(other))) == Code.UNAUTHORIZED
+                assert await refusal(alice.ask(ask.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
+
+    run(main())
+
+
+def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams and topics are looked for before permissions are asked; users and the server are not."""
+
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            alice = await peopled(made)
+            without_effect(monkeypatch)
+            for code, (_, request) in COMMANDS.items():
+                fields = {name: getattr(request, name) for name in request.__struct_fields__}
+                for place, expected in (("stream", Code.STREAM_ID_NOT_FOUND), ("topic", Code.TOPIC_ID_NOT_FOUND)):
+                    if place in fields:
+                        absent = type(request)(**fields | {place: "nowhere"})
+                        answer = None if code in NOT_FOUND_IS_NOTHING else expected
+                        assert await refusal(alice.ask(absent)) == answer, absent
+                if "user" in fields:
+                    absent = type(request)(**fields | {"user": "nobody"})
+                    assert await refusal(alice.ask(absent)) == Code.UNAUTHORIZED
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["never logged in", "logged out", "inactive", "deleted", "replaced"])
+def test_nobody_may_only_ping_and_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            alice = await peopled(made)
+            without_effect(monkeypatch)
+            users = made.gateway.users
+            await users.change_permissions("alice", ALL)
+            match how:
+                case "never logged in":
+                    alice = made.person()
+                case "logged out":
+                    alice.session.user_id = None
+                case "inactive":
+                    await users.update("alice", None, UserStatus.INACTIVE)
+                case "deleted":
+                    await users.delete(users.get("alice"))
+                case "replaced":
+                    # Another user gets the number; whoever deletes ends the sessions, of which this is what is left.
+                    await users.delete(users.get("alice"))
+                    alice.session.user_id = None
+                    assert (await users.create("eve", "eveeve", ACTIVE, ALL)).id == 1
+            for code, (right, request) in COMMANDS.items():
+                expected = None if right == OPEN else Code.UNAUTHENTICATED
+                assert await refusal(alice.ask(request)) == expected, code
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------------------- over TCP
+
+
+def sample(number: int) -> dict[int, bytes]:
+    """A command for every right, that can be repeated; the number makes names that are new."""
+    repeatable = {code: asked(COMMANDS[code][1]) for code in (10, 22, 31, 32, 120, 200, 201, 300, 301, 600, 601, 100)}
+    return repeatable | {
+        33: asked(ask.CreateUser(f"user {number}", "secret", ACTIVE, None)),
+        101: frame(101, message_body(10)),
+        102: asked(COMMANDS[102][1]),
+        121: asked(COMMANDS[121][1]),
+        202: asked(ask.CreateStream(f"stream {number}")),
+        204: asked(ask.UpdateStream(0, "s")),
+        302: asked(ask.CreateTopic(0, f"topic {number}", 0)),
+        304: asked(ask.UpdateTopic(0, 0, "t")),
+        402: asked(ask.CreatePartitions(0, 0, 1)),
+        602: asked(ask.CreateConsumerGroup(0, 0, f"group {number}")),
+    }
+
+
+def test_a_client_over_tcp_gets_41_for_what_it_may_not_and_the_answer_for_what_it_may(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, store={"catalog_syncs": False}) as made:
+            root = await made.root()
+            await make_topic(root)
+            for request in (
+                ask.CreateUser("bob", "bobbob", ACTIVE, None),
+                ask.CreateConsumerGroup(0, 0, "g"),
+                ask.CreateStream("other"),
+            ):
+                assert (await root.ask(request))[0] == 0
+            await root.send(frame(101, message_body(10)))
+            assert (await root.answer())[0] == 0
+            for number, (grant, permissions) in enumerate(grants()):
+                name = f"person {number}"
+                assert (await root.ask(ask.CreateUser(name, "secret", ACTIVE, permissions)))[0] == 0
+                person = await made.stranger()
+                assert (await person.ask(ask.LoginUser(name, "secret")))[0] == 0
+                await _try(person, grant, number)
+
+    run_served(main())
+
+
+async def _try(person: Raw, grant: str, number: int) -> None:
+    requests = sample(number)
+    await person.send(b"".join(requests.values()))
+    for code in requests:
+        status, payload = await person.answer()
+        assert status == (0 if is_allowed(code, grant) else 41), (code, grant)
+        assert payload == b"" or status == 0
