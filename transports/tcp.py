@@ -485,12 +485,14 @@ class TcpListener:
     async def _sweep(self) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
-            now = time.monotonic()
-            for connection in list(self._connections):
-                reason = connection.overdue(now)
-                if reason is not None:
-                    _log.info("%s: closed, because %s", connection._address, reason)
-                    connection.abort()
+            self.close_overdue(time.monotonic())
+
+    def close_overdue(self, now: float) -> None:
+        for connection in list(self._connections):
+            reason = connection.overdue(now)
+            if reason is not None:
+                _log.info("%s: closed, because %s", connection._address, reason)
+                connection.abort()
 
     async def stop(self, seconds_max: float) -> None:
         """Accepts nobody any more, lets the commands in hand finish, closes all connections."""

@@ -42,13 +42,29 @@ from transports.tcp import FramesBudget
 
 MIB = 1 << 20
 SEND = 101
-SECONDS = 0.2
-"""Where a test waits for a limit of time to pass."""
+
+
+class Time:
+    """Seconds as the listener counts them; they go on when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def passes(self, seconds: float, world: Served, witness: Raw) -> None:
+        """Whatever was sent before has been read by then."""
+        assert await witness.is_alive()
+        self.now += seconds
+        world.listener.close_overdue(self.now)
 
 
 @pytest.fixture
-def swept_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "SWEEP_SECONDS", 0.02)
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    stopped = Time()
+    monkeypatch.setattr(tcp, "time", stopped)
+    return stopped
 
 
 def refusal(code: Code) -> tuple[int, bytes]:
@@ -288,64 +304,73 @@ def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path: Path
 # ----------------------------------------------------------------------------------------------------------------- time
 
 
-@pytest.mark.usefixtures("swept_often")
-def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path) -> None:
-    """Whatever its first bytes announce, and whoever sends it."""
+def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Time) -> None:
+    """A byte a second, whatever the first ones announce, and whoever sends it."""
 
     async def main() -> None:
         beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
-        async with served(tmp_path, frame_time=SECONDS) as world:
+        async with served(tmp_path) as world:
             witness = await world.root()
-            clients = [await opened() for opened in (world.stranger, world.root) for _ in beginnings]
-            for client, beginning in zip(clients, beginnings * 2, strict=True):
-                await client.send(beginning)
-            await asyncio.gather(*(dripping(client) for client in clients))
-            assert await witness.is_alive()
+            for opened in (world.stranger, world.root):
+                for beginning in beginnings:
+                    client, started = await opened(), time.now
+                    await client.send(beginning)
+                    while world.connections == 2:
+                        await client.send(b"x")
+                        await time.passes(1, world, witness)
+                        await asyncio.sleep(0)
+                        assert time.now - started < 65
+                    assert await client.is_closed()
 
     run(main())
 
 
-async def dripping(client: Raw) -> None:
-    """A byte now and then, until the server closes."""
-    closed = asyncio.ensure_future(client.is_closed())
-    while not (await asyncio.wait([closed], timeout=SECONDS / 10))[0]:
-        try:
-            await client.send(b"x")
-        except OSError:
-            break
-    assert await closed
-
-
-@pytest.mark.usefixtures("swept_often")
-def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path) -> None:
+def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path, time: Time) -> None:
     async def main() -> None:
-        async with served(tmp_path, frame_time=SECONDS, frame_bytes=MIB) as world:
-            root, started = await world.root(), asyncio.get_running_loop().time()
-            octets = frame(SEND, bytes(8 * MIB))
-            for at in range(0, len(octets), MIB // 2):
-                # Slower than anybody has to be, but ahead of a second for each MiB.
-                await asyncio.wait([asyncio.ensure_future(root.send(octets[at : at + MIB // 2]))])
-                await asyncio.sleep(0.05)
-            assert asyncio.get_running_loop().time() - started > SECONDS * 2
+        async with served(tmp_path, frame_bytes=MIB) as world:
+            root, witness = await world.root(), await world.root()
+            octets = frame(SEND, bytes(128 * MIB))
+            for at in range(0, len(octets), MIB):
+                await root.send(octets[at : at + MIB])
+                await time.passes(0.9, world, witness)
             assert await root.answer() == refusal(Code.INVALID_COMMAND)
+            await root.send(octets[: 2 * MIB])
+            await time.passes(33, world, witness)
+            assert await root.is_closed()
+
+    run(main())
+
+
+def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(tmp_path: Path, time: Time) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root, late, witness = await world.root(), await world.root(), await world.root()
+            await make_topic(root)
+            octets = frame(SEND, message_body(20 * MIB))
+            for client in (root, late):
+                await client.send(octets[:-1])
+            await time.passes(49, world, witness)
+            await root.send(octets[-1:])
+            assert await root.answer() == OK
+            await time.passes(2, world, witness)
+            assert await late.is_closed()
             assert await root.is_alive()
 
     run(main())
 
 
-@pytest.mark.usefixtures("swept_often")
 def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, time: Time
 ) -> None:
     async def main() -> None:
-        async with served(tmp_path, silence_before_login=1.0) as world:
-            root = await world.root()
+        async with served(tmp_path) as world:
+            root, speaking = await world.root(), await world.stranger()
             silent = [await world.stranger() for _ in range(2000)]
-            speaking = await world.stranger()
+            for seconds in (20, 20, 19):
+                await time.passes(seconds, world, witness=speaking)
             assert world.connections == 2002
-            closed = asyncio.gather(*(client.is_closed() for client in silent))
-            while not (await asyncio.wait([closed], timeout=0.3))[0]:
-                assert await speaking.is_alive()
+            await time.passes(2, world, witness=speaking)
+            await asyncio.gather(*(client.is_closed() for client in silent))
             assert world.connections == 2
             assert await root.is_alive()
 
@@ -354,13 +379,22 @@ def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
     assert not caplog.records
 
 
-@pytest.mark.usefixtures("swept_often")
-def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path) -> None:
+def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Time) -> None:
     async def main() -> None:
-        async with served(tmp_path, silence_before_login=SECONDS) as world:
-            root, other, stranger = await world.root(), await world.root(), await world.stranger()
-            assert await other.ask(ask.LogoutUser()) == OK
+        async with served(tmp_path) as world:
+            root, other, stranger, witness = (
+                await world.root(),
+                await world.root(),
+                await world.stranger(),
+                await world.root(),
+            )
+            await time.passes(61, world, witness)
             assert await stranger.is_closed()
+            await time.passes(100_000, world, witness)
+            assert await other.ask(ask.LogoutUser()) == OK
+            await time.passes(59, world, witness)
+            assert await other.is_alive()
+            await time.passes(61, world, witness)
             assert await other.is_closed()
             assert await root.is_alive()
 
@@ -410,10 +444,10 @@ def only_other(world: Served, than: Raw) -> tcp.Connection:
     return found
 
 
-@pytest.mark.usefixtures("swept_often", "small_buffers")
-def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_buffers")
+def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Time) -> None:
     async def main() -> None:
-        async with served(tmp_path, stalled_seconds=0.5) as world:
+        async with served(tmp_path) as world:
             flooding, other = await world.stranger(receive_bytes=4096), await world.root()
             flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
             connection = only_other(world, than=other)
@@ -422,9 +456,11 @@ def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: P
             assert connection._transport.get_write_buffer_size() < MIB
             held = world.listener.budget.used
             for _ in range(20):
-                assert await other.is_alive()
+                await time.passes(2.9, world, witness=other)
                 assert len(connection._ahead) <= tcp.AHEAD_MAX
                 assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
+            assert world.connections == 2
+            await time.passes(6, world, witness=other)
             with pytest.raises(OSError, match=r"reset|Broken"):
                 await flood
             assert await other.is_alive()
@@ -432,45 +468,51 @@ def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: P
     run(main())
 
 
-@pytest.mark.usefixtures("swept_often", "small_buffers")
+@pytest.mark.usefixtures("small_buffers")
 @pytest.mark.parametrize("half_closed", [False, True])
-def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(tmp_path: Path, half_closed: bool) -> None:
+def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
+    tmp_path: Path, time: Time, half_closed: bool
+) -> None:
     """Less than makes the listener stop reading, more than the operating system keeps."""
 
     async def main() -> None:
-        async with served(tmp_path, stalled_seconds=0.3) as world:
-            client = await world.root(receive_bytes=4096)
+        async with served(tmp_path) as world:
+            witness, client = await world.root(), await world.root(receive_bytes=4096)
             await make_topic(client)
             await client.send(frame(SEND, message_body(60_000)))
             assert await client.answer() == OK
             await client.send(poll(1))
             if half_closed:
                 client.say_no_more()
-            while world.connections:  # noqa: ASYNC110
+            connection = only_other(world, than=witness)
+            while not connection._transport.get_write_buffer_size():
+                assert await witness.is_alive()
+            await time.passes(1, world, witness)
+            await time.passes(59, world, witness)
+            assert world.connections == 2
+            await time.passes(2, world, witness)
+            while world.connections == 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
 
     run(main())
 
 
-@pytest.mark.usefixtures("swept_often", "small_buffers")
-def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_buffers")
+def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Time) -> None:
     async def main() -> None:
-        async with served(tmp_path, stalled_seconds=0.3) as world:
+        async with served(tmp_path) as world:
             other, slow = await world.root(), await world.root(receive_bytes=65536)
             await make_topic(other)
             await other.send(frame(SEND, message_body(*[MIB] * 24)))
             assert await other.answer() == OK
             await slow.send(poll(100))
-            started = asyncio.get_running_loop().time()
             status, length = struct.unpack("<II", await slow.exactly(8))
             assert status == 0
             payload = bytearray()
             while len(payload) < length:
-                # One that stalls would be closed twice over until all is there.
-                await asyncio.sleep(0.03)
-                payload += await slow.exactly(min(MIB, length - len(payload)))
-                assert await other.is_alive()
-            assert asyncio.get_running_loop().time() - started > 0.6
+                payload += await slow.exactly(min(2 * MIB, length - len(payload)))
+                # One that takes nothing would be closed many times over until all is there.
+                await time.passes(40, world, witness=other)
             assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
             assert await slow.is_alive()
 
@@ -576,27 +618,30 @@ def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tmp_path
     run(main())
 
 
-@pytest.mark.usefixtures("swept_often")
-def test_who_waits_for_room_is_not_late(tmp_path: Path) -> None:
+def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Time) -> None:
     async def main() -> None:
-        async with served(tmp_path, frames_bytes=4 * MIB, frame_time=SECONDS) as world:
-            holding, waiting, leaving = [await world.root() for _ in range(3)]
+        async with served(tmp_path, frames_bytes=60 * MIB) as world:
+            holding, waiting, leaving, witness = [await world.root() for _ in range(4)]
             await make_topic(holding)
-            large, small = frame(SEND, message_body(4 * MIB - 200)), frame(SEND, message_body(2 * MIB))
+            large, small = frame(SEND, message_body(60 * MIB - 200)), frame(SEND, message_body(2 * MIB))
             await holding.send(large[:-MIB])
+            sendings = []
             for client in (leaving, waiting):
-                sending = asyncio.ensure_future(client.send(small))
-                while len(world.listener.budget._waiting) < (1 if client is leaving else 2):  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-            leaving_by_server = next(iter(world.listener.budget._waiting)).__self__  # type: ignore[attr-defined]
-            # The holder is allowed a second for each MiB; who waits behind it is not being late meanwhile.
-            await asyncio.sleep(SECONDS * 2)
-            leaving_by_server.abort()
+                sendings.append(asyncio.ensure_future(client.send(small)))
+                while len(world.listener.budget._waiting) < len(sendings):
+                    assert await witness.is_alive()
+            # The holder is allowed a second for each MiB; who waits behind it is not late meanwhile.
+            await time.passes(80, world, witness)
+            assert world.connections == 4
+            next(iter(world.listener.budget._waiting)).__self__.abort()  # type: ignore[attr-defined]
             await holding.send(large[-MIB:])
             assert await holding.answer() == OK
-            await sending
+            await sendings[1]
             assert await waiting.answer() == OK
             assert await leaving.is_closed()
+            # The operating system may have taken all of it, or the reset may come first.
+            with contextlib.suppress(OSError):
+                await sendings[0]
 
     run(main())
 
@@ -731,7 +776,7 @@ def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplog: pyt
             await stuck.send(poll(100))
             while all(one._writable is None for one in world.listener._connections):  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            await world.listener.stop(SECONDS)
+            await world.listener.stop(0.2)
 
     run(main())
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
