@@ -28,8 +28,8 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     partition = find_partition(topic, partition_id)
     first = None
     count = 0
-    for batch in request.batches:
-        appended = await partition.append(batch)
+    for number, batch in enumerate(request.batches):
+        appended = await partition.append(batch, checked=request.checked[number] if request.checked else None)
         first = appended.base_offset if first is None else first
         count += appended.messages
     if first is None:

@@ -11,7 +11,7 @@ import enum
 import msgspec
 
 from app.access.permissions import Permissions
-from storage.batch import Writable
+from storage.batch import Checked, Writable
 
 Identifier = int | str
 
@@ -190,6 +190,8 @@ class SendMessages(Request, frozen=True):
     topic: Identifier
     partitioning: Partitioning
     batches: tuple[Writable, ...]
+    checked: tuple[Checked, ...] = ()
+    """What is known of each batch, where its bytes were made here within the limits of the store; else nothing."""
 
 
 class PollMessages(Request, frozen=True):

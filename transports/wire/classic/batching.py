@@ -1,5 +1,7 @@
 """Classic messages become batches: checked messages in, batches that `storage.batch.check` finds good out.
 
+What is found out about a batch on the way is handed on with it, so that the log need not find it out again.
+
 Normally one batch. The frames of a batch say their origin times as deltas of 32 bits, some 71 minutes; messages further
 apart are put into several batches in the same order, so that every origin time is kept exactly. Messages without an id
 get a random UUID.
@@ -7,12 +9,24 @@ get a random UUID.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, TIME_SPAN_MAX_US, Readable, Writable, stamp
+from storage.batch import (
+    FRAME,
+    FRAME_BYTES,
+    HEADER,
+    HEADER_BYTES,
+    TIME_SPAN_MAX_US,
+    Checked,
+    Frames,
+    Readable,
+    Writable,
+    stamp,
+)
 from transports.wire.classic.message import (
     CHECKSUM,
     FRAME_TYPE,
@@ -43,6 +57,13 @@ class Place(NamedTuple):
 UNPLACED = Place()
 
 
+class Made(NamedTuple):
+    """A batch, and what `storage.batch.check` says of it."""
+
+    batch: Writable
+    checked: Checked
+
+
 class Plain(NamedTuple):
     """One message, for the way without numpy; `body` is its payload and, unless they are in `headers`, user headers."""
 
@@ -54,7 +75,7 @@ class Plain(NamedTuple):
     headers: Readable = b""
 
 
-def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Writable]:
+def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Made]:
     if len(messages) == 1:
         return [_one_by_one(messages, messages[0].origin, random_bytes, place)]
     return [
@@ -65,7 +86,7 @@ def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Pl
 
 def uniform(
     area: memoryview, heads: Array, header_size: int, random_bytes: RandomBytes | None, place: Place = UNPLACED
-) -> list[Writable]:
+) -> list[Made]:
     """Messages that all have one size; `heads` are their headers where they lie in the area."""
     size = heads.dtype.itemsize
     return [
@@ -82,7 +103,7 @@ def mixed(
     header_size: int,
     random_bytes: RandomBytes | None,
     place: Place = UNPLACED,
-) -> list[Writable]:
+) -> list[Made]:
     """Messages of any sizes; `heads` are copies of their headers."""
     return [
         _mixed(area, heads[first:last], starts[first:last], ends[first:last], header_size, lowest, random_bytes, place)
@@ -116,7 +137,7 @@ def _runs(origins: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 # ------------------------------------------------------------------------------------------------------- one by one
 
 
-def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Writable:
+def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
     parts: list[Readable] = [_NO_HEADER]
     random = random_bytes(16 * len(messages)) if random_bytes else b""
     for i, (identity, origin, headers_length, payload_length, body, headers) in enumerate(messages):
@@ -127,14 +148,16 @@ def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomByte
     view = memoryview(batch)
     found = []
     position = HEADER_BYTES
+    positions = array("I", (position,))
     for message in messages:
         end = position + FRAME_BYTES + message.headers_length + message.payload_length
         digest = CHECKSUM.pack(checksum_of(view[position + 8 : end]))
         view[position : position + 8] = digest
         found.append(digest)
+        positions.append(end)
         position = end
-    _finish(batch, lowest, len(messages), b"".join(found), place)
-    return batch
+    frames = position - HEADER_BYTES if len(messages) == 1 else positions
+    return _finished(batch, lowest, len(messages), frames, b"".join(found), place)
 
 
 _NO_HEADER = bytes(HEADER_BYTES)
@@ -147,9 +170,10 @@ def _uuid(random: bytes) -> bytes:
     return bytes(octets)
 
 
-def _finish(batch: Writable, origin: int, count: int, found: bytes, place: Place) -> None:
+def _finished(batch: Writable, origin: int, count: int, frames: Frames, found: bytes, place: Place) -> Made:
     HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
     stamp(batch, *place, found)
+    return Made(batch, Checked(count, frames, found))
 
 
 # ------------------------------------------------------------------------------------------------------- by numpy
@@ -157,7 +181,7 @@ def _finish(batch: Writable, origin: int, count: int, found: bytes, place: Place
 
 def _uniform(
     area: memoryview, heads: Array, header_size: int, lowest: int, random_bytes: RandomBytes | None, place: Place
-) -> Writable:
+) -> Made:
     count, size = len(heads), heads.dtype.itemsize
     body = size - header_size
     frame = FRAME_BYTES + body
@@ -170,8 +194,7 @@ def _uniform(
     _fill(frames, heads, lowest, random_bytes)
     found = uniform_checksums(batch, HEADER_BYTES, count, frame)
     frames["checksum"] = found
-    _finish(batch, lowest, count, found.tobytes(), place)
-    return batch
+    return _finished(batch, lowest, count, frame, found.tobytes(), place)
 
 
 def _mixed(
@@ -183,7 +206,7 @@ def _mixed(
     lowest: int,
     random_bytes: RandomBytes | None,
     place: Place,
-) -> Writable:
+) -> Made:
     """A message loses bytes in front of its body: it is copied without its first ones, so that just the room for the
     header of a frame is left before the body, and that is written over what was copied there."""
     count = len(heads)
@@ -193,10 +216,10 @@ def _mixed(
     frames = np.zeros(count, dtype=FRAME_TYPE)
     _fill(frames, heads, lowest, random_bytes)
     windows(batch, FRAME_BYTES)[positions] = frames.view(f"V{FRAME_BYTES}")
-    found = checksums(batch, positions, [*positions[1:].tolist(), len(batch)])
+    bounds = [*positions.tolist(), len(batch)]
+    found = checksums(batch, positions, bounds[1:])
     windows(batch, 8)[positions] = found.view("V8")
-    _finish(batch, lowest, count, found.tobytes(), place)
-    return batch
+    return _finished(batch, lowest, count, array("I", bounds), found.tobytes(), place)
 
 
 def _fill(frames: Array, heads: Array, lowest: int, random_bytes: RandomBytes | None) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from app.commands.answers import Polled
 from app.errors import Code, CommandError
-from storage.batch import FRAME_BYTES, Readable, Writable
+from storage.batch import FRAME_BYTES, Readable
 from transports.wire.classic import batching, unbatching, userheaders
-from transports.wire.classic.batching import Place, Plain
+from transports.wire.classic.batching import Made, Place, Plain
 from transports.wire.classic.dialect import LONG, SHORT
 from transports.wire.classic.message import (
     FEW,
@@ -56,7 +56,8 @@ def decode(payload: memoryview, header_size: int) -> Polled:
         heads, starts, ends = _heads(area, count, header_size)
         for first, last in pairwise(_run_bounds(heads)):
             place = Place(partition_id, int(heads["offset"][first]), int(heads["timestamp"][first]))
-            batches += _run(area, heads[first:last], starts[first:last], ends[first:last], header_size, place)
+            made = _run(area, heads[first:last], starts[first:last], ends[first:last], header_size, place)
+            batches += [batch for batch, _ in made]
     return Polled(partition_id, current_offset, count, tuple(batches))
 
 
@@ -93,7 +94,7 @@ def _run_bounds(heads: Array) -> list[int]:
     return [0, *(np.flatnonzero(breaks) + 1).tolist(), len(heads)]
 
 
-def _run(area: memoryview, heads: Array, starts: Array, ends: Array, header_size: int, place: Place) -> list[Writable]:
+def _run(area: memoryview, heads: Array, starts: Array, ends: Array, header_size: int, place: Place) -> list[Made]:
     if not heads["payload"].all():
         raise CommandError(Code.EMPTY_MESSAGE_PAYLOAD)
     count = len(heads)

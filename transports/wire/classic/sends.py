@@ -18,9 +18,9 @@ import numpy as np
 
 from app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
 from app.errors import Code, CommandError
-from storage.batch import Limits, Writable
+from storage.batch import Limits
 from transports.wire.classic import batching, unbatching, userheaders
-from transports.wire.classic.batching import Plain, RandomBytes
+from transports.wire.classic.batching import Made, Plain, RandomBytes
 from transports.wire.classic.dialect import LONG, SHORT, Dialect
 from transports.wire.classic.message import (
     FEW,
@@ -60,13 +60,14 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     index, area = payload[position:messages_at], payload[messages_at:]
     header_size = _header_size(index, area, count)
     if header_size and count > FEW:
-        batches = _many(index, area, count, header_size, random_bytes, limits)
+        made = _many(index, area, count, header_size, random_bytes, limits)
     else:
-        batches = batching.plain(list(_one_by_one(index, area, count, header_size or LONG, limits)), random_bytes)
-    if batches is None:
+        made = batching.plain(list(_one_by_one(index, area, count, header_size or LONG, limits)), random_bytes)
+    if made is None:
         _refuse(index, area, count, header_size or LONG, limits)
     dialect.on_send(header_size or LONG)
-    return SendMessages(stream, topic, to, tuple(batches))
+    batches, checked = zip(*made, strict=True)
+    return SendMessages(stream, topic, to, batches, checked)
 
 
 _DESTINATIONS_MAX = 1024
@@ -163,7 +164,7 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
 
 def _many(
     index: memoryview, area: memoryview, count: int, header_size: int, random_bytes: RandomBytes, limits: Limits
-) -> list[Writable] | None:
+) -> list[Made] | None:
     """The batches of many messages; None when something is wrong with one of them."""
     size: int = INDEX.unpack_from(index)[1]
     entries = np.frombuffer(index, dtype="<i8").reshape(count, 2)

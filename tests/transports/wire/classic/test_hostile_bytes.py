@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from app.commands import answers as say
 from app.commands import requests as ask
 from app.errors import Code, CommandError
 from storage import batch as batches
-from tests.transports.wire.classic.support import worlds
+from tests.transports.wire.classic.support import plainly, worlds
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, area, send_body, stored
 from transports.wire.classic import answers, requests, sends
 from transports.wire.classic.dialect import Dialect
@@ -30,8 +31,9 @@ def decode(code: int, payload: bytes) -> ask.Request | Code:
     except CommandError as error:
         return error.code
     if isinstance(request, ask.SendMessages):
-        for batch in request.batches:
-            batches.check(batch)
+        for batch, known in zip(request.batches, request.checked, strict=True):
+            assert plainly.same(batches.check(batch), known)
+        return msgspec.structs.replace(request, checked=())
     return request
 
 
