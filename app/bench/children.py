@@ -47,13 +47,11 @@ class Server(NamedTuple):
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     async def topic(self, name: str, partitions: int = 1) -> tuple[int, int]:
-        """Numbers of a stream and a topic of this name, new or emptied."""
+        """Numbers of a stream and of its topic of this name, which are made if they are not there."""
         stream = await self.client.get_stream("bench") or await self.client.create_stream("bench")
         topic = await self.client.get_topic("bench", name)
         if topic is None:
             topic = await self.client.create_topic("bench", name, partitions)
-        else:
-            await self.client.purge_topic("bench", name)
         return stream.info.id, topic.info.id
 
 
