@@ -83,7 +83,7 @@ class Measure(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
-    """So many connections that have logged in stay until the next job."""
+    """So many more connections that have logged in stay, until a job of another kind or of none comes."""
 
     place: Place
     connections: int
@@ -360,11 +360,13 @@ def main() -> None:
     decoder = msgspec.json.Decoder(Job)
     for line in sys.stdin.buffer:
         job = decoder.decode(line)
-        for link in held:
-            link.close()
-        held = []
+        if not isinstance(job, Hold) or not job.connections:
+            for link in held:
+                link.close()
+            held = []
         if isinstance(job, Hold):
-            outcome, held = hold(job)
+            outcome, links = hold(job)
+            held += links
         else:
             outcome = open_loop(job) if isinstance(job, Measure) else closed_loop(job)
         sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
