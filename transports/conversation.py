@@ -40,7 +40,9 @@ class Conversation:
         try:
             request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
             answer = await carry_out(self.gateway, self.session, request)
-            self.dialect.on_request(request, self.gateway.clock())
+            if code != frames.SEND_MESSAGES:
+                # A send was noticed when it was decoded.
+                self.dialect.on_request(request, self.gateway.clock())
             return frames.success(answers.encode(code, answer, self.dialect))
         except CommandError as refused:
             self.over = refused.code in FAREWELLS
