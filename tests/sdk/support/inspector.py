@@ -1,5 +1,7 @@
-"""A second opinion: a plain binary-protocol connection that sees what the Python SDK does not show, and knows no code of
-Whippet. Layouts: the classic protocol of Iggy 0.6 to 0.8, which is the same for all that is asked here."""
+"""A second opinion: a plain connection that sees what the Python SDK does not show, and shares no code with Whippet.
+
+Layouts: the binary protocol of Iggy 0.6 to 0.8, which is the same for all that is asked here.
+"""
 
 from __future__ import annotations
 

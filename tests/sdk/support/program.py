@@ -1,10 +1,11 @@
 """The programs of tests/sdk/programs, run as their users would: a process of its own, under the SDK's interpreter.
 
-A program gets its task as JSON in its first argument, says what it finds as lines of JSON, and hears words on its stdin.
+A program gets its task as JSON in its first argument, says what it finds in lines of JSON, hears words on its stdin.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import signal
@@ -29,7 +30,7 @@ class Program:
     def __init__(self, command: list[str], name: str) -> None:
         self.name = name
         self.said: list[Finding] = []
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 -- closed by `close`
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=PROGRAMS
         )
@@ -104,7 +105,8 @@ class Program:
         if self._process.poll() is None:
             self.kill()
         assert self._process.stdin
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         self._listener.join()
         self._errors.close()
 
