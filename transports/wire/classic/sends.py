@@ -18,7 +18,7 @@ import numpy as np
 
 from app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
 from app.errors import Code, CommandError
-from storage.batch import Limits
+from storage.batch import Limits, Readable
 from transports.wire.classic import batching, unbatching, userheaders
 from transports.wire.classic.batching import Made, Plain, RandomBytes
 from transports.wire.classic.dialect import LONG, SHORT, Dialect
@@ -218,7 +218,8 @@ def _good(heads: Array, bodies: Array | int, limits: Limits) -> bool:
 
 
 def encode(request: SendMessages, header_size: int) -> bytes:
-    area = b"".join(unbatching.unsent(request.batches, header_size))
+    buffers = unbatching.unsent(request.batches, header_size)
+    area = buffers[0] if len(buffers) == 1 else b"".join(buffers)
     positions = _ends(area, header_size)
     index = np.zeros(len(positions), dtype=_INDEX_TYPE)
     index["position"] = positions
@@ -233,7 +234,16 @@ def encode(request: SendMessages, header_size: int) -> bytes:
     return b"".join((_U32.pack(len(metadata)), metadata, index.tobytes(), area))
 
 
-def _ends(area: bytes, header_size: int) -> list[int]:
+def _ends(area: Readable, header_size: int) -> Array | list[int]:
+    if not area:
+        return []
+    size = header_size + sum(LENGTHS.unpack_from(area, LENGTHS_AT))
+    count = len(area) // size
+    if count > FEW and size * count == len(area):
+        heads = np.ndarray((count,), dtype=head_type(size), buffer=area)
+        if not (heads["headers"].astype(np.int64) + heads["payload"] != size - header_size).any():
+            ends: Array = counting(count + 1)[1:] * size
+            return ends
     found = []
     position = 0
     while position < len(area):
