@@ -1,8 +1,9 @@
 """The yardstick of the benchmark over TCP: what the same loop reaches when it does next to nothing.
 
 It reads frames as the server does, writes the bytes of each to one file, and answers eight zeros: a success without a
-payload. With `sync` it writes what one turn of the loop has brought, syncs once, and answers then. The file begins
-anew with every first connection. `python -m app.bench.receiver FILE [sync]` prints its port and runs until SIGTERM.
+payload. With `sync` it writes what one turn of the loop has brought, syncs once, and answers then. The file only grows,
+as the server's does: both have to find room for it. `python -m app.bench.receiver FILE [sync]` prints its port and runs
+until SIGTERM.
 """
 
 from __future__ import annotations
@@ -26,13 +27,6 @@ class File:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         self._sync = sync
         self._waiting: list[tuple[bytes, asyncio.Transport]] = []
-        self.connections = 0
-
-    def begin(self) -> None:
-        if not self.connections:
-            os.ftruncate(self._handle, 0)
-            os.lseek(self._handle, 0, os.SEEK_SET)
-        self.connections += 1
 
     def take(self, frame: memoryview, transport: asyncio.Transport) -> None:
         if not self._sync:
@@ -64,10 +58,6 @@ class Receiver(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._file.begin()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._file.connections -= 1
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._frame[self._filled :] if self._filled else SCRATCH
