@@ -114,7 +114,8 @@ class Client(Commands):
     # ------------------------------------------------------------------------------------------------- the connection
 
     async def restored(self) -> None:
-        """Returns when there is a connection: at once, or after having come back. Disconnected when that failed."""
+        """Returns when there is a connection: at once, or after having come back. CommandError says why there is none:
+        Disconnected, or what the server had against the login."""
         if self.is_connected:
             return
         if not self.comes_back:
@@ -166,8 +167,7 @@ class Client(Commands):
     def _ping(self) -> None:
         if self._connection.is_open:
             self._connection.request(ask.Ping()).add_done_callback(_heard)
-        if self._connection.is_open or self.comes_back:
-            self._schedule_beat()
+        self._schedule_beat()
 
     async def close(self) -> None:
         """Idempotent. Requests that have no answer yet end as Disconnected."""

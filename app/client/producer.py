@@ -298,7 +298,7 @@ class Producer:
         """Sends as soon as there is a connection; if there will be none, all that waits for it has failed."""
         try:
             await self._client.restored()
-        except Disconnected as error:
+        except CommandError as error:
             queue, self._queue = self._queue, deque()
             for batch in queue:
                 self._settle(batch, error)

@@ -23,6 +23,8 @@ from transports.wire.classic.dialect import Dialect
 SCRATCH_BYTES = 64 << 10
 RESPONSE_BYTES_MAX = 2 << 30
 """Nothing that a server answers is larger; a length above it is no answer."""
+GONE_S = 30
+"""A machine that has acknowledged nothing for so long is taken to be gone."""
 JOINED_BYTES = 64 << 10
 """Up to here header and payload are put together: one write costs more than one copy."""
 
@@ -84,10 +86,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        link = transport.get_extra_info("socket")
-        if link is not None:
-            # A server whose machine is gone says nothing: this finds out after a while.
-            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _notice_silence(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -163,6 +162,17 @@ class TcpConnection(asyncio.BufferedProtocol):
         except (CommandError, ValueError, IndexError) as error:
             # The latter two are what numpy and enumerations say of bytes that are not what they should be.
             future.set_exception(CommandError(Code.INVALID_FORMAT, f"the answer to {code} cannot be read: {error}"))
+
+
+def _notice_silence(link: socket.socket | None) -> None:
+    """A server whose machine is gone says nothing: the connection ends when it has been so for a while."""
+    if link is None:
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", GONE_S // 2), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
+        # Not every system has them.
+        if hasattr(socket, option):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 def encoded(request: Request) -> bytes:

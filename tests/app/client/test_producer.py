@@ -324,6 +324,26 @@ def test_a_server_that_does_not_come_back_fails_everything_that_waits_for_it(tmp
     run(main())
 
 
+def test_who_may_not_log_in_any_more_when_it_comes_back_is_told_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (server, root):
+            token = (await root.create_personal_access_token("build")).token
+            address = f"iggy://{token}@127.0.0.1:{server.port}?heartbeat_interval=0"
+            async with await Client.connect(address, reconnect=SOON) as client:
+                producer = Producer(client, "s", "t", linger_ms=0, resend=True)
+                await (await producer.send(b"a"))
+                await root.delete_personal_access_token("build")
+                server.cut()
+                await until(lambda: not client.is_connected)
+                assert await refusal(await producer.send(b"b")) == Code.RESOURCE_NOT_FOUND
+                assert await refusal(client.ping()) == Code.RESOURCE_NOT_FOUND
+                await producer.close()
+            await root.reconnect()
+            assert await stored(root) == [[b"a"]]
+
+    run(main())
+
+
 def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
     async def main() -> None:
         async with connected(tmp_path) as (_, client):
