@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn, TypeAlias
@@ -180,31 +180,32 @@ def _check_uniform(view: memoryview, count: int, frame: int, limits: Limits) -> 
         return None
     if not _heads_are_good(heads, count, limits):
         return None
-    return _checksums_match(view, heads["checksum"], _uniform_slices(count, frame), frame)
+    hashed = map(view.__getitem__, _uniform_slices(count, frame))
+    found = np.fromiter(map(_hash, hashed), dtype="<u8", count=count)
+    return (frame, found.tobytes()) if np.array_equal(found, heads["checksum"]) else None
 
 
 def _check_mixed(view: memoryview, count: int, limits: Limits) -> tuple[Frames, bytes] | None:
     """One walk for the lengths, as short as can be, then everything else without a bytecode a message."""
     lengths_at = _FRAME_LENGTHS.unpack_from
-    starts: list[int] = []
-    ends: list[int] = []
+    bounds = [HEADER_BYTES]
     position = HEADER_BYTES
     try:
         for _ in range(count):
             headers, payload = lengths_at(view, position + 32)
-            starts.append(position + 8)
             position += FRAME_BYTES + headers + payload
-            ends.append(position)
+            bounds.append(position)
     except struct.error:
         # The walk has left the batch.
         return None
     if position != len(view):
         return None
-    positions = array("I", (HEADER_BYTES, *ends))
+    positions = array("I", bounds)
     heads = _heads_anywhere(view, positions)
     if not _heads_are_good(heads, count, limits):
         return None
-    return _checksums_match(view, heads["checksum"], map(slice, starts, ends), positions)
+    found = struct.pack(f"<{count}Q", *[_hash(view[start + 8 : end]) for start, end in pairwise(bounds)])
+    return (positions, found) if found == heads["checksum"].tobytes() else None
 
 
 def _heads_are_good(heads: np.ndarray[Any, Any], count: int, limits: Limits) -> bool:
@@ -216,13 +217,6 @@ def _heads_are_good(heads: np.ndarray[Any, Any], count: int, limits: Limits) -> 
         and payloads.max() <= limits.payload_bytes
         and heads["headers"].max() <= limits.user_headers_bytes
     )
-
-
-def _checksums_match(
-    view: memoryview, stored: np.ndarray[Any, Any], hashed: Iterable[slice], frames: Frames
-) -> tuple[Frames, bytes] | None:
-    found = np.fromiter(map(_hash, map(view.__getitem__, hashed)), dtype="<u8", count=len(stored))
-    return (frames, found.tobytes()) if np.array_equal(found, stored) else None
 
 
 def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
