@@ -20,7 +20,7 @@ def produce(start: Callable[..., Program], sdk: Sdk, task: dict[str, object], **
     producer.end()
 
 
-@pytest.mark.parametrize(("of_producer", "of_consumer"), PAIRS, ids=lambda version: str(version))
+@pytest.mark.parametrize(("of_producer", "of_consumer"), PAIRS, ids=str)
 def test_what_one_version_sends_another_polls_and_consumes(
     sdks: dict[str, Sdk], server: Server, start: Callable[..., Program], name: str, of_producer: str, of_consumer: str
 ) -> None:

@@ -1,6 +1,7 @@
 """Sends what the task says, to the partitions it says, and reads it back."""
 
 import hashlib
+import time
 
 from apache_iggy import PollingStrategy, SendMessage
 from scenario import carry_out, connected, refusal, say, send
@@ -54,7 +55,8 @@ async def main(task):
     for partition, payloads in task["batches"]:
         batch = [made(payload) for payload in payloads]
         say(sent=partition, digests=[digest(payload) for payload in batch], lengths=[len(part) for part in batch])
-        say(answer=await refusal(send, client, task, partition, batch))
+        begin = time.perf_counter()
+        say(answer=await refusal(send, client, task, partition, batch), seconds=time.perf_counter() - begin)
     for stream, topic, partition in task.get("elsewhere", []):
         say(elsewhere=await refusal(client.send_messages, stream, topic, partition, [SendMessage("lost")]))
     for partition in range(task["partitions"]):
