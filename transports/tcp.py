@@ -21,6 +21,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
+
 from app.config.formats import Address
 from app.config.system import Limits
 from app.errors import Code
@@ -373,7 +375,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, length: int, there: memoryview) -> None:
         """There is room for the frame, of which this is the first part."""
-        self._frame = memoryview(bytearray(length))
+        # Not zeroed: that takes time, and memory for what was announced and has not come.
+        self._frame = np.empty(length, dtype=np.uint8).data
         self._frame[: len(there)] = there
         self._filled, self._wanted = len(there), length
         self._acknowledge()
