@@ -7,6 +7,7 @@ does at intervals.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 
 from app import housekeeping
@@ -16,6 +17,7 @@ from app.config import Config
 from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
 from app.model.sessions import Sessions
+from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
 from storage.catalog import Stream as StoredStream
 from storage.catalog import Topic as StoredTopic
@@ -41,6 +43,7 @@ class Gateway:
         self.tokens = tokens
         self.clock = clock
         self.sessions = Sessions()
+        self.returning_clients = ReturningClients(os.path.join(config.system.path, config.system.runtime.path), clock)
         self.addresses = Addresses()
         self.machine = Machine()
         self.described_config = ""

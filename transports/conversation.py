@@ -29,7 +29,8 @@ class Conversation:
         """`header_size` forces the size of the message headers that the client gets."""
         self.gateway = gateway
         self.session = session
-        self.dialect = Dialect(gateway.clock(), header_size)
+        host = session.address.rpartition(":")[0]
+        self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
         self._limits = Limits.of(gateway.store.options)
         self.over = False
         """The last answer was a farewell."""
@@ -54,5 +55,6 @@ class Conversation:
 
     def close(self) -> None:
         """The connection is gone: its memberships go with it."""
+        self.dialect.close()
         groups.leave_all(self.gateway, self.session)
         self.gateway.sessions.remove(self.session)

@@ -3,12 +3,16 @@
 What a client sends shows the size and is believed first. Until it sends messages, the names it gave when it logged in
 decide, as far as they can; for a name that two SDKs share, an early ping does: the Rust client 0.8.x (and with it the
 Python wheel 0.6) pings as soon as it is connected or logged in, the Go client not before its first interval of 5 s has
-gone by. Whoever stays unknown gets 64.
+gone by. When the Rust client connects again by itself, after the server was away, say, it only logs in: its pings go on
+in their old rhythm. The Go client never does that, so a client of that name that comes from where one was recognised
+is taken for the one that returns, until it shows otherwise by sending. Whoever stays unknown gets 64.
 
 The state of one connection, fed by its transport; the time is given, never asked for.
 """
 
 from __future__ import annotations
+
+from typing import Protocol
 
 from app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Ping, Request
 
@@ -18,12 +22,42 @@ EARLY_PING_US = 2_000_000
 """A ping within this time of connecting or logging in is no ping of an interval, which is 5 s in every client."""
 
 
-class Dialect:
-    __slots__ = ("_forced", "_from_login", "_from_send", "_pings_early", "_quiet_since", "_shared_name")
+class Returning(Protocol):
+    """Clients of the shared name that were recognised as speaking the short header (app/returning_clients.py)."""
 
-    def __init__(self, opened_us: int = 0, forced: int | None = None) -> None:
-        """`forced` is the setting of the operator: the size that every client is answered in."""
+    def expects(self, who: str) -> bool: ...
+    def arrived(self, who: str) -> None: ...
+    def left(self, who: str) -> None: ...
+
+
+class Dialect:
+    __slots__ = (
+        "_expected",
+        "_forced",
+        "_from_login",
+        "_from_send",
+        "_host",
+        "_pings_early",
+        "_quiet_since",
+        "_recognised",
+        "_returning",
+        "_shared_name",
+        "_who",
+    )
+
+    def __init__(
+        self, opened_us: int = 0, forced: int | None = None, returning: Returning | None = None, host: str = ""
+    ) -> None:
+        """`forced` is the setting of the operator: the size that every client is answered in.
+
+        `host` is where the client connects from. With `returning`, `close` has to be called.
+        """
         assert forced in (None, SHORT, LONG)
+        self._returning = returning
+        self._host = host
+        self._who = ""
+        self._expected = False
+        self._recognised: str | None = None
         self._forced = forced
         self._from_send: int | None = None
         self._from_login: int | None = None
@@ -39,18 +73,21 @@ class Dialect:
         if self._from_send is not None:
             return self._from_send
         if self._shared_name:
-            return SHORT if self._pings_early else LONG
+            return SHORT if self._pings_early or self._expected else LONG
         return self._from_login or LONG
 
     def on_send(self, header_size: int) -> None:
         """The client has sent messages with headers of this size."""
-        self._from_send = header_size
+        if header_size != self._from_send:
+            self._from_send = header_size
+            self._recognise()
 
     def on_request(self, request: Request, now_us: int) -> None:
         """To be told of every request; sends are noticed where they are decoded."""
         if isinstance(request, Ping):
             self.on_ping(now_us)
         elif isinstance(request, LoginUser):
+            self._who = f"{self._host} {request.username}"
             self.on_login(request.version, request.context, now_us)
         elif isinstance(request, LoginWithPersonalAccessToken):
             self._quiet_since = now_us
@@ -61,7 +98,24 @@ class Dialect:
         self._shared_name = not context and version.startswith("0.8.")
         is_short = context == "java-sdk" and version == "0.6.30"
         self._from_login = SHORT if is_short else None
+        self._expected = self._shared_name and self._returning is not None and self._returning.expects(self._who)
+        self._recognise()
 
     def on_ping(self, now_us: int) -> None:
         if 0 <= now_us - self._quiet_since <= EARLY_PING_US:
             self._pings_early = True
+            self._recognise()
+
+    def close(self) -> None:
+        """The connection is gone."""
+        if self._returning is not None and self._recognised is not None:
+            self._returning.left(self._recognised)
+        # A command that was in hand may still end.
+        self._returning = self._recognised = None
+
+    def _recognise(self) -> None:
+        """There is news of the client: it may be one of those that will not show again who they are."""
+        short = self._from_send == SHORT if self._from_send is not None else self._pings_early
+        if short and self._shared_name and self._returning is not None and self._recognised is None:
+            self._recognised = self._who
+            self._returning.arrived(self._who)

@@ -79,3 +79,76 @@ def test_a_token_says_nothing_of_the_client() -> None:
     dialect = Dialect(NOW)
     dialect.on_request(ask.LoginWithPersonalAccessToken("token"), NOW)
     assert dialect.header_size == 64
+
+
+class Remembered:
+    """Who is remembered, and how many connections of theirs there are."""
+
+    def __init__(self) -> None:
+        self.connections: dict[str, int] = {}
+
+    def expects(self, who: str) -> bool:
+        return who in self.connections
+
+    def arrived(self, who: str) -> None:
+        self.connections[who] = self.connections.get(who, 0) + 1
+
+    def left(self, who: str) -> None:
+        self.connections[who] -= 1
+
+
+def login(dialect: Dialect, username: str = "iggy", version: str = "0.8.0") -> None:
+    dialect.on_request(ask.LoginUser(username, "iggy", version, ""), NOW)
+
+
+@pytest.mark.parametrize("shown", ["a ping", "a send"])
+def test_who_was_recognised_is_expected_to_return_without_showing_it_again(shown: str) -> None:
+    remembered = Remembered()
+    first = Dialect(NOW, returning=remembered, host="10.0.0.1")
+    login(first)
+    assert first.header_size == 64
+    if shown == "a ping":
+        first.on_ping(NOW + 10)
+    else:
+        first.on_send(56)
+    assert first.header_size == 56
+    assert remembered.connections == {"10.0.0.1 iggy": 1}
+    first.close()
+    assert remembered.connections == {"10.0.0.1 iggy": 0}
+
+    again = Dialect(NOW, returning=remembered, host="10.0.0.1")
+    login(again)
+    assert again.header_size == 56
+    again.on_send(64)
+    assert again.header_size == 64, "it is somebody else"
+    again.close()
+    assert remembered.connections == {"10.0.0.1 iggy": 0}
+
+
+@pytest.mark.parametrize(
+    ("host", "username", "version"),
+    [("10.0.0.2", "iggy", "0.8.0"), ("10.0.0.1", "else", "0.8.0"), ("10.0.0.1", "iggy", "0.10.0")],
+)
+def test_others_are_not_taken_for_who_returns(host: str, username: str, version: str) -> None:
+    remembered = Remembered()
+    first = Dialect(NOW, returning=remembered, host="10.0.0.1")
+    login(first)
+    first.on_ping(NOW)
+    other = Dialect(NOW, returning=remembered, host=host)
+    login(other, username, version)
+    assert other.header_size == 64
+
+
+def test_a_connection_is_counted_once_and_not_after_its_end() -> None:
+    remembered = Remembered()
+    dialect = Dialect(NOW, returning=remembered, host="10.0.0.1")
+    dialect.on_ping(NOW)
+    for _ in range(2):
+        login(dialect)
+        dialect.on_ping(NOW)
+        dialect.on_send(56)
+    assert remembered.connections == {"10.0.0.1 iggy": 1}
+    dialect.close()
+    dialect.on_ping(NOW)
+    dialect.close()
+    assert remembered.connections == {"10.0.0.1 iggy": 0}

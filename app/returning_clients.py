@@ -1,0 +1,78 @@
+"""runtime/returning_clients.json: clients that were recognised by how they began, and do not begin so when they return.
+
+A login may say too little of the client (transports/wire/classic/dialect.py); what it does right after its first
+connection then tells, and its later connections do not show that again. So it is remembered by where it comes from and
+who it is: while it is connected, for a while after that, and over a restart of this server, which is what most clients
+that return return from. In memory for the event loop; the file is written when somebody new is recognised, never read
+again, and no reason to fail.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from storage import files
+
+logger = logging.getLogger(__name__)
+
+NAME = "returning_clients.json"
+RETURN_US = 600 * 1_000_000
+"""Who has been away for longer is a stranger again: somebody else may have the address."""
+AWAY_MAX = 10_000
+"""Clients that are remembered while they are away; beyond that the one that left first is forgotten."""
+
+
+class ReturningClients:
+    def __init__(self, folder: str, clock: Callable[[], int]) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._connections: dict[str, int] = {}
+        """Of those who are here, how many."""
+        self._away = dict.fromkeys(self._read(), clock())
+        """When the last connection of a client ended, in that order; or this server began, for those it was told of."""
+
+    def expects(self, who: str) -> bool:
+        """Whether a client from there is known, here or not long gone."""
+        return who in self._connections or self._clock() - self._away.get(who, -RETURN_US) < RETURN_US
+
+    def arrived(self, who: str) -> None:
+        """A connection was recognised; `left` is called for each."""
+        known = who in self._connections or who in self._away
+        self._away.pop(who, None)
+        self._connections[who] = self._connections.get(who, 0) + 1
+        if not known:
+            self._write()
+
+    def left(self, who: str) -> None:
+        self._connections[who] -= 1
+        if not self._connections[who]:
+            del self._connections[who]
+            self._away[who] = self._clock()
+            if len(self._away) > AWAY_MAX:
+                del self._away[next(iter(self._away))]
+
+    def _read(self) -> list[str]:
+        path = os.path.join(self._folder, NAME)
+        try:
+            with open(path, "rb") as file:
+                return msgspec.json.decode(file.read(), type=list[str])
+        except FileNotFoundError:
+            return []
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("%s cannot be read, and counts for nothing: %s", path, error)
+            return []
+
+    def _write(self) -> None:
+        self._away = {who: left_at for who, left_at in self._away.items() if self._clock() - left_at < RETURN_US}
+        disk = files.Files()
+        try:
+            files.make_folders(disk, self._folder)
+            # Not synced: after a power cut its clients are as good as new ones.
+            content = msgspec.json.encode([*self._away, *self._connections])
+            files.replace(disk, os.path.join(self._folder, NAME), content, sync=False)
+        except OSError as error:
+            logger.warning("%s cannot be written: %s", os.path.join(self._folder, NAME), error.strerror or error)
