@@ -49,6 +49,7 @@ def test_producer_and_consumer_carry_on_after_restarts_and_nothing_acknowledged_
     until(lambda: set(promised) <= set(member.all("consumed")), "all that was acknowledged is consumed")
 
     stored = sdk.run("reading", **task)["polled"]
+    assert set(member.all("consumed")) <= set(chain(*stored)), "what is consumed is what was sent, byte for byte"
     for partition in range(PARTITIONS):
         of_partition = [message for message in promised if message.startswith(f"{partition}:")]
         assert first_times(stored[partition]) == of_partition
