@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from app import housekeeping
 from app.access.tokens import Tokens
@@ -51,6 +52,9 @@ class Gateway:
         self.started_at = clock()
         self.changing = asyncio.Lock()
         """Held by whatever changes the catalogue: names are looked up and taken in one step."""
+        self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
+        """Whoever has logged in may ask for one: they are made one after the other, and the memory that packing takes,
+        which the C library keeps for a thread, is taken once."""
         self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -69,6 +73,7 @@ class Gateway:
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
+        self.snapshots.shutdown(cancel_futures=True)
         self.users.close()
 
 

@@ -34,7 +34,8 @@ def zip_method(compression: int) -> int:
 
 
 def chosen(types: Sequence[int]) -> tuple[int, ...]:
-    """The parts that are wanted. "All" stands alone, and leaves out the test."""
+    """The parts that are wanted, each once, because everybody may ask and a part takes time. "All" stands alone, and
+    leaves out the test."""
     if ALL in types:
         if len(types) > 1:
             raise CommandError(Code.INVALID_COMMAND, "a snapshot of all parts names no other part")
@@ -42,7 +43,7 @@ def chosen(types: Sequence[int]) -> tuple[int, ...]:
     for part in types:
         if part not in _PARTS:
             raise CommandError(Code.INVALID_COMMAND, f"there is no snapshot part {part}")
-    return tuple(types)
+    return tuple(dict.fromkeys(types))
 
 
 def make(parts: Sequence[int], method: int, data_folder: str, config: str) -> bytes:

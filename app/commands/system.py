@@ -65,7 +65,7 @@ async def get_snapshot(
     parts = snapshot.chosen(request.types)
     compression = snapshot.zip_method(request.compression)
     content = await asyncio.get_running_loop().run_in_executor(
-        None, snapshot.make, parts, compression, gateway.store.options.path, gateway.described_config
+        gateway.snapshots, snapshot.make, parts, compression, gateway.store.options.path, gateway.described_config
     )
     return answers.Snapshot(content)
 
