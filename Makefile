@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.whippet-installed
 
-.PHONY: run test setup lint types imports docs openapi bench torture clean
+.PHONY: run test setup lint types imports docs openapi bench torture fuzz clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
@@ -44,6 +44,9 @@ bench: setup  ## the benchmarks, with their yardsticks
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py
+
+fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
+	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

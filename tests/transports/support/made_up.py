@@ -1,0 +1,150 @@
+"""Requests as a client might make them, and bytes as none should: from one source of randomness, so that they repeat.
+
+Names and numbers are few, so that most requests are about something that is there.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from app.commands import requests as ask
+from app.commands.registry import COMMANDS
+from storage import batch as batches
+from transports.wire.classic import frames, requests
+
+NAMES = [*(f"name {number}" for number in range(6)), "ä" * 100, "'\"\n\0%s{}", "x" * 255, "123"]
+NUMBERS = [0, 1, 2, 3, 7, 255, 256, 65_535, 2**31, 2**32 - 2, 2**32 - 1]
+LARGE = [*NUMBERS, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1, 1_700_000_000_000_000]
+LENGTHS = [0, 1, 3, 4, 5, 8, 64, 1000, 65_537, 10 * 2**20 + 5, 2**27, 2**31, 2**32 - 1]
+
+NEVER_WHOLE = frozenset({ask.LoginUser, ask.ChangePassword})
+"""They cost the time of a hash each, by intent, and guessing is slowed down: left to the tests of the throttle."""
+KINDS = tuple(command.request for command in COMMANDS if command.request not in NEVER_WHOLE)
+CODES = [command.code for command in COMMANDS if command.request not in NEVER_WHOLE]
+RARE = frozenset({ask.DeleteStream, ask.DeleteTopic, ask.DeletePartitions, ask.LogoutUser, ask.GetSnapshot})
+"""After these there is less to be asked about, or they take long."""
+WEIGHTS = [0.1 if kind in RARE else 3 if kind.__name__.startswith(("Create", "Send")) else 1 for kind in KINDS]
+
+
+def _identifier(rng: random.Random) -> int | str:
+    return rng.choice((0, 0, 1, 2, 99)) if rng.random() < 0.6 else rng.choice(NAMES)
+
+
+def _flags(rng: random.Random, kind: type[Any], **others: Any) -> Any:
+    names = [name for name in kind.__struct_fields__ if name not in others]
+    return kind(**{name: rng.random() < 0.5 for name in names}, **others)
+
+
+def permissions(rng: random.Random) -> Permissions | None:
+    if rng.random() < 0.2:
+        return None
+    streams = {}
+    for stream_id in rng.sample(range(5), rng.randrange(4)):
+        topics = {topic_id: _flags(rng, TopicPermissions) for topic_id in rng.sample(range(5), rng.randrange(4))}
+        streams[stream_id] = _flags(rng, StreamPermissions, topics=topics)
+    return Permissions(_flags(rng, GlobalPermissions), streams)
+
+
+def _batch(rng: random.Random) -> tuple[Any, ...]:
+    sizes = [rng.choice((1, 10, 100, 3000)) for _ in range(rng.choice((1, 1, 3, 5, 40)))]
+    sent = [batches.Message(rng.randbytes(size), rng.getrandbits(64), b"", 1 + rng.getrandbits(20)) for size in sizes]
+    return (batches.build(sent, 0, rng.randbytes),)
+
+
+def _partitioning(rng: random.Random) -> ask.Partitioning:
+    match rng.randrange(3):
+        case 0:
+            return ask.Partitioning(ask.PartitioningKind.BALANCED)
+        case 1:
+            return ask.Partitioning(ask.PartitioningKind.PARTITION_ID, rng.choice((0, 1, 99)))
+        case _:
+            return ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=rng.randbytes(rng.randrange(1, 256)))
+
+
+FIELDS: dict[str, Callable[[random.Random], Any]] = {
+    "stream": _identifier,
+    "topic": _identifier,
+    "group": _identifier,
+    "user": _identifier,
+    "name": lambda rng: rng.choice(NAMES),
+    "username": lambda rng: rng.choice(NAMES),
+    "password": lambda rng: "not a secret",
+    "token": lambda rng: rng.choice(NAMES),
+    "status": lambda rng: rng.choice(list(ask.UserStatus)),
+    "permissions": permissions,
+    "client_id": lambda rng: rng.choice(NUMBERS),
+    "compression": lambda rng: rng.randrange(8),
+    "types": lambda rng: tuple(rng.choice((1, 2, 3, 4, 5, 6, 100)) for _ in range(rng.randrange(4))),
+    "expiry": lambda rng: rng.choice(LARGE),
+    "consumer": lambda rng: ask.Consumer(rng.choice(list(ask.ConsumerKind)), _identifier(rng)),
+    "partition_id": lambda rng: rng.choice((0, 0, 0, 1, 99, 2**32 - 1)),
+    "strategy": lambda rng: ask.Strategy(rng.choice(list(ask.StrategyKind)), rng.choice(LARGE)),
+    "count": lambda rng: rng.choice((0, 1, 1, 2, 2**31, 2**32 - 1)),
+    "auto_commit": lambda rng: rng.random() < 0.5,
+    "fsync": lambda rng: rng.random() < 0.1,
+    "offset": lambda rng: rng.choice(LARGE),
+    "partitions_count": lambda rng: rng.choice((0, 1, 1, 2, 1001, 2**32 - 1)),
+    "compression_algorithm": lambda rng: rng.choice((1, 2)),
+    "message_expiry": lambda rng: rng.choice(LARGE),
+    "max_topic_size": lambda rng: rng.choice((0, 0, 2**64 - 1, 5)),
+    "replication_factor": lambda rng: rng.randrange(4),
+    "partitioning": _partitioning,
+    "batches": _batch,
+}
+
+
+def request(rng: random.Random, kind: type[ask.Request] | None = None) -> ask.Request:
+    kind = kind or rng.choices(KINDS, WEIGHTS)[0]
+    return kind(**{name: FIELDS[name](rng) for name in kind.__struct_fields__ if name in FIELDS})
+
+
+def encoded(rng: random.Random, kind: type[ask.Request] | None = None) -> bytes:
+    """A whole frame."""
+    asked = request(rng, kind)
+    return frames.request(requests.code_of(asked), requests.encode_request(asked, rng.choice((56, 64))))
+
+
+def spoilt(rng: random.Random, octets: bytes) -> bytes:
+    """Bytes changed, taken out, put in, repeated, or numbers in their place that mean much."""
+    found = bytearray(octets)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at = rng.randrange(len(found) + 1)
+        match rng.randrange(6):
+            case 0:
+                found[at : at + 1] = rng.randbytes(1)
+            case 1:
+                del found[at : at + rng.choice((1, 4, 8, 100))]
+            case 2:
+                found[at:at] = rng.randbytes(rng.choice((1, 4, 8, 100)))
+            case 3:
+                found[at : at + 4] = struct.pack("<I", rng.choice(NUMBERS))
+            case 4:
+                found[at : at + 8] = struct.pack("<Q", rng.choice(LARGE))
+            case _:
+                found[at:at] = found[at : at + rng.choice((4, 16, 64))]
+    return bytes(found)
+
+
+def hostile(rng: random.Random) -> bytes:
+    """A frame that ends where it says, whatever is in it."""
+    frame = encoded(rng)
+    code = struct.unpack_from("<I", frame, 4)[0]
+    match rng.randrange(8):
+        case 0 | 1 | 2:
+            return frame
+        case 3 | 4 | 5:
+            return frames.request(code, spoilt(rng, frame[8:]))
+        case 6:
+            return frames.request(rng.choice((rng.choice(NUMBERS), rng.choice(CODES))), frame[8:])
+        case _:
+            return frames.request(code, frame[8 : rng.randrange(8, len(frame) + 1)] + encoded(rng)[8:])
+
+
+def out_of_step(rng: random.Random) -> bytes:
+    """Bytes after which nobody knows where the next frame begins."""
+    frame = hostile(rng)
+    return struct.pack("<I", rng.choice(LENGTHS)) + frame[4:] if rng.random() < 0.5 else spoilt(rng, frame)
