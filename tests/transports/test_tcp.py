@@ -17,10 +17,12 @@ from pathlib import Path
 
 import pytest
 
+from app.access.throttle import Throttle
 from app.commands import requests as ask
 from app.config.formats import Address
 from app.errors import Code
 from tests.app.access.support.world import ROOT
+from tests.app.access.support.world import Time as Seconds
 from tests.storage.support.world import SlowDisk, reached
 from tests.transports.support.raw import (
     LOG_IN,
@@ -261,6 +263,35 @@ def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenticated(
             assert answers == [refusal(Code.UNAUTHENTICATED), refusal(Code.UNAUTHENTICATED), OK]
             await root.ask(ask.LogoutUser())
             assert await root.ask(ask.GetMe()) == refusal(Code.UNAUTHENTICATED)
+
+    run(main())
+
+
+def test_who_guesses_over_many_connections_computes_little_and_holds_up_nobody(tmp_path: Path) -> None:
+    """Names that are there and names that are not, as fast as they can be sent, from one address."""
+
+    async def main() -> None:
+        seconds = Seconds()
+        async with served(tmp_path, throttle=Throttle(clock=seconds, sleep=seconds.sleep)) as world:
+            witness = await world.root()
+            created = await witness.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None))
+            assert created[0] == 0
+            before, started = world.passwords.computed, seconds.now
+            guesses = b"".join(
+                asked(ask.LoginUser(name, f"guess {number}")) for number in range(25) for name in ("alice", "nobody")
+            )
+            clients = [await world.stranger() for _ in range(20)]
+            for client in clients:
+                await client.send(guesses)
+            for client in clients:
+                for _ in range(50):
+                    assert await client.answer() == refusal(Code.INVALID_CREDENTIALS)
+                assert await witness.is_alive()
+            # A thousand guesses: the free ones, and one for each wait that is shorter than a client's patience.
+            assert world.passwords.computed - before < 30 + (seconds.now - started) / 0.25
+            assert world.passwords.computed - before < 100
+            # Who has logged in from here before does not wait for what the others do.
+            assert await (await world.root()).is_alive()
 
     run(main())
 

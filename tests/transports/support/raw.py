@@ -113,8 +113,9 @@ class Raw:
 class Served:
     """A listener and the clients of a test, all of which end with it."""
 
-    def __init__(self, listener: TcpListener) -> None:
+    def __init__(self, listener: TcpListener, passwords: Passwords) -> None:
         self.listener = listener
+        self.passwords = passwords
         self._links = contextlib.ExitStack()
 
     async def stranger(self, *, receive_bytes: int | None = None) -> Raw:
@@ -146,11 +147,13 @@ async def served(
     tls: ssl.SSLContext | None = None,
     stalled_seconds: float = STALLED_SECONDS,
     store: dict[str, Any] | None = None,
+    throttle: Throttle | None = None,
     **limits: Any,
 ) -> AsyncIterator[Served]:
     async with opened(path, **(store or {})) as made:
+        passwords = Passwords(CHEAP)
         users = await Users.open(
-            made, ROOT, False, made.clock, passwords=Passwords(CHEAP), throttle=Throttle(NOBODY_WAITS)
+            made, ROOT, False, made.clock, passwords=passwords, throttle=throttle or Throttle(NOBODY_WAITS)
         )
         config = Config()
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
@@ -159,7 +162,7 @@ async def served(
         )
         listener = TcpListener(gateway, stalled_seconds=stalled_seconds)
         await listener.listen(address or Address("127.0.0.1", 0), "tcp.address", tls)
-        world = Served(listener)
+        world = Served(listener, passwords)
         try:
             yield world
             world.close_links()
