@@ -53,14 +53,38 @@ def test_nothing_that_a_client_sends_does_lasting_harm(tmp_path: Path) -> None:
         asyncio.run(_warmed_up(address))
         sizes = asyncio.run(_rounds(gateway, address))
         gateway.signal(signal.SIGTERM)
-        assert gateway.end() == 0, str(gateway)
-        signs = [line for line in (*gateway.out, *gateway.err) if any(sign in line for sign in BAD_SIGNS)]
-        assert not signs, f"seed {SEED}:\n" + "\n".join(signs[:20]) + "\n" + "\n".join(gateway.err[-60:])
+        _ended_well(gateway)
         print("memory after each round, MiB:", [size // MIB for size in sizes])  # noqa: T201
         # The first round warms up; what a thread has used once is kept for it and used again.
         assert max(sizes[1:]) < sizes[0] + 32 * MIB, f"seed {SEED}: {sizes}"
         again = start(**SETTINGS)
-        asyncio.run(_serves_fully(again.line(r"tcp://(\S+)").group(1)))
+        asyncio.run(_stopped_in_the_middle(again, again.line(r"tcp://(\S+)").group(1)))
+        _ended_well(again)
+        last = start(**SETTINGS)
+        asyncio.run(_serves_fully(last.line(r"tcp://(\S+)").group(1)))
+
+
+def _ended_well(gateway: Gateway) -> None:
+    assert gateway.end() == 0, str(gateway)
+    signs = [line for line in (*gateway.out, *gateway.err) if any(sign in line for sign in BAD_SIGNS)]
+    assert not signs, f"seed {SEED}:\n" + "\n".join(signs[:20]) + "\n" + "\n".join(gateway.err[-60:])
+
+
+async def _stopped_in_the_middle(gateway: Gateway, address: str) -> None:
+    """Told to stop while everybody sends, which they do until nobody listens any more."""
+    await _serves_fully(address)
+    token = await _token(address, "the middle")
+    end = time.monotonic() + 60
+    clients = [_client(address, token, random.Random(f"{SEED} stop {one}"), end) for one in range(CONNECTIONS)]
+    asyncio.get_running_loop().call_later(1, gateway.signal, signal.SIGTERM)
+    await asyncio.gather(*clients)
+
+
+async def _token(address: str, name: str) -> str:
+    async with await Client.connect(f"iggy://fuzzer:fuzzerZfuzzer@{address}") as fuzzer:
+        for kept in await fuzzer.get_personal_access_tokens():
+            await fuzzer.delete_personal_access_token(kept.name)
+        return (await fuzzer.create_personal_access_token(name)).token
 
 
 async def _warmed_up(address: str) -> None:
@@ -78,10 +102,7 @@ async def _rounds(gateway: Gateway, address: str) -> list[int]:
     async with await Client.connect(f"iggy://root:rootZroot@{address}") as root:
         await root.create_user("fuzzer", "fuzzerZfuzzer", permissions=ALL_BUT_USERS)
     for number in range(ROUNDS):
-        async with await Client.connect(f"iggy://fuzzer:fuzzerZfuzzer@{address}") as fuzzer:
-            for kept in await fuzzer.get_personal_access_tokens():
-                await fuzzer.delete_personal_access_token(kept.name)
-            token = (await fuzzer.create_personal_access_token(f"round {number} {SEED}")).token
+        token = await _token(address, f"round {number} {SEED}")
         end = time.monotonic() + SECONDS / ROUNDS
         clients = [_client(address, token, random.Random(f"{SEED} {number} {one}"), end) for one in range(CONNECTIONS)]
         await asyncio.gather(*clients, _changing_users(address, random.Random(f"{SEED} {number} users"), end))
@@ -96,10 +117,13 @@ def _resident_bytes(gateway: Gateway) -> int:
 
 
 async def _client(address: str, token: str, rng: random.Random, end: float) -> None:
-    """One connection after the other, until the time is over."""
+    """One connection after the other, until the time is over or nobody listens."""
     host, port = address.rsplit(":", 1)
     while time.monotonic() < end:
-        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            reader, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return
         drain = asyncio.create_task(_read_all(reader))
         try:
             await _say(writer, rng, asked(ask.LoginWithPersonalAccessToken(token)) if rng.random() < 0.9 else b"", end)
