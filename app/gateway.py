@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from app import housekeeping
 from app.access.tokens import Tokens
 from app.access.users import Users
+from app.commands.deduplication import Deduplication
 from app.config import Config
 from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
@@ -22,6 +23,7 @@ from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
 from storage.catalog import Stream as StoredStream
 from storage.catalog import Topic as StoredTopic
+from storage.partition import Partition
 from storage.store import Store
 
 
@@ -50,6 +52,7 @@ class Gateway:
         self.described_config = ""
         """The effective configuration as text, secrets masked: for snapshots."""
         self.started_at = clock()
+        self.deduplication = _deduplication(config)
         self.changing = asyncio.Lock()
         """Held by whatever changes the catalogue: names are looked up and taken in one step."""
         self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
@@ -68,6 +71,11 @@ class Gateway:
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)
 
+    def forget_ids(self, partitions: Sequence[Partition | None]) -> None:
+        """Their messages are gone, so none of them can be repeated."""
+        if self.deduplication is not None:
+            self.deduplication.forget(partitions)
+
     async def close(self) -> None:
         """Ends the chores; the store is closed by whoever opened it."""
         for chore in self._chores:
@@ -75,6 +83,11 @@ class Gateway:
         await asyncio.gather(*self._chores, return_exceptions=True)
         self.snapshots.shutdown(cancel_futures=True)
         self.users.close()
+
+
+def _deduplication(config: Config) -> Deduplication | None:
+    wanted = config.system.message_deduplication
+    return Deduplication(wanted.max_entries, wanted.expiry) if wanted.enabled else None
 
 
 def _living(store: Store) -> Shelf[Stream]:

@@ -29,11 +29,19 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     first = None
     count = 0
     for number, batch in enumerate(request.batches):
-        appended = await partition.append(batch, checked=request.checked[number] if request.checked else None)
+        if gateway.deduplication is not None:
+            new = await gateway.deduplication.append(partition, batch, gateway.clock())
+            if new is None:
+                continue
+            appended = new
+        else:
+            appended = await partition.append(batch, checked=request.checked[number] if request.checked else None)
         first = appended.base_offset if first is None else first
         count += appended.messages
-    if first is None:
+    if not request.batches:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    # Where everything was a repetition: where the next message goes.
+    first = partition.appended if first is None else first
     return answers.Sent(target.stream.id, topic.id, partition_id, first, count, partition.durability)
 
 

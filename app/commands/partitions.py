@@ -30,6 +30,7 @@ async def delete_partitions(gateway: Gateway, session: Session, request: ask.Del
         raise CommandError(
             Code.INVALID_PARTITIONS_COUNT, f"a topic of {have} partitions cannot lose {request.count} of them"
         )
+    gateway.forget_ids(target.topic.partitions[have - request.count :])
     await gateway.store.remove_partitions(target.stream.id, target.topic.id, request.count)
     _take_over(gateway, target)
 

@@ -60,6 +60,7 @@ async def delete_stream(gateway: Gateway, session: Session, request: ask.DeleteS
     stream = target.stream
     for topic in stream.topics:
         groups.disband_all(gateway, stream.id, topic)
+        gateway.forget_ids(topic.partitions)
     await gateway.users.forget_stream(stream.id)
     await gateway.store.remove_stream(stream.id)
     gateway.streams.remove(stream)
@@ -69,6 +70,7 @@ async def purge_stream(gateway: Gateway, session: Session, request: ask.PurgeStr
     for topic in target.stream.topics:
         await gateway.store.purge_topic(target.stream.id, topic.id)
         groups.purged(topic)
+        gateway.forget_ids(topic.partitions)
 
 
 def _refuse_taken(gateway: Gateway, name: str) -> None:

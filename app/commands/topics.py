@@ -69,6 +69,7 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
 async def delete_topic(gateway: Gateway, session: Session, request: ask.DeleteTopic, target: Target) -> None:
     stream, topic = target.stream, target.topic
     groups.disband_all(gateway, stream.id, topic)
+    gateway.forget_ids(topic.partitions)
     await gateway.users.forget_topic(stream.id, topic.id)
     await gateway.store.remove_topic(stream.id, topic.id)
     stream.topics.remove(topic)
@@ -77,6 +78,7 @@ async def delete_topic(gateway: Gateway, session: Session, request: ask.DeleteTo
 async def purge_topic(gateway: Gateway, session: Session, request: ask.PurgeTopic, target: Target) -> None:
     await gateway.store.purge_topic(target.stream.id, target.topic.id)
     groups.purged(target.topic)
+    gateway.forget_ids(target.topic.partitions)
 
 
 def _settings(gateway: Gateway, request: ask.CreateTopic | ask.UpdateTopic) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""De-duplication by message id through the command layer, on a real store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.commands.deduplication import Deduplication
+from storage.batch import Message, build, header, messages
+from storage.catalog import StreamDocument, TopicDocument
+from storage.errors import WriteFailed
+from storage.files import Buffer, Files
+from storage.options import StoreOptions
+from storage.partition import Partition
+from storage.store import Store
+
+
+class FullNow(Files):
+    """A disk that has no room while it is said to have none."""
+
+    full = False
+
+    def write(self, handle: int, buffers: Any, position: int) -> int:
+        if self.full and sum(map(len, buffers)) > 300:
+            raise OSError(28, "No space left on device")
+        return super().write(handle, buffers, position)
+
+
+def with_partition(path: Path, act: Callable[[Partition, FullNow], Awaitable[None]]) -> None:
+    async def main() -> None:
+        disk = FullNow()
+        store = await Store.open(StoreOptions(path=str(path)), files=disk)
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=1))
+        partition = store.partition(0, 0, 0)
+        assert partition is not None
+        async with asyncio.timeout(20):
+            await act(partition, disk)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def batch(*ids: int, mark: bytes = b"") -> bytearray:
+    return build([Message(b"%d%s" % (n, mark), n, b"", 5 + n) for n in ids], 1, os.urandom)
+
+
+async def stored(partition: Partition) -> list[tuple[int, int, bytes]]:
+    found = await partition.read(0, 1000)
+    octets: Buffer = b"".join(found.buffers)
+    kept = []
+    while octets:
+        length = header(octets).length
+        kept += [(one.offset, one.id, one.payload) for one in messages(octets[:length])]
+        octets = octets[length:]
+    return kept
+
+
+def test_repetitions_are_left_out_and_offsets_stay_consecutive(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = Deduplication(100, 60)
+        await dedup.append(partition, batch(1, 2, 1, mark=b"a"), 0)
+        assert await dedup.append(partition, batch(2, 1, mark=b"b"), 1) is None
+        await dedup.append(partition, batch(2, 3, 1, 4, mark=b"c"), 2)
+        assert await stored(partition) == [(0, 1, b"1a"), (1, 2, b"2a"), (2, 3, b"3c"), (3, 4, b"4c")]
+
+    with_partition(tmp_path, act)
+
+
+def test_the_same_batch_sent_many_times_at_once_is_stored_once(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = Deduplication(100, 60)
+        done = await asyncio.gather(*(dedup.append(partition, batch(1, 2), 0) for _ in range(20)))
+        assert sum(one is not None for one in done) == 1
+        assert [one[1] for one in await stored(partition)] == [1, 2]
+
+    with_partition(tmp_path, act)
+
+
+def test_a_send_that_failed_may_be_repeated(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = Deduplication(100, 60)
+        disk.full = True
+        with pytest.raises(WriteFailed):
+            await dedup.append(partition, batch(1, 2), 0)
+        disk.full = False
+        assert await dedup.append(partition, batch(1, 2), 0) is not None
+        assert [one[1] for one in await stored(partition)] == [1, 2]
+
+    with_partition(tmp_path, act)
+
+
+def test_purged_messages_may_be_sent_again(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = Deduplication(100, 60)
+        await dedup.append(partition, batch(1), 0)
+        await partition.purge()
+        dedup.forget([partition, None])
+        await dedup.append(partition, batch(1), 0)
+        assert [one[:2] for one in await stored(partition)] == [(0, 1)]
+
+    with_partition(tmp_path, act)
