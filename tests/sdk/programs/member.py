@@ -3,12 +3,11 @@
 import asyncio
 
 from apache_iggy import PollingStrategy
-from scenario import PATIENT, auto_commit, carry_out, connected, consumer_group, heard, milliseconds, say, text
+from scenario import Lasting, auto_commit, carry_out, consumer_group, heard, milliseconds, say, text
 
 
-async def member(task, index):
-    client = await connected(task, PATIENT)
-    consumer = await consumer_group(
+async def joined(client, task):
+    return await consumer_group(
         client,
         task["group"],
         task["stream"],
@@ -20,14 +19,22 @@ async def member(task, index):
         polling_retry_interval=milliseconds(20),
     )
 
+
+async def member(task, index):
+    lasting = Lasting(task)
+    await lasting.connect()
+    consumer = await joined(lasting.client, task)
+
     async def note(message):
+        lasting.worked()
         say(consumed=text(message), member=index)
 
     while True:
         try:
             await consumer.consume_messages(note, None)
         except RuntimeError as error:
-            say(interrupted=str(error))
+            if await lasting.failed(error):
+                consumer = await joined(lasting.client, task)
 
 
 async def main(task):

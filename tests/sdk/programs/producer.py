@@ -5,16 +5,17 @@ The text of a message is "partition:number". With a count it ends by itself, wit
 
 import asyncio
 
-from scenario import PATIENT, carry_out, connected, heard, refusal, say, send
+from scenario import Lasting, carry_out, heard, refusal, say, send
 
 PAUSE_SECONDS = 0.002
 
 
 async def main(task):
-    client = await connected(task, PATIENT)
+    lasting = Lasting(task)
+    await lasting.connect()
     if task.get("create", True):
-        await client.create_stream(task["stream"])
-        await client.create_topic(task["stream"], task["topic"], task["partitions"])
+        await lasting.client.create_stream(task["stream"])
+        await lasting.client.create_topic(task["stream"], task["topic"], task["partitions"])
     say(ready=True)
     await heard("go")
     stopped = asyncio.ensure_future(heard("stop"))
@@ -23,8 +24,9 @@ async def main(task):
     while number < last and not stopped.done():
         for partition in range(task["partitions"]):
             texts = [f"{partition}:{number + index}" for index in range(size)]
-            while (failed := await refusal(send, client, task, partition, texts)) is not None:
-                say(failed=failed)
+            while (failed := await refusal(send, lasting.client, task, partition, texts)) is not None:
+                await lasting.failed(failed)
+            lasting.worked()
             say(acknowledged=texts)
         number += size
         await asyncio.sleep(PAUSE_SECONDS)

@@ -5,6 +5,7 @@ import datetime
 import json
 import os
 import sys
+import time
 import traceback
 
 from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, SendMessage
@@ -12,6 +13,7 @@ from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient,
 SECONDS_MAX = 40
 PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
 """Of a client that waits for a server that restarts, and is there at once when it is back."""
+GIVE_UP_SECONDS = 2
 
 
 def carry_out(scenario):
@@ -41,6 +43,34 @@ async def connected(task, options=""):
     client = IggyClient.from_connection_string(f"iggy+tcp://iggy:iggy@{task['address']}{options}")
     await client.connect()
     return client
+
+
+class Lasting:
+    """A client for as long as it works, and then another one.
+
+    When the server dies at the wrong moment the SDK ends up "connecting" and stays that: 0.6 for ever, later ones for
+    some seconds. A program that has to go on makes a new client then.
+    """
+
+    def __init__(self, task):
+        self.task = task
+        self.client = None
+        self.worked()
+
+    def worked(self):
+        self.worked_at = time.monotonic()
+
+    async def connect(self):
+        self.client = await connected(self.task, PATIENT)
+        self.worked()
+
+    async def failed(self, error):
+        """Whether there is a new client."""
+        say(interrupted=str(error))
+        await asyncio.sleep(0.01)
+        if time.monotonic() - self.worked_at < GIVE_UP_SECONDS:
+            return False
+        return await refusal(self.connect) is None
 
 
 async def refusal(method, *arguments, **options):

@@ -1,0 +1,38 @@
+"""Follows all partitions of a topic by itself: it knows where it is, and polls on from there, come what may."""
+
+import asyncio
+
+from apache_iggy import PollingStrategy
+from scenario import Lasting, carry_out, heard, say, text
+
+PAUSE_SECONDS = 0.005
+
+
+async def poll(lasting, task, partition, offset):
+    """The next messages; none while the server is away."""
+    strategy = PollingStrategy.Offset(offset)
+    try:
+        found = await lasting.client.poll_messages(task["stream"], task["topic"], partition, strategy, 100, False)
+    except RuntimeError as error:
+        await lasting.failed(error)
+        return []
+    lasting.worked()
+    return found
+
+
+async def main(task):
+    lasting = Lasting(task)
+    await lasting.connect()
+    stopped = asyncio.ensure_future(heard("stop"))
+    offsets = [0] * task["partitions"]
+    while not stopped.done():
+        for partition, begin in enumerate(offsets):
+            found = await poll(lasting, task, partition, begin)
+            assert [message.offset() for message in found] == list(range(begin, begin + len(found)))
+            offsets[partition] += len(found)
+            for message in found:
+                say(consumed=text(message))
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+carry_out(main)
