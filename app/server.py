@@ -29,7 +29,7 @@ from storage.store import Store
 from transports import certificates
 from transports.http import application
 from transports.http import server as http_server
-from transports.http.server import DRAIN_SECONDS_MAX, HttpServer
+from transports.http.server import HttpServer
 from transports.listening import ListenError
 from transports.tcp import TcpListener
 
@@ -117,7 +117,7 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
     addresses: dict[str, Address] = {}
     try:
         if config.http.enabled:
-            http = await http_server.start(application.create(), config.http.address)
+            http = await http_server.start(application.create(), config.http.address, config.system.limits.stop_time)
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
         if config.tcp.enabled:
@@ -132,7 +132,7 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
     finally:
         endings = [http.stop()] if http else []
         if tcp is not None:
-            endings.append(tcp.stop(DRAIN_SECONDS_MAX))
+            endings.append(tcp.stop(config.system.limits.stop_time))
         await asyncio.gather(*endings)
 
 

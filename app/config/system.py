@@ -226,6 +226,8 @@ class Limits(Section, frozen=True):
     frame_time: Period = 30.0
     """Duration in which a request that has begun must be there, with a second more for each MiB of it; then the
     connection is closed."""
+    stop_time: Period = 30.0
+    """Duration in which the requests in hand may finish when the gateway is told to stop; then they are cut off."""
     index_cache_bytes: SomeBytes = 64 * MIB
     """Bytes of the cached indexes of closed segments, so that many segments do not fill the memory; above it the ones
     unused for longest leave and are read again when needed."""

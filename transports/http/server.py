@@ -17,9 +17,6 @@ from starlette.types import ASGIApp
 from app.config.formats import Address
 from transports import listening
 
-DRAIN_SECONDS_MAX = 30
-"""How long requests in hand may take to finish once the listener stops; after that they are cancelled."""
-
 IDLE_SECONDS_MAX = 75
 """How long a kept-alive connection may rest between requests; longer than the pools of common clients keep one."""
 
@@ -27,7 +24,8 @@ IDLE_SECONDS_MAX = 75
 class HttpServer:
     """One listener that is serving. Made by `start`, ended by `stop`; both on the event loop."""
 
-    def __init__(self, listener: socket.socket, application: ASGIApp) -> None:
+    def __init__(self, listener: socket.socket, application: ASGIApp, stop_seconds_max: float) -> None:
+        """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
         self.address = listening.effective(listener)
         self._server = _Uvicorn(
             uvicorn.Config(
@@ -41,7 +39,7 @@ class HttpServer:
                 server_header=False,
                 backlog=listening.BACKLOG_CONNECTIONS,
                 timeout_keep_alive=IDLE_SECONDS_MAX,
-                timeout_graceful_shutdown=DRAIN_SECONDS_MAX,
+                timeout_graceful_shutdown=max(1, round(stop_seconds_max)),
             )
         )
         self.serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
@@ -53,8 +51,8 @@ class HttpServer:
         await self.serving
 
 
-async def start(application: ASGIApp, address: Address) -> HttpServer:
-    return HttpServer(await listening.listen(address, "http.address"), application)
+async def start(application: ASGIApp, address: Address, stop_seconds_max: float) -> HttpServer:
+    return HttpServer(await listening.listen(address, "http.address"), application, stop_seconds_max)
 
 
 class _Uvicorn(uvicorn.Server):

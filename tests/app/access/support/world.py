@@ -105,9 +105,11 @@ async def world(
     throttle: Throttle | None = None,
     tokens_max: int = 100,
     users_max: int = 2**32 - 1,
+    **options: Any,
 ) -> AsyncIterator[World]:
+    """`options` are the store's."""
     clock = Clock()
-    async with opened(path, clock=clock) as store:
+    async with opened(path, clock=clock, **options) as store:
         passwords = Passwords(CHEAP)
         users = await Users.open(
             store,

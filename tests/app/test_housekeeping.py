@@ -1,0 +1,146 @@
+"""What the gateway does unasked: retention behind the barrier, eviction of the silent, expired tokens, hand-overs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import housekeeping
+from app.commands import requests as ask
+from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
+from app.errors import Code, CommandError
+from storage.batch import Message, build
+from tests.app.access.support.world import SECOND, Person, make_group, world
+from tests.storage.support.world import run
+
+ME = Consumer(ConsumerKind.CONSUMER, 1)
+
+
+async def make_topic(person: Person, **settings: Any) -> None:
+    await person.ask(ask.CreateStream("s"))
+    await person.ask(ask.CreateTopic("s", "t", 1, **settings))
+
+
+async def send(person: Person, count: int) -> None:
+    to = Partitioning(PartitioningKind.PARTITION_ID, 0)
+    for _ in range(count):
+        await person.ask(ask.SendMessages("s", "t", to, (build([Message(bytes(700))], 1, os.urandom),)))
+
+
+async def segments(person: Person) -> tuple[int, int]:
+    """As topic details and as the stats have them."""
+    topic = await person.ask(ask.GetTopic("s", "t"))
+    stats = await person.ask(ask.GetStats())
+    return topic.partitions[0].segments_count, stats.segments_count
+
+
+def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, segment_bytes=1024) as here:
+            root = await here.root()
+            await make_topic(root, message_expiry=10 * SECOND)
+            await send(root, 6)
+            assert await segments(root) == (4, 4)
+            here.clock.now += 9 * SECOND
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (4, 4)
+            here.clock.now += 2 * SECOND
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (1, 1)
+            assert (await root.ask(ask.GetStats())).messages_count == 0
+
+    run(main())
+
+
+def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, segment_bytes=1024) as here:
+            root = await here.root()
+            await make_topic(root, message_expiry=SECOND)
+            await send(root, 6)
+            await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 2))
+            here.clock.now += 5 * SECOND
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (3, 3)
+            await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 3))
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (2, 2)
+
+    run(main())
+
+
+def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, segment_bytes=1024) as here:
+            root = await here.root()
+            await make_topic(root)
+            await send(root, 6)
+            here.clock.now += 10**6 * SECOND
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (4, 4)
+
+    run(main())
+
+
+def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            silent, lively = await here.root(), await here.root()
+            await make_group(silent)
+            await silent.ask(ask.CreateConsumerGroup("s", "t", "mine"))
+            await silent.ask(ask.JoinConsumerGroup("s", "t", "mine"))
+            here.clock.now += 5 * SECOND
+            await lively.ask(ask.Ping())
+            here.clock.now += 2 * SECOND
+            await housekeeping.evict_silent_clients(here.gateway)
+            group = await lively.ask(ask.GetConsumerGroup("s", "t", "mine"))
+            assert group.info.members_count == 0
+            with pytest.raises(CommandError) as refused:
+                await silent.ask(ask.GetStreams())
+            assert refused.value.code is Code.STALE_CLIENT
+            assert await lively.ask(ask.GetStreams())
+
+    run(main())
+
+
+def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            root = await here.root()
+            await root.ask(ask.CreatePersonalAccessToken("ci token", 10 * SECOND))
+            here.clock.now += 11 * SECOND
+            assert len(await root.ask(ask.GetPersonalAccessTokens())) == 1
+            await housekeeping.remove_expired_tokens(here.gateway)
+            assert await root.ask(ask.GetPersonalAccessTokens()) == ()
+            await root.ask(ask.CreatePersonalAccessToken("ci token", 0))
+
+    run(main())
+
+
+def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+    rounds = 0
+
+    async def main() -> None:
+        enough = asyncio.Event()
+
+        async def chore(gateway: Any) -> None:
+            nonlocal rounds
+            rounds += 1
+            if rounds == 3:
+                enough.set()
+            raise RuntimeError("a defect")
+
+        task = asyncio.create_task(housekeeping._regularly(None, chore, 0))  # type: ignore[arg-type]
+        await enough.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    with caplog.at_level(logging.ERROR):
+        run(main())
+    assert rounds == 3
+    assert "this round ended early" in caplog.text
