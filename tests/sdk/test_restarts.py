@@ -29,14 +29,12 @@ def first_times(messages: list[str]) -> list[str]:
 def test_clients_carry_on_after_restarts_and_nothing_acknowledged_is_lost(
     sdk: Sdk, own_server: Callable[..., Server], start: Callable[..., Program], end: Callable[[Server], None]
 ) -> None:
-    """The member of the group commits by polling: the SDK's consumers that commit beside their polls reconnect twice at
-    a time, and may then wait for ever, connected and logged in, without joining their group again."""
     server = own_server()
     task = {"address": server.address, "stream": "orders", "topic": "t", "partitions": PARTITIONS}
     producer = start(sdk, "producer", **task, batch=5)
     producer.until("ready")
     follower = start(sdk, "follower", **task)
-    member = start(sdk, "member", **task, group="g", auto_commit=["When", "PollingMessages"])
+    member = start(sdk, "member", **task, group="g", auto_commit=["When", "PollingMessages"], restless=True)
     producer.tell("go")
 
     def progress() -> tuple[int, int, int]:

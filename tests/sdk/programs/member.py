@@ -20,6 +20,19 @@ async def joined(client, task):
     )
 
 
+async def consume(consumer, note, lasting, restless):
+    """Until something is wrong. A restless one takes a silence for that.
+
+    Consumers of 0.7 and 0.8 may come back from a lost connection logged in, but in no group, and wait.
+    """
+    consuming = asyncio.ensure_future(consumer.consume_messages(note, None))
+    while not consuming.done():
+        await asyncio.wait([consuming], timeout=0.1)
+        if restless and not lasting.works():
+            raise RuntimeError("silence")
+    await consuming
+
+
 async def member(task, index):
     lasting = Lasting(task)
     await lasting.connect()
@@ -31,7 +44,7 @@ async def member(task, index):
 
     while True:
         try:
-            await consumer.consume_messages(note, None)
+            await consume(consumer, note, lasting, task.get("restless", False))
         except RuntimeError as error:
             if await lasting.failed(error):
                 consumer = await joined(lasting.client, task)

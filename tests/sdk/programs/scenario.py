@@ -48,8 +48,8 @@ async def connected(task, options=""):
 class Lasting:
     """A client for as long as it works, and then another one.
 
-    When the server dies at the wrong moment the SDK ends up "connecting" and stays that: 0.6 for ever, later ones for
-    some seconds. A program that has to go on makes a new client then.
+    When the server dies at the wrong moment the SDK ends up "connecting" and stays that, 0.6 for ever. A program that
+    has to go on makes a new client then.
     """
 
     def __init__(self, task):
@@ -60,6 +60,9 @@ class Lasting:
     def worked(self):
         self.worked_at = time.monotonic()
 
+    def works(self):
+        return time.monotonic() - self.worked_at < GIVE_UP_SECONDS
+
     async def connect(self):
         self.client = await connected(self.task, PATIENT)
         self.worked()
@@ -68,9 +71,7 @@ class Lasting:
         """Whether there is a new client."""
         say(interrupted=str(error))
         await asyncio.sleep(0.01)
-        if time.monotonic() - self.worked_at < GIVE_UP_SECONDS:
-            return False
-        return await refusal(self.connect) is None
+        return not self.works() and await refusal(self.connect) is None
 
 
 async def refusal(method, *arguments, **options):
