@@ -51,6 +51,14 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_of_member(gateway, session, target.topic, consumer)
     partition = _partition_to_change(session, target.topic, group, request.partition_id)
+    if group is not None:
+        partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
+        if group.is_late(session.client_id, partition_id, request.offset, stored):
+            raise CommandError(
+                Code.NOT_RESOLVED_CONSUMER,
+                f"{session.address} did not have partition {partition_id} of group {group.name!r} all the time, "
+                f"and others have come further than {request.offset}",
+            )
     await partition.store_offset(*consumer, request.offset)
     if group is not None:
         group.committed(partition.place.partition, request.offset)

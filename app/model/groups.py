@@ -6,7 +6,9 @@
    the owner is no longer offered it, may still name it, and keeps it until all that was handed out to him is committed,
    or until he has had it for too long. A partition of which he was handed out nothing moves at once.
 3. Who leaves, and a changed number of partitions, make all partitions dealt anew: partition i to member i mod m.
-4. `generation` rises with every change of what any member is offered.
+4. Who had a partition taken away before all that he was handed out of it was committed may have it again, and others
+   have read on meanwhile. What he still has to commit from before does not take the group back (`is_late`).
+5. `generation` rises with every change of what any member is offered.
 
 Members are connections and are not kept over a restart. Time is a number that the caller passes in.
 """
@@ -24,7 +26,7 @@ Committed = Callable[[int], int | None]
 class Member:
     """A connection in the group."""
 
-    __slots__ = ("client_id", "id", "offered", "partitions", "polling", "source", "turn")
+    __slots__ = ("client_id", "id", "offered", "owing", "partitions", "polling", "source", "turn")
 
     def __init__(self, member_id: int, client_id: int) -> None:
         self.id = member_id
@@ -36,6 +38,8 @@ class Member:
         self.turn = 0
         self.polling: set[int] = set()
         """Partitions that it began to read since it owns them."""
+        self.owing: set[int] = set()
+        """Partitions that were taken from it when not all that it was handed out was committed."""
         self.source: int | None = None
         """The partition that its newest messages are from."""
 
@@ -43,14 +47,23 @@ class Member:
 class _Holding:
     """A partition in the hands of its owner; a new one each time it changes hands."""
 
-    __slots__ = ("heir", "owner", "polled", "promised_at")
+    __slots__ = ("committed", "heir", "owner", "polled", "promised_at")
 
     def __init__(self, owner: Member | None = None) -> None:
         self.owner = owner
         self.polled: int | None = None
         """The last offset that the owner was handed out."""
+        self.committed: int | None = None
+        """The last offset that was stored since the owner has it."""
         self.heir: Member | None = None
         self.promised_at = 0
+
+    def taken(self, partition_id: int) -> None:
+        """The owner has it no longer."""
+        if self.owner is not None:
+            self.owner.polling.discard(partition_id)
+            if not self.finished(self.committed):
+                self.owner.owing.add(partition_id)
 
     def finished(self, committed: int | None) -> bool:
         """Whether the owner has nothing left that only he knows of."""
@@ -118,6 +131,7 @@ class Group:
         """The topic has got or lost partitions at its end."""
         for member in self._members.values():
             member.polling = {partition_id for partition_id in member.polling if partition_id < partitions_count}
+            member.owing = {partition_id for partition_id in member.owing if partition_id < partitions_count}
         kept = self._holdings[:partitions_count]
         self._holdings = kept + [_Holding() for _ in range(partitions_count - len(kept))]
         self._deal_anew()
@@ -164,11 +178,21 @@ class Group:
             return member.source
         return None
 
+    def is_late(self, client_id: int, partition_id: int, offset: int, stored: int | None) -> bool:
+        """Whether what the owner wants to store is from before the partition was taken from it and came back, while the
+        group has come further. A commit that is not ends its debt: from then on it may go back as far as it likes."""
+        owing = self._members[client_id].owing
+        if partition_id in owing and stored is not None and offset < stored:
+            return True
+        owing.discard(partition_id)
+        return False
+
     def committed(self, partition_id: int, offset: int) -> None:
         """An offset of the group was stored: a promised partition moves when its owner has finished with it."""
         if partition_id >= len(self._holdings):
             return
         holding = self._holdings[partition_id]
+        holding.committed = offset
         if holding.heir is not None and holding.finished(offset):
             self._move(partition_id, holding.heir)
             self._changed()
@@ -177,6 +201,7 @@ class Group:
         """All messages and offsets are gone: what was handed out of them need not be committed any more."""
         for member in self._members.values():
             member.polling.clear()
+            member.owing.clear()
             member.source = None
         moved = False
         for partition_id, holding in enumerate(self._holdings):
@@ -232,7 +257,7 @@ class Group:
         before = self._holdings[partition_id].owner
         if before is not None:
             before.partitions.remove(partition_id)
-            before.polling.discard(partition_id)
+            self._holdings[partition_id].taken(partition_id)
         owner.partitions.append(partition_id)
         self._holdings[partition_id] = _Holding(owner)
 
@@ -246,8 +271,7 @@ class Group:
             if holding.owner is owner:
                 holding.heir = None
             else:
-                if holding.owner is not None:
-                    holding.owner.polling.discard(partition_id)
+                holding.taken(partition_id)
                 self._holdings[partition_id] = _Holding(owner)
             if owner is not None:
                 owner.partitions.append(partition_id)

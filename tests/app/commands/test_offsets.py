@@ -245,6 +245,30 @@ def test_a_member_polls_its_partitions_in_turn_and_commits_what_it_got_last(tmp_
     run(main())
 
 
+def test_a_commit_from_before_a_partition_was_lost_does_not_take_the_group_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, partitions=2) as made:
+            await made.fill(20)
+            first, second, third = await made.readers(3)
+            for one in (first, second, third):
+                await one.join()
+            await second.poll(1, count=5)
+            await first.leave()
+            assert await made.owned() == [[0], [1]]
+            await third.poll(1, count=10)
+            await third.store(9, 1)
+            await third.leave()
+            assert await made.owned() == [[0, 1]]
+            assert await refusal(second.store(4, 1)) == Code.NOT_RESOLVED_CONSUMER
+            assert await made.root.stored(1) == 9
+            assert payloads(await second.poll(1, count=1)) == ["1/10"]
+            await second.store(10, 1)
+            await second.store(3, 1)
+            assert await made.root.stored(1) == 3
+
+    run(main())
+
+
 def test_anybody_may_ask_how_far_a_group_is(tmp_path: Path) -> None:
     async def main() -> None:
         async with reading(tmp_path) as made:

@@ -294,6 +294,37 @@ def test_a_partition_that_was_deleted_and_made_again_has_been_polled_by_nobody()
     assert world.owned == [[0], [1]]
 
 
+def test_who_lost_a_partition_before_he_had_committed_does_not_take_the_group_back_when_he_has_it_again() -> None:
+    world = World(2)
+    world.join(ANNE, BERT, CARL)
+    world.poll(BERT, 1, 9)
+    world.group.leave(ANNE)
+    assert world.owned == [[0], [1]]
+    world.poll(CARL, 1, 19)
+    world.commit(1, 19)
+    world.join(ANNE)
+    world.group.leave(CARL)
+    assert world.group.partition_to_commit(ANNE, 1) == 1
+    world.group.leave(ANNE)
+    assert world.group.partition_to_commit(BERT, 1) == 1
+    assert world.group.is_late(BERT, 1, 9, 19)
+    world.poll(BERT, 1, 29)
+    assert world.group.is_late(BERT, 1, 9, 19)
+    assert not world.group.is_late(BERT, 1, 29, 19)
+    world.commit(1, 29)
+    assert not world.group.is_late(BERT, 1, 5, 29)
+
+
+def test_who_had_committed_all_before_he_lost_a_partition_may_go_back_in_it() -> None:
+    world = World(2)
+    world.join(ANNE, BERT, CARL)
+    world.poll(BERT, 1, 9)
+    world.commit(1, 9)
+    world.group.leave(ANNE)
+    world.group.leave(CARL)
+    assert not world.group.is_late(BERT, 1, 0, 9)
+
+
 def test_a_purge_lets_promised_partitions_go() -> None:
     world = World(2)
     world.join(ANNE)
