@@ -31,7 +31,9 @@ def on_a_small_disk(test: Callable[..., None]) -> Callable[..., None]:
             finally:
                 succeeds("umount", "--lazy", str(small))
         elif INSIDE not in os.environ and succeeds("unshare", "-rm", "true"):
-            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", request.node.nodeid]
+            # Inside it is root by name, and the folder that pytest keeps for root may be another's.
+            folder = f"--basetemp={tmp_path / 'inside'}"
+            command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, request.node.nodeid]
             child = subprocess.run(
                 ["unshare", "-rm", *command],
                 cwd=ROOT,
