@@ -10,6 +10,7 @@ import msgspec
 
 from app.access.permissions import Permissions
 from app.commands.requests import UserStatus
+from app.model.options import Option
 from storage.batch import Readable
 from storage.options import Durability
 
@@ -34,6 +35,10 @@ class TopicInfo(msgspec.Struct, frozen=True):
     size_bytes: int
     messages_count: int
     name: str
+    explicit: tuple[Option, ...] = ()
+    """Options that somebody has chosen for this topic, by key."""
+    derived: tuple[Option, ...] = ()
+    """The others, as they hold."""
 
 
 class TopicDetails(msgspec.Struct, frozen=True):
@@ -82,6 +87,13 @@ class UserInfo(msgspec.Struct, frozen=True):
 class UserDetails(msgspec.Struct, frozen=True):
     info: UserInfo
     permissions: Permissions | None
+
+
+class GroupAssignment(msgspec.Struct, frozen=True):
+    """What one member may poll. `generation` rises with every change in the group."""
+
+    generation: int
+    partitions: tuple[int, ...]
 
 
 class LoggedIn(msgspec.Struct, frozen=True):
@@ -144,6 +156,8 @@ class Polled(msgspec.Struct, frozen=True):
     current_offset: int
     messages_count: int
     batches: tuple[Readable, ...]
+    owned: bool = True
+    """False: the partition is not, or not any more, one that this member of the group may poll."""
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
@@ -162,6 +176,24 @@ class ClusterNode(msgspec.Struct, frozen=True):
 class ClusterMetadata(msgspec.Struct, frozen=True):
     name: str
     nodes: tuple[ClusterNode, ...]
+
+
+class Routing(msgspec.Struct, frozen=True):
+    """Where a command is to be sent, and the session that it may act for there."""
+
+    client: bytes
+    number: int
+    watermark: int
+    node: ClusterNode
+
+
+class OptionDescription(msgspec.Struct, frozen=True):
+    """`default` in the encoding of its kind."""
+
+    key: str
+    kind: int
+    default: bytes
+    description: str
 
 
 class Snapshot(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import enum
 import msgspec
 
 from app.access.permissions import Permissions
+from app.model.options import Option, OptionScope
 from storage.batch import Checked, Writable
 
 Identifier = int | str
@@ -95,6 +96,17 @@ class GetClusterMetadata(Request, frozen=True):
     pass
 
 
+class DescribeOptions(Request, frozen=True):
+    scope: OptionScope
+
+
+class AttachSession(Request, frozen=True):
+    """Acts from now on in the group memberships of another connection of the same user."""
+
+    client: bytes
+    number: int
+
+
 class GetMe(Request, frozen=True):
     pass
 
@@ -123,6 +135,7 @@ class CreateUser(Secretive, frozen=True):
     password: str
     status: UserStatus
     permissions: Permissions | None
+    options: tuple[Option, ...] = ()
 
 
 class DeleteUser(Request, frozen=True):
@@ -133,6 +146,7 @@ class UpdateUser(Request, frozen=True):
     user: Identifier
     username: str | None
     status: UserStatus | None
+    options: tuple[Option, ...] = ()
 
 
 class UpdatePermissions(Request, frozen=True):
@@ -206,6 +220,10 @@ class PollMessages(Request, frozen=True):
     """Bytes that the answer may have, where the transport has a limit of its own."""
 
 
+class GetPollRouting(PollMessages, frozen=True):
+    """Which node would answer this poll."""
+
+
 class FlushUnsavedBuffer(Request, frozen=True):
     stream: Identifier
     topic: Identifier
@@ -218,6 +236,10 @@ class GetConsumerOffset(Request, frozen=True):
     stream: Identifier
     topic: Identifier
     partition_id: int | None
+
+
+class GetOffsetRouting(GetConsumerOffset, frozen=True):
+    """Which node keeps this offset."""
 
 
 class StoreConsumerOffset(Request, frozen=True):
@@ -248,6 +270,7 @@ class GetStreams(Request, frozen=True):
 
 class CreateStream(Request, frozen=True):
     name: str
+    options: tuple[Option, ...] = ()
 
 
 class DeleteStream(Request, frozen=True):
@@ -257,6 +280,7 @@ class DeleteStream(Request, frozen=True):
 class UpdateStream(Request, frozen=True):
     stream: Identifier
     name: str
+    options: tuple[Option, ...] = ()
 
 
 class PurgeStream(Request, frozen=True):
@@ -273,7 +297,8 @@ class GetTopics(Request, frozen=True):
 
 
 class CreateTopic(Request, frozen=True):
-    """Expiry in us and size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited. Factor 0 is 1."""
+    """Expiry in us and size in bytes; 0 is what `options` say, or else the server's default, and so is compression 1,
+    none. 2**64 - 1 is never and unlimited. Factor 0 is 1. Newer clients say everything in `options`."""
 
     stream: Identifier
     name: str
@@ -282,6 +307,7 @@ class CreateTopic(Request, frozen=True):
     message_expiry: int = 0
     max_topic_size: int = 0
     replication_factor: int = 0
+    options: tuple[Option, ...] = ()
 
 
 class DeleteTopic(Request, frozen=True):
@@ -290,13 +316,16 @@ class DeleteTopic(Request, frozen=True):
 
 
 class UpdateTopic(Request, frozen=True):
+    """None is left as it is, unless `options` say something; 0 is the server's default."""
+
     stream: Identifier
     topic: Identifier
     name: str
-    compression_algorithm: int = 1
-    message_expiry: int = 0
-    max_topic_size: int = 0
-    replication_factor: int = 0
+    compression_algorithm: int | None = None
+    message_expiry: int | None = None
+    max_topic_size: int | None = None
+    replication_factor: int | None = None
+    options: tuple[Option, ...] = ()
 
 
 class PurgeTopic(Request, frozen=True):
@@ -356,6 +385,14 @@ class JoinConsumerGroup(Request, frozen=True):
 
 
 class LeaveConsumerGroup(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    group: Identifier
+
+
+class SyncConsumerGroup(Request, frozen=True):
+    """Which partitions the asking member may poll."""
+
     stream: Identifier
     topic: Identifier
     group: Identifier

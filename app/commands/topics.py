@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PARTITIONS_MAX = 1000
 COMPRESSIONS = (1, 2, 3)
 """none, gzip, zstd"""
+PATCHED = ("compression_algorithm", "message_expiry", "max_topic_size", "replication_factor")
+"""What an update may leave out."""
 
 
 async def get_topic(gateway: Gateway, session: Session, request: ask.GetTopic, target: Target) -> answers.TopicDetails:
@@ -60,7 +62,9 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
     old_name = topic.name
     if request.name != old_name:
         _refuse_taken(stream, request.name)
-    document = msgspec.structs.replace(topic.document, name=request.name, **_settings(gateway, request))
+    kept = {name: getattr(topic.document, name) for name in PATCHED if getattr(request, name) is None}
+    settings = _settings(gateway, msgspec.structs.replace(request, **kept))
+    document = msgspec.structs.replace(topic.document, name=request.name, **settings)
     await gateway.store.update_topic(stream.id, document)
     topic.document = document
     stream.topics.rename(topic, old_name)
@@ -86,7 +90,7 @@ def _settings(gateway: Gateway, request: ask.CreateTopic | ask.UpdateTopic) -> d
     defaults = gateway.config.system.topic
     if request.compression_algorithm not in COMPRESSIONS:
         raise CommandError(Code.INVALID_COMMAND, f"there is no compression algorithm {request.compression_algorithm}")
-    max_size = request.max_topic_size
+    max_size = request.max_topic_size or 0
     if max_size == 0:
         max_size = UNLIMITED if defaults.max_size is None else defaults.max_size
     segment_size = gateway.config.system.segment.size
@@ -94,7 +98,7 @@ def _settings(gateway: Gateway, request: ask.CreateTopic | ask.UpdateTopic) -> d
         raise CommandError(
             Code.INVALID_TOPIC_SIZE, f"a topic of {max_size} bytes cannot hold one segment of {segment_size}"
         )
-    expiry = request.message_expiry
+    expiry = request.message_expiry or 0
     if expiry == 0:
         expiry = UNLIMITED if defaults.message_expiry is None else defaults.message_expiry
     return {

@@ -13,8 +13,8 @@ from app.errors import Code, CommandError
 from storage.batch import Readable
 from transports.wire.classic import polls
 from transports.wire.classic.dialect import Dialect
-from transports.wire.classic.permissions import PERMISSIONS_OF_USER
-from transports.wire.classic.primitives import (
+from transports.wire.permissions import PERMISSIONS_OF_USER
+from transports.wire.primitives import (
     F32,
     NAME,
     STATUS,

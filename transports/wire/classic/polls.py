@@ -26,7 +26,7 @@ from transports.wire.classic.message import (
     head_type,
     windows,
 )
-from transports.wire.classic.primitives import U32_MAX
+from transports.wire.primitives import U32_MAX
 
 PREFIX = struct.Struct("<IQI")
 """Never left out: clients count on at least these bytes."""

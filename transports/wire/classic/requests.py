@@ -14,8 +14,8 @@ from storage.batch import Limits, Readable
 from transports.wire.classic import sends
 from transports.wire.classic.dialect import LONG, Dialect
 from transports.wire.classic.frames import SEND_MESSAGES
-from transports.wire.classic.permissions import PERMISSIONS
-from transports.wire.classic.primitives import (
+from transports.wire.permissions import PERMISSIONS
+from transports.wire.primitives import (
     COMPRESSION,
     CONSUMER,
     FLAG,

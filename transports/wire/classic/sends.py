@@ -33,7 +33,7 @@ from transports.wire.classic.message import (
     head_type,
     windows,
 )
-from transports.wire.classic.primitives import (
+from transports.wire.primitives import (
     Reader,
     identifier,
     partitioning,

@@ -14,9 +14,10 @@ from app.errors import Code, CommandError
 from storage import batch as batches
 from tests.transports.wire.classic.support import vectors
 from tests.transports.wire.classic.support.plainly import Classic, stored
-from transports.wire.classic import answers, frames, primitives, requests
+from transports.wire import primitives
+from transports.wire.classic import answers, frames, requests
 from transports.wire.classic.dialect import Dialect
-from transports.wire.classic.primitives import Reader
+from transports.wire.primitives import Reader
 
 FIRST = 1_700_000_000_000_000
 NEVER = 2**64 - 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 from app.errors import Code, CommandError
-from transports.wire.classic.primitives import Part, Reader, pack, u32
+from transports.wire.primitives import Part, Reader, pack, u32
 
 _EVERYWHERE = struct.Struct("<10?")
 _STREAM = struct.Struct("<I6?")
