@@ -330,6 +330,11 @@ def perhaps(part: Part, absent: object) -> Part:
     return Part(lambda reader: absent if reader.at_end else part.read(reader), part.write)
 
 
+def unless_none(part: Part, none: object) -> Part:
+    """A part that must be there: None travels as the value that comes nearest."""
+    return Part(part.read, lambda value: part.write(none if value is None else value))
+
+
 def counted(count: Part, part: Part) -> Part:
     """A number of equal parts behind their count. A count that lies is found when the bytes end."""
 

@@ -35,6 +35,7 @@ from transports.wire.primitives import (
     optional,
     perhaps,
     structure,
+    unless_none,
 )
 
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
@@ -105,10 +106,10 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
             S
             | T
             | {
-                "compression_algorithm": COMPRESSION,
-                "message_expiry": U64,
-                "max_topic_size": U64,
-                "replication_factor": U8,
+                "compression_algorithm": unless_none(COMPRESSION, 1),
+                "message_expiry": unless_none(U64, 0),
+                "max_topic_size": unless_none(U64, 0),
+                "replication_factor": unless_none(U8, 0),
                 "name": NAME,
             },
         ),
