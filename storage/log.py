@@ -417,7 +417,10 @@ class Log:
         for segment in doomed:
             recovery.remove_segment(self._files, self.folder, segment.start_offset)
             self._drop(segment)
+            # Should the sync fail, the next deletion begins with it: a name that comes back must not leave a hole.
+            self._names_unsynced = True
             self._files.sync_folder(self.folder)
+            self._names_unsynced = False
         return len(doomed)
 
     def _drop(self, segment: Segment) -> None:

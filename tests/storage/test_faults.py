@@ -390,6 +390,31 @@ def test_given_a_disk_that_is_full_until_segments_are_deleted_should_go_on_by_it
     assert run(_everything(disk, level)) == {PartitionId(0, 0, 0): list(enumerate(sent))[first:]}
 
 
+def test_given_deletions_whose_folder_cannot_be_synced_when_the_power_is_cut_should_leave_no_hole() -> None:
+    """On a disk too full for a note of them each is one segment, and they become durable in their order."""
+
+    async def life(disk: SimulatedDisk) -> None:
+        store = await _with_partition(disk, Durability.WRITTEN)
+        partition = _only(store)
+        for i in range(12):
+            await _append(partition, f"{i}".ljust(600))
+        await partition.flush(sync=True)
+        first = partition.first_offset
+        disk.refuse = lambda act, path: errno.ENOSPC if act == "sync_folder" else None
+        for _ in range(3):
+            with pytest.raises(WriteFailed):
+                await store.delete_segments(partition, 1)
+        assert partition.first_offset > first
+
+    disk = SimulatedDisk()
+    run(life(disk))
+    disk.refuse = lambda act, path: None
+    for seed in range(50):
+        found = run(_everything(disk.power_cut(random.Random(seed)), Durability.WRITTEN))[PartitionId(0, 0, 0)]
+        offsets = [offset for offset, _ in found]
+        assert offsets == list(range(offsets[0], 12)), seed
+
+
 async def _with_partition(disk: SimulatedDisk, level: Durability) -> Store:
     store = await open_store(disk, level)
     await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
