@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from storage.layout import (
     number,
     segment_of,
 )
+from storage.options import TopicOptions
 
 PARTITIONS_MAX = 2**20
 """Of one topic: a document that says more was not written by this program, and is not tried."""
@@ -53,7 +54,8 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     max_topic_size: int = 2**64 - 1
     compression_algorithm: int = 1
     replication_factor: int = 1
-    options: dict[str, Any] = {}
+    options: TopicOptions = TopicOptions()
+    """What of all that somebody has chosen; the rest is the server's."""
     removing: tuple[int, ...] = ()
     """Partitions whose removal was decided; their folders may still be there."""
 

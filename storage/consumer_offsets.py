@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumerOffsets:
-    __slots__ = ("_changed", "_round", "_shard", "_stored", "files")
+    __slots__ = ("_changed", "_round", "_shard", "_stored", "files", "unsynced")
 
     def __init__(self, shard: Shard, files: OffsetFiles, stored: dict[Key, int]) -> None:
         self.files = files
@@ -26,6 +26,8 @@ class ConsumerOffsets:
         self._changed: dict[Key, int | None] = {}
         # One future for all who wait for the changes that are not handed over yet.
         self._round: asyncio.Future[None] | None = None
+        self.unsynced = False
+        """Whether something was handed over that no sync has been asked for since."""
 
     def get(self, key: Key) -> int | None:
         return self._stored.get(key)
@@ -62,6 +64,7 @@ class ConsumerOffsets:
         changes, self._changed = self._changed, {}
         done, self._round = self._round, None
         files = self.files
+        self.unsynced = not sync
 
         def report(answer: asyncio.Future[None]) -> None:
             error = None if answer.cancelled() else answer.exception()
@@ -80,3 +83,4 @@ class ConsumerOffsets:
     def forget(self) -> None:
         """After a purge."""
         self._stored, self._changed = {}, {}
+        self.unsynced = False

@@ -20,7 +20,14 @@ BUFFERS_PER_WRITE = 1024
 """IOV_MAX of Linux: what one writev takes."""
 
 
-_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+_libc = ctypes.CDLL(None, use_errno=True)
+_syncfs = getattr(_libc, "syncfs", None)
+_fallocate = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+if _fallocate is not None:
+    _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+KEEP_SIZE = 1
+"""FALLOC_FL_KEEP_SIZE, which the os module does not know."""
 
 
 class Item(NamedTuple):
@@ -57,6 +64,19 @@ class Files:
 
     def truncate(self, handle: int, size: int) -> None:
         os.ftruncate(handle, size)
+
+    def reserve(self, handle: int, size: int) -> None:
+        """Gives a file the blocks for its first `size` bytes, without making it longer; `truncate`, also to the length
+        that it has, gives back those behind its end."""
+        number = errno.EOPNOTSUPP
+        if _fallocate is not None:
+            while _fallocate(handle, KEEP_SIZE, 0, size):
+                number = ctypes.get_errno()
+                if number != errno.EINTR:
+                    break
+            else:
+                return
+        raise OSError(number, os.strerror(number))
 
     def sync(self, handle: int) -> None:
         """Returns when the file's content and length are on the disk."""

@@ -30,6 +30,7 @@ class Handles:
         self._files = files
         self._open_max = max(open_max, 2)
         self._handles: OrderedDict[str, tuple[int, bool]] = OrderedDict()
+        self._refusals: set[int | None] = set()
 
     def reading(self, path: str) -> int:
         return self._get(path, writing=False)
@@ -49,6 +50,29 @@ class Handles:
         if len(self._handles) > self._open_max:
             close(self._files, *self._first())
         return handle
+
+    def reserve(self, path: str, size: int, reserved: int) -> None:
+        """Reserves blocks for a file of `size` bytes that will grow to `reserved`; where the disk cannot do that, which
+        is said once, nothing else changes."""
+        handle = self.writing(path)
+        try:
+            self._files.reserve(handle, reserved)
+        except OSError as error:
+            self._refuse(f"{path}: {reserved} bytes cannot be reserved", error)
+            # It may have come half-way, on a disk that is nearly full.
+            self.give_back(path, size)
+
+    def give_back(self, path: str, size: int) -> None:
+        """Frees what was reserved behind the end of a file of `size` bytes."""
+        try:
+            self._files.truncate(self.writing(path), size)
+        except OSError as error:
+            self._refuse(f"{path}: what was reserved and is not needed cannot be given back", error)
+
+    def _refuse(self, what: str, error: OSError) -> None:
+        if error.errno not in self._refusals:
+            self._refusals.add(error.errno)
+            _log.warning("%s (this is said once): %s", what, error)
 
     def _first(self) -> tuple[str, int]:
         path, (handle, _) = self._handles.popitem(last=False)

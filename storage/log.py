@@ -67,6 +67,8 @@ class Log:
         segment_bytes: int,
         segments: list[Segment],
         report: Callable[[Damage], None],
+        *,
+        preallocates: bool = False,
     ) -> None:
         self.folder = folder
         self.segments = segments
@@ -79,6 +81,9 @@ class Log:
         self._partition_id = partition_id
         self._segment_bytes = segment_bytes
         self._report = report
+        self._preallocates = preallocates
+        self._reserved: int | None = None
+        """The start offset of the segment whose blocks are reserved."""
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
         self._roll_refused = False
@@ -129,6 +134,9 @@ class Log:
         except OSError as refused:
             self.generation += 1
             return refused
+        if self._preallocates and self._reserved != segment.start_offset:
+            self._reserved = segment.start_offset
+            self._handles.reserve(path, segment.log_bytes, self._segment_bytes)
         self._unsynced[segment.start_offset] = None
         written, error = write_some(self._files, handle, [entry.batch for entry in entries], segment.log_bytes)
         self._account(segment, entries, written)
@@ -157,6 +165,7 @@ class Log:
 
     def _cut_back(self, path: str, size: int) -> None:
         """Takes a part of a batch off the end. If even that fails, the next write goes over it, or recovery cuts it."""
+        self._reserved = None
         try:
             self._files.truncate(self._handles.writing(path), size)
         except OSError as error:
@@ -180,6 +189,8 @@ class Log:
             return
         self._roll_refused = False
         self._try_to_write_index(closed)
+        if self._preallocates:
+            self._handles.give_back(log_file(self.folder, closed.start_offset), closed.log_bytes)
         self._names_unsynced = True
         self._unsynced[start] = None
         self.segments.append(Segment.empty(start))
@@ -458,6 +469,7 @@ class Log:
         recovery.finish_intent(self._files, self.folder)
         self.segments[:] = [Segment.empty(0)]
         self._unsynced = {}
+        self._reserved = None
         self.size_bytes = self.batches = 0
         self.generation += 1
         self.purges += 1
@@ -466,6 +478,7 @@ class Log:
         """A purge on a full disk: the messages go first, because there is no room to note that they shall go."""
         self.trim(self.segments[-1].start_offset)
         last = self.segments[-1]
+        self._reserved = None
         recovery.remove_index(self._files, self.folder, last.start_offset)
         self._files.truncate(self._handles.writing(log_file(self.folder, last.start_offset)), 0)
         self._indexes.drop(last)

@@ -1,12 +1,13 @@
 """What the store can be told: one frozen value, made once by the composition root from the configuration.
 
-Nothing here reads a file or a variable, and no module of the store has settings of its own.
+What somebody has chosen for one topic is in its document and comes before it. Nothing here reads a file or a variable,
+and no module of the store has settings of its own.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -82,3 +83,53 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Segment files that the store keeps open, over all shards."""
     write_retry_s: float = 1.0
     """Pause before acknowledged but unwritten messages are tried again after a failed write (a full disk)."""
+
+
+Promise = Literal["replicated", "persisted"]
+"""What a topic may be told about an acknowledgement: what the server promises anyway, or that the disk has it."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody has chosen for a topic, under the names that it has on the wire and on the disk; None is left to
+    the server. The store itself does not look at the first three: what of them holds is in the topic's document."""
+
+    compression_algorithm: str | None = None
+    message_expiry: int | None = None
+    max_topic_size: int | None = None
+    segment_size: Positive | None = None
+    durability: Promise | None = None
+    consumer_offset_durability: Promise | None = None
+    messages_required_to_save: Positive | None = None
+    size_of_messages_required_to_save: Positive | None = None
+    preallocate_segments: bool | None = None
+
+
+class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for the partitions of one topic: made of its options and of the store's, never changed."""
+
+    durability: Durability
+    offset_durability: Durability
+    """What the acknowledgement of a stored offset promises."""
+    messages_required_to_save: int
+    bytes_required_to_save: int
+    segment_bytes: int
+    preallocates: bool
+    """Whether the blocks of a whole segment are reserved when it is begun."""
+
+
+def settings_of(chosen: TopicOptions, store: StoreOptions) -> TopicSettings:
+    """A topic may be told to gather more messages than the server does, and so to promise less; but where the server
+    promises that the disk has them, it does so for all topics."""
+    usual = store.durability
+    if usual is not Durability.SYNCED and chosen.messages_required_to_save is not None:
+        usual = Durability.MEMORY if chosen.messages_required_to_save > 1 else Durability.WRITTEN
+    return TopicSettings(
+        durability=Durability.SYNCED if chosen.durability == "persisted" else usual,
+        offset_durability=Durability.SYNCED if chosen.consumer_offset_durability == "persisted" else usual,
+        messages_required_to_save=chosen.messages_required_to_save or store.messages_required_to_save,
+        bytes_required_to_save=chosen.size_of_messages_required_to_save or store.bytes_required_to_save,
+        segment_bytes=chosen.segment_size or store.segment_bytes,
+        preallocates=bool(chosen.preallocate_segments),
+    )

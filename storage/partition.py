@@ -30,7 +30,7 @@ from storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, Stor
 from storage.layout import PartitionId
 from storage.log import Entry, Fetched, Log, LogState
 from storage.offsets import Key, Kind, OffsetFiles
-from storage.options import Durability, StoreOptions
+from storage.options import Durability, StoreOptions, TopicSettings
 from storage.segment import Segment
 from storage.shard import Order, Shard, Written
 from storage.tail import Tail, TailBudget, UnflushedBudget
@@ -86,6 +86,7 @@ class Partition:
         "_readers",
         "_retry",
         "_room_waiting",
+        "_settings",
         "_shard",
         "_shared",
         "_state",
@@ -112,14 +113,16 @@ class Partition:
         offset_files: OffsetFiles,
         offsets: dict[Key, int],
         last_timestamp: int,
+        settings: TopicSettings,
         shared: Surroundings,
     ) -> None:
         self.place = place
-        self.durability = shared.options.durability
+        self.durability = settings.durability
         self.failed: StorageError | None = None
         self.appended = self.written = self.synced = self.readable = log.next_offset
         self._shard = shard
         self._log = log
+        self._settings = settings
         self._shared = shared
         self._state = log.state
         self._generation = log.generation
@@ -252,10 +255,10 @@ class Partition:
         wake(waiting)
 
     def _must_save(self) -> bool:
-        options = self._shared.options
+        settings = self._settings
         return (
-            self.appended - self._gathered[0].base_offset >= options.messages_required_to_save
-            or self._gathered_bytes >= options.bytes_required_to_save
+            self.appended - self._gathered[0].base_offset >= settings.messages_required_to_save
+            or self._gathered_bytes >= settings.bytes_required_to_save
         )
 
     async def _admission(self) -> None:
@@ -307,7 +310,7 @@ class Partition:
             self._unwritten.extend(entries)
             self._shard.write(Order(self, self._log, self._generation, entries, sync))
         if self._offsets.due:
-            self._offsets.hand_over(sync=sync or self.durability is Durability.SYNCED)
+            self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
 
     # ------------------------------------------------------------------------------------------- the shard's reports
 
@@ -423,11 +426,14 @@ class Partition:
             await future
         if not sync:
             return Durability.WRITTEN
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
         await self._sync()
         return Durability.SYNCED
 
     async def _sync(self) -> None:
         log, offset_files, generation = self._log, self._offsets.files, self._generation
+        self._offsets.unsynced = False
 
         def act() -> int:
             log.sync()
@@ -437,6 +443,7 @@ class Partition:
         try:
             synced = await self._shard.call(act)
         except OSError as error:
+            self._offsets.unsynced = True
             self._on_sync_failed(error)
             assert self.failed is not None
             raise self.failed from error
@@ -447,7 +454,8 @@ class Partition:
     @property
     def needs_saver(self) -> bool:
         """Whether the message saver would find something to do here."""
-        return bool(self.synced < self.appended or self._offsets.due or self.failed is not None)
+        offsets = self._offsets
+        return bool(self.synced < self.appended or offsets.due or offsets.unsynced or self.failed is not None)
 
     async def until(self, offset: int, durability: Durability | None = None) -> None:
         """Returns as soon as the message at an offset may be read, or has reached a durability; and after a purge,
@@ -527,7 +535,7 @@ class Partition:
         return self._offsets.lowest
 
     async def store_offset(self, kind: Kind, identity: int, offset: int) -> None:
-        """Remembers how far somebody has read, with the same promise as the messages of this partition."""
+        """Remembers how far somebody has read, and returns when the offsets of this topic have what they promise."""
         await self._shared_use()
         if not 0 <= offset < self.readable:
             newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
@@ -550,7 +558,7 @@ class Partition:
 
     async def _change_offset(self, key: Key, offset: int | None) -> None:
         self._offsets.change(key, offset)
-        if self.durability is Durability.MEMORY:
+        if self._settings.offset_durability is Durability.MEMORY:
             return
         written = self._offsets.written()
         self._schedule_hand_over()

@@ -36,7 +36,7 @@ from storage.layout import (
 )
 from storage.log import Log
 from storage.offsets import Key, OffsetFiles
-from storage.options import StoreOptions
+from storage.options import StoreOptions, TopicSettings, settings_of
 from storage.partition import Partition, Surroundings
 from storage.segment import Damage, Segment
 from storage.shard import Shard, shard_of
@@ -226,16 +226,22 @@ class Store:
         return Opened(place, log, offset_files, offsets, recovered.last_timestamp)
 
     def _log_of(self, place: PartitionId, shard: Shard, segments: list[Segment]) -> Log:
+        settings = self._settings_of(place)
         return Log(
             self._files,
             shard.handles,
             shard.indexes,
             self.layout.partition(place),
             place.partition,
-            self.options.segment_bytes,
+            settings.segment_bytes,
             segments,
             self._report,
+            preallocates=settings.preallocates,
         )
+
+    def _settings_of(self, place: PartitionId) -> TopicSettings:
+        """On any thread: what of a document it looks at is never changed while a partition of the topic is open."""
+        return settings_of(self.streams[place.stream].topics[place.topic].document.options, self.options)
 
     def _report(self, damage: Damage) -> None:
         # Called on any thread: both are safe there.
@@ -255,6 +261,7 @@ class Store:
             opened.offset_files,
             opened.offsets,
             opened.last_timestamp,
+            self._settings_of(opened.place),
             self._shared,
         )
         self.partitions[opened.place] = partition
@@ -524,7 +531,7 @@ class Store:
                 if reason is None:
                     opened = await shard.call(lambda place=place, shard=shard: self._try_to_open(place, shard))  # type: ignore[misc]
                 if isinstance(opened, Opened):
-                    self._add(opened, shard).durability = old.durability
+                    self._add(opened, shard)
                     self.streams[place.stream].topics[place.topic].partitions.append(place.partition)
                 else:
                     self.unavailable[place] = opened[1]

@@ -13,6 +13,7 @@ import pytest
 from storage.catalog import GroupDocument, StreamDocument, TopicDocument
 from storage.errors import CatalogueError
 from storage.layout import PartitionId
+from storage.options import TopicOptions
 from storage.store import Store
 from tests.storage.support.world import Clock, SlowDisk, opened, payloads, run, settled, texts, with_topic
 
@@ -40,11 +41,12 @@ def picture(store: Store) -> dict[str, Any]:
 
 def test_given_changes_of_every_kind_when_started_again_should_say_the_same(tmp_path: Path) -> None:
     async def main() -> None:
+        chosen = TopicOptions(message_expiry=99, durability="persisted", preallocate_segments=False)
         async with opened(tmp_path) as store:
             for i in range(3):
                 await store.create_stream(stream(i))
             await store.update_stream(stream(1, "renamed"))
-            await store.create_topic(1, topic(0, 3, options={"a": [1, "b"], "ü": None}, message_expiry=99))
+            await store.create_topic(1, topic(0, 3, options=chosen, message_expiry=99))
             await store.create_topic(1, topic(5, 0, max_topic_size=10**10, compression_algorithm=2))
             await store.update_topic(1, topic(0, 3, "anew", replication_factor=3))
             await store.create_topic(2, topic(0, 2))

@@ -21,7 +21,7 @@ from storage.batch import Message, build
 from storage.catalog import StreamDocument, TopicDocument
 from storage.errors import PartitionFailed, StorageError, WriteFailed
 from storage.layout import PartitionId
-from storage.options import Durability
+from storage.options import Durability, TopicOptions
 from storage.partition import Partition
 from storage.store import Store
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
@@ -48,12 +48,16 @@ def _quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+SERVERS = TopicOptions()
+PERSISTED = TopicOptions(durability="persisted", consumer_offset_durability="persisted", preallocate_segments=True)
+
+
 @functools.cache
-def operations(level: Durability) -> tuple[str, ...]:
+def operations(level: Durability, chosen: TopicOptions = SERVERS) -> tuple[str, ...]:
     """What a life without faults asks of the disk."""
     disk = SimulatedDisk()
     disk.trace = []
-    scenario = Scenario(disk, level)
+    scenario = Scenario(disk, level, chosen=chosen)
     run(scenario.run())
     assert scenario.closed_cleanly
     assert scenario.refused == []
@@ -61,10 +65,12 @@ def operations(level: Durability) -> tuple[str, ...]:
     return tuple(operation.act for operation in disk.trace)
 
 
-def live(level: Durability, fault: Fault, *, asks_again: bool = True) -> tuple[SimulatedDisk, Scenario]:
+def live(
+    level: Durability, fault: Fault, *, asks_again: bool = True, chosen: TopicOptions = SERVERS
+) -> tuple[SimulatedDisk, Scenario]:
     disk = SimulatedDisk()
     disk.fault = fault
-    scenario = Scenario(disk, level, asks_again=asks_again)
+    scenario = Scenario(disk, level, asks_again=asks_again, chosen=chosen)
     run(scenario.run())
     return disk, scenario
 
@@ -75,8 +81,8 @@ def live_again(disk: SimulatedDisk, promises: Promises, level: Durability, survi
     assert disk.open_handles == []
 
 
-def noted(error: BaseException, level: Durability, at: int, more: str) -> None:
-    error.add_note(f"level {level.name}, operation {at}, {operations(level)[at - 1]}: {more}")
+def noted(error: BaseException, level: Durability, at: int, more: str, chosen: TopicOptions = SERVERS) -> None:
+    error.add_note(f"level {level.name}, operation {at}, {operations(level, chosen)[at - 1]}: {more}")
 
 
 async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability, survived: Durability) -> None:
@@ -175,6 +181,26 @@ def test_given_a_power_cut_at_any_file_operation_should_keep_what_was_synced(lev
             except BaseException as error:
                 noted(error, level, at, f"power cut, seed {seed}")
                 raise
+
+
+@chunks
+@pytest.mark.parametrize("level", [Durability.MEMORY, Durability.WRITTEN], ids=["memory", "written"])
+def test_given_persisted_topics_on_a_server_that_promises_less_when_the_power_is_cut_should_keep_what_was_acknowledged(
+    level: Durability, chunk: int
+) -> None:
+    """Messages and stored offsets; at any operation, also where the disk had refused one before."""
+    for at in range(chunk + 1, len(operations(level, PERSISTED)) + 1, CHUNKS):
+        try:
+            disk, scenario = live(level, Fault(at, FaultKind.CRASH), chosen=PERSISTED)
+            live_again(disk.power_cut(random.Random(at)), scenario.promises, level, Durability.SYNCED)
+            refusing, scenario = live(level, Fault(at, FaultKind.EIO), chosen=PERSISTED)
+            assert refusing.open_handles == []
+            if scenario.before_close is not None:
+                cut = scenario.before_close.power_cut(random.Random(at))
+                live_again(cut, scenario.promises, level, Durability.SYNCED)
+        except BaseException as error:
+            noted(error, level, at, "persisted topics", PERSISTED)
+            raise
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Operation(NamedTuple):
 
 
 TAKES_SPACE = frozenset(
-    {"open_for_writing", "write", "truncate", "sync", "sync_folder", "rename", "make_folder", "lock", "sign"}
+    {"open_for_writing", "write", "truncate", "reserve", "sync", "sync_folder", "rename", "make_folder", "lock", "sign"}
 )
 """Operations that may be refused for lack of space."""
 
@@ -429,6 +429,11 @@ class SimulatedDisk(Files):
         if not known.writable or not isinstance(known.file, _File):
             raise _error(errno.EINVAL, known.path)
         known.file.change(size, None)
+
+    def reserve(self, handle: int, size: int) -> None:
+        """Blocks are nothing that this disk knows: only the call counts."""
+        self._begin("reserve", self._path_of(handle))
+        self._writable(handle)
 
     def sync(self, handle: int) -> None:
         path = self._path_of(handle)

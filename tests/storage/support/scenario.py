@@ -20,7 +20,7 @@ from storage.errors import StorageError
 from storage.files import Files
 from storage.log import Fetched
 from storage.offsets import Key, Kind
-from storage.options import Durability, StoreOptions
+from storage.options import Durability, StoreOptions, TopicOptions
 from storage.partition import Partition
 from storage.store import Store
 from tests.storage.support.disk import PowerCut, SimulatedDisk
@@ -84,8 +84,17 @@ async def open_store(disk: SimulatedDisk, level: Durability) -> Store:
 
 
 class Scenario:
-    def __init__(self, disk: SimulatedDisk, level: Durability, *, asks_again: bool = True) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk,
+        level: Durability,
+        *,
+        asks_again: bool = True,
+        chosen: TopicOptions = TopicOptions(),  # noqa: B008 -- it is frozen
+    ) -> None:
         self.disk = disk
+        self.chosen = chosen
+        """What its topics are told, whatever the level of the server."""
         self.asks_again = asks_again
         """Whether a change of the catalogue that was refused is asked for once more, as a client would."""
         self.level = level
@@ -336,7 +345,7 @@ class Scenario:
     async def create_topic(self, topic: int, name: str, count: int) -> None:
         if 1 not in self.store.streams or topic in self.store.streams[1].topics:
             return
-        document = TopicDocument(id=topic, name=name, created_at=1, partitions_count=count)
+        document = TopicDocument(id=topic, name=name, created_at=1, partitions_count=count, options=self.chosen)
         made = {
             ("topic", 1, topic, name),
             ("partitions", 1, topic, count),
