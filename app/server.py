@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import uvloop
 
 from app import banner, current_config
+from app.access.access_tokens import AccessTokens
 from app.collector import spare_the_living
 from app.config import Config, ConfigError, Loaded, load, render
 from app.config.formats import Address
@@ -29,6 +30,7 @@ from storage.store import Store
 from transports import certificates
 from transports.http import application
 from transports.http import server as http_server
+from transports.http.api import Api
 from transports.http.server import HttpServer
 from transports.listening import ListenError
 from transports.tcp import TcpListener
@@ -113,11 +115,14 @@ async def _open_store(options: StoreOptions) -> Store:
 async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopping: asyncio.Event) -> None:
     config = loaded.config
     http: HttpServer | None = None
+    api: Api | None = None
     tcp: TcpListener | None = None
     addresses: dict[str, Address] = {}
     try:
         if config.http.enabled:
-            http = await http_server.start(application.create(), config.http.address, config.system.limits.stop_time)
+            tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
+            api = Api(gateway, tokens)
+            http = await http_server.start(application.create(api), config.http.address, config.system.limits.stop_time)
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
         if config.tcp.enabled:
@@ -134,6 +139,8 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
         if tcp is not None:
             endings.append(tcp.stop(config.system.limits.stop_time))
         await asyncio.gather(*endings)
+        if api is not None:
+            await api.close()
 
 
 async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:

@@ -16,6 +16,7 @@ Text = Annotated[str, formats.TEXT]
 Name = Annotated[str, formats.NAME]
 Bytes = Annotated[int, formats.SIZE]
 Seconds = Annotated[float, formats.DURATION]
+Positive = Annotated[float, formats.PERIOD]
 Microseconds = Annotated[int | None, formats.EXPIRY]
 """None: never."""
 Texts = Annotated[tuple[str, ...], formats.TEXTS]
@@ -25,7 +26,7 @@ OptionalBytes = Annotated[int | None, optional(formats.SIZE)]
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "CONNECT", "PATCH", "TRACE")
 Methods = Annotated[tuple[str, ...], list_of(choice(*METHODS), f"a list of some of {', '.join(METHODS)}")]
-Algorithm = Annotated[str, choice("HS256", "HS384", "HS512", "RS256", "RS384", "RS512")]
+Algorithm = Annotated[str, choice("HS256", "HS384", "HS512")]
 
 CERTIFICATE = "core/certs/iggy_cert.pem"
 PRIVATE_KEY = "core/certs/iggy_key.pem"
@@ -83,9 +84,9 @@ class HttpJwt(Section, frozen=True):
     not_before: Seconds = 0.0
     """Duration after its issue from which a token says that it is valid."""
     encoding_secret: Hidden = Secret("")
-    """Secret that signs tokens; empty: the decoding secret, or one made up at every start, which ends all tokens."""
+    """Secret that signs tokens; empty: the decoding secret, or one that is made once and kept in the data folder."""
     decoding_secret: Hidden = Secret("")
-    """Secret that verifies tokens; empty: the encoding secret."""
+    """Secret whose tokens are accepted too; empty: only those of the encoding secret."""
     use_base64_secret: Boolean = False
     """The two secrets are given in base64."""
     trusted_issuers: tuple[TrustedIssuer, ...] = ()
@@ -111,6 +112,37 @@ class HttpTls(Section, frozen=True):
     """Private key in PEM, relative to the working directory."""
 
 
+class HttpLimits(Section, frozen=True):
+    """What bounds the memory and the time that HTTP clients take. Iggy has no such keys."""
+
+    connections: Annotated[int, integer(1)] = 8_192
+    """Number of connections at the same time, so that descriptors are left for files; above it new ones are answered
+    503 and closed."""
+    first_byte_time: Positive = 20.0
+    """Duration for which a new connection may say nothing; then it is closed."""
+    headers_time: Positive = 10.0
+    """Duration in which the headers of a request that has begun must be there; then it is answered 408."""
+    body_time: Positive = 10.0
+    """Duration for which the body of a request may come slower than `body_rate`, so that a connection may hiccup; then
+    it is answered 408."""
+    body_rate: Annotated[int, size()] = 16_384
+    """Bytes a second that the body of a request must bring on average, beyond that duration."""
+    idle_time: Positive = 75.0
+    """Duration for which a connection may rest between requests; longer than the pools of common clients keep one."""
+    answer_time: Positive = 60.0
+    """Duration for which a client may take nearly nothing of its answer; then the connection is closed."""
+    headers: Annotated[int, integer(1)] = 128
+    """Number of headers of a request; more are answered 431."""
+    headers_bytes: Annotated[int, size(at_least=1_024)] = 65_536
+    """Bytes of the request line and all headers; more are answered 431."""
+    bodies_bytes: Annotated[int, size(at_least=1)] = 268_435_456
+    """Bytes of all bodies that are being received or carried out, over all connections, so that many large ones at once
+    cannot fill the memory; above it requests wait."""
+    answer_bytes: Annotated[int, size(at_least=65_536)] = 16_777_216
+    """Bytes of JSON that a poll is answered with, nearly, so that a greedy reader cannot fill the memory; the answer
+    ends there, but with at least one message."""
+
+
 class Http(Section, frozen=True):
     """The REST interface, and what shares its port: metrics, the dashboard and, by default, WebSocket."""
 
@@ -122,6 +154,7 @@ class Http(Section, frozen=True):
     """Size that a request's body may have; a larger one is answered 413."""
     web_ui: Boolean = False
     """Serve the dashboard under `/ui`."""
+    limits: HttpLimits = HttpLimits()
     cors: HttpCors = HttpCors()
     jwt: HttpJwt = HttpJwt()
     metrics: HttpMetrics = HttpMetrics()

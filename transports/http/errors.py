@@ -1,21 +1,22 @@
 """How a failure looks over HTTP: one JSON object, the same for every route.
 
-The application and the handlers answer with it. It decides nothing about which failure it is: numbers, names and
-sentences of commands come from the command layer; only what HTTP itself refuses is named here.
+Numbers, names, statuses and fields of commands come from the one table, app/errors.py. What HTTP itself refuses has its
+status for a number, as in Iggy 0.9, and says in its reason what is wrong and, where it is one, with which member.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from http import HTTPStatus
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import Response
+
+from app.errors import TABLE, CommandError
+from transports.http.answering import JSON, Answer, Headers
 
 BUG_ID = 1
 """The number of Iggy's general error."""
+RETRY_AFTER = (b"retry-after", b"1")
+CLOSE = (b"connection", b"close")
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -26,21 +27,40 @@ class ErrorBody(msgspec.Struct, frozen=True):
     """The member of the request that is wrong; null, not absent, when it is none."""
 
 
-def error_response(status: int, body: ErrorBody, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+class Refused(Exception):
+    """What the HTTP layer refuses by itself: a request that cannot be read, a path that is not there."""
+
+    def __init__(self, status: HTTPStatus, reason: str, field: str | None = None, headers: Headers = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.field = field
+        self.headers = headers
 
 
-def refused_by_http(request: Request, exception: Exception) -> Response:
-    """What the routing refuses: no such path, no such method. The status serves as number, as it does in Iggy 0.9."""
-    assert isinstance(exception, HTTPException)
-    status = HTTPStatus(exception.status_code)
-    if status == HTTPStatus.NOT_FOUND:
-        body = ErrorBody(status, "not_found", "Resource not found", None)
-    else:
-        body = ErrorBody(status, status.name.lower(), status.phrase, None)
-    return error_response(status, body, exception.headers)
+_CODES = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "payload_too_large"}
 
 
-def bug(request: Request, exception: Exception) -> Response:
+def not_found() -> Refused:
+    return Refused(HTTPStatus.NOT_FOUND, "Resource not found")
+
+
+def of_refusal(refused: Refused) -> Answer:
+    status = refused.status
+    code = _CODES.get(status) or status.name.lower()
+    return error(status, ErrorBody(status, code, refused.reason, refused.field), refused.headers)
+
+
+def of_command(refused: CommandError) -> Answer:
+    row = TABLE[refused.code]
+    headers = (RETRY_AFTER,) if row.status == HTTPStatus.SERVICE_UNAVAILABLE else ()
+    return error(row.status, ErrorBody(refused.code, row.name, str(refused), row.field), headers)
+
+
+def of_bug() -> Answer:
     """An exception that no one expected. The server logs its trace; the client is told no more than that it is ours."""
-    return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorBody(BUG_ID, "error", "Internal server error", None))
+    return error(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorBody(BUG_ID, "error", "Internal server error", None))
+
+
+def error(status: int, body: ErrorBody, headers: Headers = ()) -> Answer:
+    return Answer(status, msgspec.json.encode(body), (JSON, *headers))

@@ -5,6 +5,7 @@ A test compares the file with what this writes, so that a change of the API show
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,13 +14,30 @@ import msgspec
 
 from app.version import version
 from transports.http.errors import ErrorBody
-from transports.http.routes import OPERATIONS, Operation
+from transports.http.operation import Operation
+from transports.http.parameters import KINDS
+from transports.http.routes import OPERATIONS
 
-SCHEMA_PATH = "#/components/schemas/{name}"
+REFERENCE = "#/components/schemas/{name}"
+SCHEME = "bearer"
+REFUSALS = {
+    "400": "The request cannot be read, or cannot be done",
+    "401": "There is no token, or none that counts",
+    "403": "The user has no permission for this",
+    "404": "Something that the path names is not there",
+    "413": "The body is too long",
+    "415": "The body is not said to be JSON",
+    "422": "The body is JSON, but not what is needed",
+    "default": "Any other failure",
+}
+REFUSED = "#/components/responses/refused_{status}"
 
 
 def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
-    _, schemas = msgspec.json.schema_components([ErrorBody], ref_template=SCHEMA_PATH)
+    types = [each for one in operations for each in (one.body, one.answer, one.query) if each is not None]
+    described, schemas = msgspec.json.schema_components([ErrorBody, *types], ref_template=REFERENCE)
+    queries = {one.query.__name__ for one in operations if one.query is not None}
+    by_type = dict(zip(map(_key, [ErrorBody, *types]), described, strict=True))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -29,8 +47,25 @@ def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
             "version": version(),
         },
         "servers": [{"url": "http://127.0.0.1:3000", "description": "The default listen address"}],
-        "paths": _paths(operations),
-        "components": {"schemas": dict(schemas)},
+        "security": [{SCHEME: []}],
+        "paths": _paths(operations, by_type, schemas),
+        "components": {
+            "schemas": {name: schema for name, schema in schemas.items() if name not in queries},
+            "responses": {
+                f"refused_{status}": {
+                    "description": sentence,
+                    "content": {"application/json": {"schema": by_type[_key(ErrorBody)]}},
+                }
+                for status, sentence in REFUSALS.items()
+            },
+            "securitySchemes": {
+                SCHEME: {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An access token from a login, or a personal access token",
+                }
+            },
+        },
     }
 
 
@@ -38,28 +73,75 @@ def render() -> str:
     return msgspec.json.format(msgspec.json.encode(document()), indent=2).decode() + "\n"
 
 
-def _paths(operations: Sequence[Operation]) -> Mapping[str, Any]:
+def _key(described: Any) -> str:
+    return repr(described)
+
+
+def _paths(
+    operations: Sequence[Operation], by_type: Mapping[str, Any], schemas: Mapping[str, Any]
+) -> Mapping[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, by_type, schemas)
     return paths
 
 
-def _operation(operation: Operation) -> Mapping[str, Any]:
-    return {
+def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
+    said: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
-        "responses": {
-            "200": {
-                "description": "Success",
-                "content": {"text/plain": {"schema": {"type": "string", "const": operation.text}}},
-            },
-            "default": {
-                "description": "Any failure",
-                "content": {"application/json": {"schema": {"$ref": SCHEMA_PATH.format(name=ErrorBody.__name__)}}},
-            },
-        },
+        "tags": [operation.subject],
     }
+    if operation.public:
+        said["security"] = []
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": KINDS[name][1]}
+        for name in re.findall(r"{(\w+)}", operation.path)
+    ]
+    if operation.query is not None:
+        parameters += _query(schemas[operation.query.__name__])
+    if operation.catalogue:
+        consistency = {"type": "string", "enum": ["serializable", "linearizable"], "default": "serializable"}
+        parameters.append({"name": "consistency", "in": "query", "required": False, "schema": consistency})
+    if parameters:
+        said["parameters"] = parameters
+    if operation.body is not None:
+        schema = by_type[_key(operation.body)]
+        said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    said["responses"] = _responses(operation, by_type)
+    return said
+
+
+def _query(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
+    required = schema.get("required", ())
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": described}
+        for name, described in schema["properties"].items()
+    ]
+
+
+def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str, Any]:
+    success: dict[str, Any] = {"description": "Success"}
+    if operation.text is not None:
+        success["content"] = {"text/plain": {"schema": {"type": "string", "const": operation.text}}}
+    elif operation.media is not None:
+        success["content"] = {operation.media: {"schema": {"type": "string", "format": "binary"}}}
+    elif operation.answer is not None:
+        success["content"] = {"application/json": {"schema": by_type[_key(operation.answer)]}}
+    responses = {str(operation.status): success}
+    if operation.catalogue:
+        responses["304"] = {"description": "What the client has, by its ETag, is what there is"}
+    responses |= {str(status): {"description": sentence} for status, sentence in operation.also}
+    responses |= {status: {"$ref": REFUSED.format(status=status)} for status in REFUSALS if _can(operation, status)}
+    return responses
+
+
+def _can(operation: Operation, status: str) -> bool:
+    if status in ("413", "415", "422"):
+        return operation.body is not None
+    if operation.text is not None:
+        return status == "default"
+    return not operation.public or status in ("400", "401", "default")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,195 @@
-"""The routes about the server itself that need no sign-in. Handlers only; which path leads here is in routes.py."""
+"""The routes about the server itself."""
 
 from __future__ import annotations
 
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+import time
+from http import HTTPStatus
+from typing import Literal
+
+import msgspec
+
+from app.access import permissions as may
+from app.commands import answers
+from app.commands import requests as ask
+from app.errors import Code, CommandError
+from app.model.sessions import Transport
+from transports.http import bytesizes
+from transports.http.answering import TEXT, VIEW, Answer
+from transports.http.errors import not_found
+from transports.http.operation import Call
+
+ANYWHERE = frozenset({"0.0.0.0", "::"})
+COMPRESSIONS = {name: number for number, name in enumerate(("Stored", "Deflated", "Bzip2", "Zstd", "Lzma", "Xz"), 1)}
+PARTS = {
+    "FilesystemOverview": 1,
+    "ProcessList": 2,
+    "ResourceUsage": 3,
+    "Test": 4,
+    "ServerLogs": 5,
+    "ServerConfig": 6,
+    "All": 100,
+}
+ROLES = ("leader", "follower")
+STATUSES = ("healthy", "starting", "stopping", "unreachable", "maintenance")
 
 
-async def index(request: Request) -> Response:
+class CacheMetrics(msgspec.Struct, frozen=True):
+    hits: int
+    misses: int
+    hit_ratio: float
+
+
+class Stats(msgspec.Struct, frozen=True, kw_only=True):
+    process_id: int
+    cpu_usage: float
+    total_cpu_usage: float
+    memory_usage: str
+    total_memory: str
+    available_memory: str
+    run_time: int
+    start_time: int
+    read_bytes: str
+    written_bytes: str
+    messages_size_bytes: str
+    streams_count: int
+    topics_count: int
+    partitions_count: int
+    segments_count: int
+    messages_count: int
+    clients_count: int
+    consumer_groups_count: int
+    hostname: str
+    os_name: str
+    os_version: str
+    kernel_version: str
+    iggy_server_version: str
+    iggy_server_semver: int
+    cache_metrics: dict[str, CacheMetrics]
+    threads_count: int
+    free_disk_space: str
+    total_disk_space: str
+
+
+class GroupMembership(msgspec.Struct, frozen=True):
+    stream_id: int
+    topic_id: int
+    group_id: int
+
+
+class Client(msgspec.Struct, frozen=True):
+    client_id: int
+    user_id: int | None
+    """Null before it has logged in."""
+    address: str
+    transport: str
+    consumer_groups_count: int
+
+
+class ClientDetails(Client, frozen=True):
+    consumer_groups: list[GroupMembership]
+
+
+class Endpoints(msgspec.Struct, frozen=True):
+    tcp: int
+    quic: int
+    http: int
+    websocket: int
+
+
+class Node(msgspec.Struct, frozen=True):
+    name: str
+    ip: str
+    endpoints: Endpoints
+    role: str
+    status: str
+
+
+class ClusterMetadata(msgspec.Struct, frozen=True):
+    name: str
+    nodes: list[Node]
+
+
+class NewSnapshot(msgspec.Struct, frozen=True):
+    compression: Literal["Stored", "Deflated", "Bzip2", "Zstd", "Lzma", "Xz"]
+    snapshot_types: list[
+        Literal["FilesystemOverview", "ProcessList", "ResourceUsage", "Test", "ServerLogs", "ServerConfig", "All"]
+    ]
+
+
+async def index(call: Call) -> Answer:
     # SDKs and load balancers compare this text: it names the API, not the program.
-    return PlainTextResponse("Iggy API")
+    return Answer(HTTPStatus.OK, b"Iggy API", (TEXT,))
 
 
-async def ping(request: Request) -> Response:
-    return PlainTextResponse("pong")
+async def ping(call: Call) -> Answer:
+    return Answer(HTTPStatus.OK, b"pong", (TEXT,))
+
+
+async def get_stats(call: Call) -> Stats:
+    found: answers.Stats = await call.ask(ask.GetStats())
+    named = {name: getattr(found, name) for name in found.__struct_fields__ if not name.startswith("server_")}
+    named |= {name: bytesizes.text(named[name]) for name in SIZES}
+    return Stats(
+        **named,
+        iggy_server_version=found.server_version,
+        iggy_server_semver=found.server_semver,
+        cache_metrics={},
+    )
+
+
+SIZES = (
+    "memory_usage",
+    "total_memory",
+    "available_memory",
+    "read_bytes",
+    "written_bytes",
+    "messages_size_bytes",
+    "free_disk_space",
+    "total_disk_space",
+)
+
+
+async def get_clients(call: Call) -> list[Client]:
+    return [Client(*_members(info)) for info in await call.ask(ask.GetClients())]
+
+
+async def get_client(call: Call) -> ClientDetails:
+    wanted = call.parameters["client"]
+    found = await call.ask(ask.GetClient(wanted)) if wanted else None
+    if found is None:
+        raise not_found()
+    groups = [GroupMembership(each.stream_id, each.topic_id, each.group_id) for each in found.groups]
+    return ClientDetails(*_members(found), consumer_groups=groups)
+
+
+def _members(info: answers.ClientInfo) -> tuple[int, int | None, str, str, int]:
+    transport = Transport(info.transport).name.lower()
+    return info.client_id, info.user_id, info.address, transport, len(info.groups)
+
+
+async def get_cluster_metadata(call: Call) -> ClusterMetadata:
+    found: answers.ClusterMetadata = await call.ask(ask.GetClusterMetadata())
+    return ClusterMetadata(found.name, [_node(call, node) for node in found.nodes])
+
+
+def _node(call: Call, node: answers.ClusterNode) -> Node:
+    """A node that listens everywhere is reached at the address at which it was reached."""
+    ip = call.scope["server"][0] if node.ip in ANYWHERE else node.ip
+    ports = Endpoints(node.tcp_port, node.quic_port, node.http_port, node.websocket_port)
+    return Node(node.name, ip, ports, ROLES[node.role], STATUSES[node.status])
+
+
+async def make_snapshot(call: Call) -> Answer:
+    body: NewSnapshot = call.body
+    permissions = call.bearer.user.permissions
+    if permissions is None or not may.read_servers(permissions, 0, 0):
+        raise CommandError(Code.UNAUTHORIZED, f"user {call.bearer.user.username!r} may not get_snapshot")
+    parts = tuple(PARTS[name] for name in body.snapshot_types)
+    made: answers.Snapshot = await call.ask(ask.GetSnapshot(COMPRESSIONS[body.compression], parts))
+    name = time.strftime("iggy_snapshot_%Y%m%d_%H%M%S.zip", time.gmtime()).encode()
+    headers = (
+        (b"content-type", b"application/zip"),
+        (b"content-disposition", b'attachment; filename="' + name + b'"'),
+        VIEW,
+    )
+    return Answer(HTTPStatus.OK, made.content, headers)

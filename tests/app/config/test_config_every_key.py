@@ -28,6 +28,17 @@ http.enabled | true | false | False
 http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
 http.max_request_size | "2 MB" | "32 MiB" | 33554432
 http.web_ui | false | true | True
+http.limits.connections | 8192 | 4567 | 4567
+http.limits.first_byte_time | "20 s" | "1m 30s" | 90.0
+http.limits.headers_time | "10 s" | "1m 30s" | 90.0
+http.limits.body_time | "10 s" | "1m 30s" | 90.0
+http.limits.body_rate | "16 KiB" | "32 MiB" | 33554432
+http.limits.idle_time | "1 m 15 s" | "1m 30s" | 90.0
+http.limits.answer_time | "1 m" | "1m 30s" | 90.0
+http.limits.headers | 128 | 4567 | 4567
+http.limits.headers_bytes | "64 KiB" | "32 MiB" | 33554432
+http.limits.bodies_bytes | "256 MiB" | "32 MiB" | 33554432
+http.limits.answer_bytes | "16 MiB" | "32 MiB" | 33554432
 http.cors.enabled | true | false | False
 http.cors.allowed_methods | ["GET", "POST", "PUT", "DELETE"] | ["GET", "PATCH"] | ('GET', 'PATCH')
 http.cors.allowed_origins | ["*"] | ["a", "12"] | ('a', '12')
@@ -35,7 +46,7 @@ http.cors.allowed_headers | ["content-type", "authorization"] | ["a", "12"] | ('
 http.cors.exposed_headers | [""] | ["a", "12"] | ('a', '12')
 http.cors.allow_credentials | false | true | True
 http.cors.allow_private_network | false | true | True
-http.jwt.algorithm | "HS256" | "RS512" | 'RS512'
+http.jwt.algorithm | "HS256" | "HS512" | 'HS512'
 http.jwt.issuer | "iggy.apache.org" | "12345" | '12345'
 http.jwt.audience | "iggy.apache.org" | "12345" | '12345'
 http.jwt.valid_issuers | ["iggy.apache.org"] | ["a", "12"] | ('a', '12')

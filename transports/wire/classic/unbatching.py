@@ -56,7 +56,7 @@ def unsent(buffers: Iterable[Readable], header_size: int) -> list[Readable]:
 def _translate(buffers: Iterable[Readable], header_size: int, placed: bool) -> list[Readable]:
     out: list[Readable] = []
     parts: list[Readable] = []
-    for head, frames in _batches(buffers):
+    for head, frames in batches(buffers):
         count = head[6]
         if count > FEW and len(frames) < count * LONG_BODY_BYTES:
             content = _many(head, frames, header_size, placed)
@@ -75,7 +75,7 @@ def _flush(parts: list[Readable], out: list[Readable]) -> None:
         parts.clear()
 
 
-def _batches(buffers: Iterable[Readable]) -> Iterator[tuple[Head, memoryview]]:
+def batches(buffers: Iterable[Readable]) -> Iterator[tuple[Head, memoryview]]:
     """Every batch as its header and its frames."""
     waiting: Head | None = None
     for buffer in buffers:

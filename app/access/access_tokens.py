@@ -1,0 +1,231 @@
+"""Access tokens: what a login over HTTP hands out, a JWT that says who somebody is until it ends.
+
+1. A token names its user's number, as clients read it, and his mark, which no other user ever has: a token does not
+   outlive its user, and it is of no use while he is inactive.
+2. Its own signature is tried first, then the issuers that the configuration trusts. What was verified once is
+   remembered for a while, so that a request costs no hashing; whether it has ended meanwhile is looked at every time.
+3. Refreshing gives a new token and leaves the old one as it is, but for this: it cannot be refreshed again. Logging
+   out ends a token. Both survive a restart.
+
+For the event loop. Nothing here waits for a disk or a network but logging out, refreshing, and a key that a trusted
+issuer has not shown yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from app.access import jws, signing_key
+from app.access.ended_tokens import End, EndedTokens, Entry
+from app.access.jws import Forged, NotAToken, Secret, WrongAlgorithm
+from app.access.trusted_issuers import TrustedIssuers
+from app.access.users import User, Users
+from app.config.listeners import HttpJwt
+from app.errors import Code, CommandError
+
+FOLDER = "access"
+NEVER_SECONDS = 1_000_000_000
+"""The life of a token that does not expire: clients want a number."""
+REMEMBERED_MAX = 4096
+SECOND = 1_000_000
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """Times in seconds since 1970."""
+
+    jti: str
+    iss: str
+    aud: str | list[str]
+    sub: str
+    iat: int
+    exp: int
+    nbf: int
+    mark: str = msgspec.field(default="", name="whippet_mark")
+    generation: str | None = msgspec.field(default=None, name="whippet_client")
+    """Of the client that logged in, where answers depend on it."""
+
+
+class Issued(NamedTuple):
+    user_id: int
+    text: str
+    expires_at: int
+    """In seconds."""
+
+
+class Caller(NamedTuple):
+    """Who a bearer is. `claims` is None where it was not given out here."""
+
+    user: User
+    claims: Claims | None
+    generation: str | None
+
+
+_CLAIMS = msgspec.json.Decoder(Claims)
+
+
+class AccessTokens:
+    def __init__(
+        self,
+        config: HttpJwt,
+        keys: list[bytes],
+        ended: EndedTokens,
+        users: Users,
+        clock: Callable[[], int],
+        issuers: TrustedIssuers,
+    ) -> None:
+        self._config = config
+        self._keys = [Secret(config.algorithm, key) for key in keys]
+        self._ended = ended
+        self._users = users
+        self._clock = clock
+        self._issuers = issuers
+        self._issuers_valid = frozenset(config.valid_issuers)
+        self._audiences_valid = frozenset(config.valid_audiences)
+        self._remembered: dict[str, Claims] = {}
+
+    @classmethod
+    async def open(cls, config: HttpJwt, data_folder: str, users: Users, clock: Callable[[], int]) -> AccessTokens:
+        folder = os.path.join(data_folder, FOLDER)
+        keys = await asyncio.to_thread(signing_key.read_or_make, config, folder)
+        ended = await asyncio.to_thread(EndedTokens.read, folder, clock() // SECOND)
+        issuers = TrustedIssuers(config.trusted_issuers, config.clock_skew)
+        issuers.fetch_all()
+        return cls(config, keys, ended, users, clock, issuers)
+
+    async def close(self) -> None:
+        await self._issuers.close()
+
+    # ------------------------------------------------------------------------------------------------------- giving
+
+    def give(self, user: User, generation: str | None = None) -> Issued:
+        now = self._clock() // SECOND
+        config = self._config
+        lasts = NEVER_SECONDS if config.access_token_expiry is None else config.access_token_expiry // SECOND
+        claims = Claims(
+            jti=_uuid7(self._clock()),
+            iss=config.issuer,
+            aud=config.audience,
+            sub=str(user.id),
+            iat=now,
+            exp=now + lasts,
+            nbf=now + int(config.not_before),
+            mark=user.mark,
+            generation=generation,
+        )
+        return Issued(user.id, self._keys[0].sign(_encoded(claims)), claims.exp)
+
+    async def refresh(self, text: str) -> Issued:
+        """A new token for one that still counts. Each can be refreshed once."""
+        if not text:
+            raise CommandError(Code.UNAUTHENTICATED)
+        try:
+            claims = self._verified(text)
+        except WrongAlgorithm:
+            raise CommandError(Code.INVALID_JWT_ALGORITHM) from None
+        except NotAToken:
+            raise CommandError(Code.INVALID_ACCESS_TOKEN) from None
+        except Forged:
+            code = Code.INVALID_ACCESS_TOKEN if self._issuers.names(text) else Code.UNAUTHENTICATED
+            raise CommandError(code, "the access token was not given out here") from None
+        if self._has(End.REVOKED, claims) or self._has(End.REFRESHED, claims):
+            raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was revoked or refreshed already")
+        user = self._user_of(claims)
+        if user is None or not self._counts_now(claims):
+            raise CommandError(Code.UNAUTHENTICATED)
+        await self._end(End.REFRESHED, claims)
+        return self.give(user, claims.generation)
+
+    async def revoke(self, claims: Claims) -> None:
+        await self._end(End.REVOKED, claims)
+
+    # ------------------------------------------------------------------------------------------------------ believing
+
+    async def caller(self, text: str) -> Caller | None:
+        """Whom a token speaks for; None if for nobody."""
+        claims = self._remembered.get(text)
+        if claims is None:
+            try:
+                claims = self._verified(text)
+            except NotAToken:
+                return None
+            except Forged:
+                return await self._from_elsewhere(text)
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[text] = claims
+        if not self._counts_now(claims) or self._has(End.REVOKED, claims):
+            return None
+        user = self._user_of(claims)
+        return None if user is None else Caller(user, claims, claims.generation)
+
+    async def _from_elsewhere(self, text: str) -> Caller | None:
+        user_id = await self._issuers.user_id(text, self._clock() // SECOND)
+        user = self._users.active(user_id)
+        return None if user is None or user.id == 0 else Caller(user, None, None)
+
+    def _verified(self, text: str) -> Claims:
+        """Signed here, for here. When it counts is not looked at."""
+        token = jws.take_apart(text)
+        self._verify(token)
+        try:
+            claims = _CLAIMS.decode(token.payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Forged from error
+        audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+        if claims.iss not in self._issuers_valid or not self._audiences_valid.intersection(audiences):
+            raise Forged
+        return claims
+
+    def _verify(self, token: jws.Token) -> None:
+        *others, last = self._keys
+        for key in others:
+            try:
+                key.verify(token)
+            except WrongAlgorithm:
+                raise
+            except Forged:
+                continue
+            return
+        last.verify(token)
+
+    def _counts_now(self, claims: Claims) -> bool:
+        now, skew = self._clock() / SECOND, self._config.clock_skew
+        return claims.nbf - skew <= now < claims.exp + skew
+
+    def _user_of(self, claims: Claims) -> User | None:
+        if not claims.sub.isascii() or not claims.sub.isdigit() or len(claims.sub) > 10:
+            return None
+        user = self._users.active(int(claims.sub))
+        return user if user is not None and user.mark == claims.mark else None
+
+    def _has(self, end: End, claims: Claims) -> bool:
+        return self._ended.has(end, claims.mark, claims.jti, claims.iat)
+
+    async def _end(self, end: End, claims: Claims) -> None:
+        now = self._clock() // SECOND
+        ends_at = claims.exp + int(self._config.clock_skew) + 1
+        try:
+            await self._ended.add(Entry(end, claims.mark, claims.jti, claims.iat, ends_at), now)
+        except OSError as error:
+            raise CommandError(Code.CANNOT_WRITE_TO_FILE, "that the token has ended could not be kept") from error
+
+
+def _encoded(claims: Claims) -> bytes:
+    named = msgspec.to_builtins(claims)
+    if claims.generation is None:
+        del named["whippet_client"]
+    return msgspec.json.encode(named)
+
+
+def _uuid7(now_us: int) -> str:
+    """Random, behind the time in ms (RFC 9562)."""
+    number = (now_us // 1000 & (1 << 48) - 1) << 80 | 7 << 76 | secrets.randbits(76)
+    number = number & ~(3 << 62) | 2 << 62
+    digits = f"{number:032x}"
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,0 +1,159 @@
+"""access/ended_tokens: access tokens that ended before their time, until their time has come anyway.
+
+A line of JSON for each, appended and synced before the one who asked is answered; at a start what still counts is read
+and written anew. In memory, for the event loop; the file is written by a thread.
+
+There is a limit for each user. Beyond it the oldest entries of his are folded into one: all that was given to him until
+then has ended, also what nobody has ended. So nobody can fill the memory, nor bring back a token by ending many others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from storage import files
+
+_log = logging.getLogger(__name__)
+
+NAME = "ended_tokens"
+PER_USER_MAX = 1000
+FOLDED = ""
+"""In place of a token's id: all of the user that were given until then."""
+
+
+class End(enum.IntEnum):
+    REVOKED = 1
+    """Of no use any more."""
+    REFRESHED = 2
+    """Good until its time, but a new one was given for it already."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """Times in seconds."""
+
+    end: End
+    mark: str
+    """Of the user."""
+    id: str
+    given_at: int
+    ends_at: int
+
+
+_UNKNOWN = 2**62
+"""Lines of a file at whose end half a line may be: it is written anew before anything is put behind that."""
+
+_LINE = msgspec.json.Decoder(Entry)
+
+
+class EndedTokens:
+    def __init__(self, path: str, entries: list[Entry], per_user_max: int = PER_USER_MAX) -> None:
+        self._path = path
+        self._per_user_max = per_user_max
+        self._of_user: dict[tuple[End, str], dict[str, Entry]] = {}
+        self._writing = asyncio.Lock()
+        self._lines = 0
+        for entry in entries:
+            self._put(entry)
+
+    @classmethod
+    def read(cls, folder: str, now: int, per_user_max: int = PER_USER_MAX) -> EndedTokens:
+        """Blocks."""
+        path = os.path.join(folder, NAME)
+        try:
+            content = files.read_all(files.Files(), path)
+        except FileNotFoundError:
+            content = b""
+        ended = cls(path, [entry for entry in _entries(content, path) if entry.ends_at > now], per_user_max)
+        if content:
+            ended._rewrite()
+        return ended
+
+    def has(self, end: End, mark: str, token_id: str, given_at: int) -> bool:
+        of_user = self._of_user.get((end, mark))
+        if of_user is None:
+            return False
+        folded = of_user.get(FOLDED)
+        return token_id in of_user or (folded is not None and given_at <= folded.given_at)
+
+    async def add(self, entry: Entry, now: int) -> None:
+        """It counts at once; on return it does so for good. OSError if that cannot be promised."""
+        self._put(entry)
+        async with self._writing:
+            if self._lines > 2 * self._per_user_max + 4 * len(self):
+                self._forget(now)
+                await asyncio.to_thread(self._rewrite)
+                return
+            lines, self._lines = self._lines, _UNKNOWN
+            await asyncio.to_thread(self._append, msgspec.json.encode(entry) + b"\n")
+            self._lines = lines + 1
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of_user.values()))
+
+    # ---------------------------------------------------------------------------------------------------------- pieces
+
+    def _put(self, entry: Entry) -> None:
+        of_user = self._of_user.setdefault((entry.end, entry.mark), {})
+        known = of_user.get(entry.id)
+        if known is not None:
+            entry = msgspec.structs.replace(
+                entry, given_at=max(entry.given_at, known.given_at), ends_at=max(entry.ends_at, known.ends_at)
+            )
+        of_user[entry.id] = entry
+        if len(of_user) > self._per_user_max:
+            self._fold(of_user)
+
+    def _fold(self, of_user: dict[str, Entry]) -> None:
+        """The older half becomes one entry."""
+        oldest = sorted(of_user.values(), key=lambda entry: (entry.id != FOLDED, entry.given_at))[: len(of_user) // 2]
+        for entry in oldest:
+            del of_user[entry.id]
+        last = max(oldest, key=lambda entry: entry.given_at)
+        ends_at = max(entry.ends_at for entry in (*oldest, *of_user.values()))
+        of_user[FOLDED] = Entry(last.end, last.mark, FOLDED, last.given_at, ends_at)
+        _log.warning("a user has ended very many access tokens: all that were given to him until then have ended")
+
+    def _forget(self, now: int) -> None:
+        """What has ended by itself."""
+        for key, of_user in list(self._of_user.items()):
+            left = {name: entry for name, entry in of_user.items() if entry.ends_at > now}
+            if left:
+                self._of_user[key] = left
+            else:
+                del self._of_user[key]
+
+    def _append(self, line: bytes) -> None:
+        disk = files.Files()
+        folder = os.path.dirname(self._path)
+        new = not disk.exists(self._path)
+        if new:
+            files.make_folders(disk, folder)
+        handle = disk.open_for_writing(self._path)
+        try:
+            files.write_all(disk, handle, [line], disk.size(handle))
+            disk.sync(handle)
+        finally:
+            disk.close(handle)
+        if new:
+            disk.sync_folder(folder)
+
+    def _rewrite(self) -> None:
+        entries = [entry for of_user in list(self._of_user.values()) for entry in list(of_user.values())]
+        content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+        files.replace(files.Files(), self._path, content)
+        self._lines = len(entries)
+
+
+def _entries(content: bytes, path: str) -> Iterator[Entry]:
+    """A last line without its end was never answered for. Any other that cannot be read is said."""
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        try:
+            yield _LINE.decode(line)
+        except msgspec.MsgspecError as error:
+            _log.error("%s: line %d cannot be understood, a token may count that had ended: %s", path, number, error)

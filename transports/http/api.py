@@ -1,0 +1,36 @@
+"""What all requests share: the gateway, the tokens, the limits and the room for bodies. One for an application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from app.access.access_tokens import AccessTokens
+from app.config.listeners import Http
+from app.gateway import Gateway
+from storage.batch import Limits
+from transports.http.budget import Budget
+
+
+class Api:
+    def __init__(self, gateway: Gateway, tokens: AccessTokens) -> None:
+        self.gateway = gateway
+        self.tokens = tokens
+        self.config: Http = gateway.config.http
+        self.limits = self.config.limits
+        self.batch_limits = Limits.of(gateway.store.options)
+        self.bodies = Budget(self.limits.bodies_bytes)
+        self._unwatched: set[asyncio.Task[Any]] = set()
+
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """For what was answered before it is done."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._unwatched.add(task)
+        task.add_done_callback(self._unwatched.discard)
+
+    async def close(self) -> None:
+        """Waits for what goes on in the background. The store must not be closed before."""
+        await self.tokens.close()
+        if self._unwatched:
+            await asyncio.gather(*self._unwatched, return_exceptions=True)

@@ -1,0 +1,44 @@
+"""Who a request comes from: `Authorization: Bearer`, and behind it an access token or a personal access token.
+
+An access token has two dots, a personal one has none. Neither is ever repeated in an answer or a log.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from app.access.access_tokens import Caller
+from app.errors import Code, CommandError
+from transports.http.answering import Answer
+from transports.http.api import Api
+
+SCHEME = b"Bearer "
+CHALLENGE = (b"www-authenticate", b"Bearer")
+DOTS = 2
+
+
+async def authenticate(api: Api, header: bytes | None) -> Caller:
+    if header is None or not header.startswith(SCHEME):
+        raise CommandError(Code.ACCESS_TOKEN_MISSING, "the request needs `Authorization: Bearer <token>`")
+    try:
+        text = header[len(SCHEME) :].decode("ascii")
+    except UnicodeDecodeError:
+        raise CommandError(Code.UNAUTHENTICATED) from None
+    caller = await api.tokens.caller(text) if text.count(".") == DOTS else _of_personal_token(api, text)
+    if caller is None:
+        raise CommandError(Code.UNAUTHENTICATED, "the access token is not valid, or not any more")
+    return caller
+
+
+def _of_personal_token(api: Api, text: str) -> Caller | None:
+    try:
+        return Caller(api.gateway.tokens.owner(text, api.gateway.users), None, None)
+    except CommandError:
+        return None
+
+
+def challenged(answer: Answer) -> Answer:
+    """A 401 says what would do."""
+    if answer.status != HTTPStatus.UNAUTHORIZED:
+        return answer
+    return Answer(answer.status, answer.body, (*answer.headers, CHALLENGE))

@@ -1,0 +1,148 @@
+"""Request bodies: read within their limit, decoded from JSON into what the operation wants.
+
+Bodies share a budget of memory; small ones are below its notice. A body is read whole: a batch is held in memory whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.types import Receive
+
+from transports.http.budget import Budget
+from transports.http.errors import CLOSE, Refused
+
+UNNOTICED_BYTES = 16 * 1024
+
+BROKEN = "Failed to parse the request body as JSON: "
+UNFIT = "Failed to deserialize the JSON body into the target type: "
+TOO_LONG = "Failed to buffer the request body: length limit exceeded"
+
+
+class Gone(Exception):
+    """The client went away before it had sent everything."""
+
+
+@asynccontextmanager
+async def reading(receive: Receive, announced: int | None, limit: int, budget: Budget) -> AsyncIterator[bytes]:
+    """The body, and the room that it takes for as long as it is needed. `announced` None: nobody knows how long."""
+    if announced is not None and announced > limit:
+        raise too_long(limit)
+    room = limit if announced is None else announced
+    if room <= UNNOTICED_BYTES:
+        yield await read(receive, limit)
+        return
+    await budget.take(room)
+    try:
+        yield await read(receive, limit)
+    finally:
+        budget.give_back(room)
+
+
+async def read(receive: Receive, limit: int) -> bytes:
+    parts = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise too_long(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_long(limit: int) -> Refused:
+    return Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{TOO_LONG} (http.max_request_size = {limit} bytes)", headers=(CLOSE,)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ JSON
+
+
+def check_content_type(value: bytes | None) -> None:
+    essence = (value or b"").partition(b";")[0].strip().lower()
+    is_json = essence == b"application/json" or (essence.startswith(b"application/") and essence.endswith(b"+json"))
+    if not is_json:
+        raise Refused(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected request with `Content-Type: application/json`", "content-type"
+        )
+
+
+def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    """A small body: what says a thing twice is refused, because others may read it differently."""
+    found = decode_once(decoder, body)
+    refuse_duplicates(body)
+    return found
+
+
+def decode_once(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise unfit(str(error), field_of(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + str(error)) from None
+    except RecursionError:
+        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply") from None
+
+
+def unfit(why: str, field: str | None = None) -> Refused:
+    return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, UNFIT + why, field)
+
+
+def field_of(error: msgspec.ValidationError) -> str | None:
+    """The member that an error is about: its path, or the name that is missing or not known."""
+    text = str(error)
+    what, _, path = text.partition(" - at `$")
+    named = what.partition("field `")[2].partition("`")[0]
+    path = path.rstrip("`").lstrip(".")
+    return ".".join(filter(None, (path, named))) or None
+
+
+def refuse_duplicates(body: bytes) -> None:
+    try:
+        json.loads(body, object_pairs_hook=_pairs)
+    except (ValueError, RecursionError):
+        # It was decoded already: only the limits of this decoder are in the way.
+        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply, or a number is too long") from None
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> None:
+    seen = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise unfit(f"duplicate field `{name}`", name)
+        seen.add(name)
+
+
+def decode_many(decoder: msgspec.json.Decoder[Any], body: bytes, into: type[msgspec.Struct]) -> Any:
+    """A body of many messages, whose own members must not be there twice; those of messages are not looked through.
+
+    As long as the name of a member is in the body only once, in plain letters, it cannot be a second time.
+    """
+    found = decode_once(decoder, body)
+    plain = b"\\" not in body
+    if not plain or any(body.count(b'"%s"' % name.encode()) != 1 for name in into.__struct_encode_fields__):
+        _refuse_duplicate_members(body)
+    return found
+
+
+def _refuse_duplicate_members(body: bytes) -> None:
+    try:
+        pairs = json.loads(body, object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply, or a number is too long") from None
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise unfit(f"duplicate field `{name}`", name)

@@ -1,0 +1,143 @@
+"""What happens to every request of an operation, in this order: who asks, what for, with what; then the answer.
+
+    token -> path -> query -> body -> handler -> JSON -> ETag -> compression
+
+Whatever is refused on the way becomes the one shape of errors. An exception that nobody expected is logged once, here.
+"""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.errors import CommandError
+from app.model.sessions import Session, Transport
+from transports.http import bearer, bodies, parameters
+from transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
+from transports.http.api import Api
+from transports.http.bodies import Gone
+from transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
+from transports.http.messages import NewMessages
+from transports.http.operation import Call, Operation
+
+_log = logging.getLogger(__name__)
+
+STRANGER_BODY_BYTES = 64 << 10
+"""Nobody needs more to log in."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Endpoint:
+    def __init__(self, api: Api, operation: Operation) -> None:
+        self.operation = operation
+        self._api = api
+        self._handler = operation.handler
+        self._decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
+        limit = api.config.max_request_size
+        self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
+        self._headers: Headers = (JSON, SECRET) if operation.secret else (JSON, VIEW)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive)
+        except Refused as refused:
+            answer = of_refusal(refused)
+        except CommandError as refused:
+            answer = bearer.challenged(of_command(refused))
+        except Gone:
+            return
+        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+            _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
+            answer = of_bug()
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+        else:
+            await send_answer(answer, send)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Response:
+        operation, api = self.operation, self._api
+        headers = _headers_of(scope)
+        session = Session(Transport.HTTP, peer(scope), api.gateway.clock(), _stay)
+        call = Call(api, operation, scope, receive, session)
+        if not operation.public:
+            call.caller = await bearer.authenticate(api, headers.get(b"authorization"))
+            session.user_id = call.caller.user.id
+        call.parameters = parameters.decode_path(scope["path_params"])
+        query: bytes = scope["query_string"]
+        if operation.query is not None:
+            call.query = parameters.decode_query(query, operation.query)
+        elif operation.catalogue and query:
+            parameters.decode_query(query, CatalogueQuery)
+        if self._decoder is None:
+            found = await self._handler(call)
+        else:
+            bodies.check_content_type(headers.get(b"content-type"))
+            announced = _announced(headers)
+            async with bodies.reading(receive, announced, self._body_limit, api.bodies) as body:
+                call.body = self._decode(self._decoder, body)
+                del body
+                found = await self._handler(call)
+        if isinstance(found, Answer | Response):
+            return found
+        return await self._encoded(found, headers)
+
+    def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+        if self.operation.body is NewMessages:
+            return bodies.decode_many(decoder, body, NewMessages)
+        return bodies.decode(decoder, body)
+
+    async def _encoded(self, found: Any, headers: dict[bytes, bytes]) -> Answer:
+        operation = self.operation
+        if operation.answer is None:
+            return Answer(operation.status, b"", (VIEW,))
+        if found is None:
+            raise not_found()
+        answer = Answer(operation.status, _encode(found), self._headers)
+        if operation.catalogue:
+            answer = tagged(answer, headers.get(b"if-none-match"))
+        return await compressed(answer, headers.get(b"accept-encoding"))
+
+
+class CatalogueQuery(msgspec.Struct, frozen=True):
+    """On a single node both say the same."""
+
+    consistency: Literal["serializable", "linearizable"] = "serializable"
+
+
+ONCE = (b"authorization", b"content-type", b"content-length", b"content-encoding", b"host")
+
+
+def _headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """By name. Of some there must not be two, because others might read the other one."""
+    pairs: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Refused(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} is there twice", name.decode())
+    return headers
+
+
+def _announced(headers: dict[bytes, bytes]) -> int | None:
+    length = headers.get(b"content-length")
+    if length is None:
+        return None if b"transfer-encoding" in headers else 0
+    return int(length)
+
+
+def peer(scope: Scope) -> str:
+    client = scope.get("client")
+    if client is None:
+        return "?:0"
+    host, port = client[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _stay() -> None:
+    """A connection over HTTP carries many sessions; none of them ends it."""

@@ -1,0 +1,72 @@
+"""Consumer groups: made, seen and removed here, joined on connections."""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.errors import Code, CommandError
+from transports.http import absence
+from transports.http.operation import Call
+from transports.http.parameters import NAME_BYTES
+
+
+class ConsumerGroup(msgspec.Struct, frozen=True):
+    id: int
+    name: str
+    partitions_count: int
+    members_count: int
+
+
+class GroupMember(msgspec.Struct, frozen=True):
+    id: int
+    partitions_count: int
+    partitions: list[int]
+
+
+class ConsumerGroupDetails(ConsumerGroup, frozen=True):
+    members: list[GroupMember]
+
+
+class NewConsumerGroup(msgspec.Struct, frozen=True):
+    name: str
+
+
+async def get_groups(call: Call) -> list[ConsumerGroup]:
+    found = await call.ask(ask.GetConsumerGroups(call.stream, call.topic))
+    if found is None:
+        absence.refuse_topic(call)
+    return [ConsumerGroup(*_members(info)) for info in found or ()]
+
+
+async def get_group(call: Call) -> ConsumerGroupDetails:
+    found = await call.ask(ask.GetConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    if found is None:
+        absence.refuse_topic(call)
+        group = call.parameters["group"]
+        raise CommandError(
+            Code.CONSUMER_GROUP_ID_NOT_FOUND,
+            f"Consumer group with ID: {group} for topic with ID: {call.topic} was not found.",
+        )
+    return _details(found)
+
+
+async def create_group(call: Call) -> ConsumerGroupDetails:
+    body: NewConsumerGroup = call.body
+    if len(body.name.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_CONSUMER_GROUP_NAME)
+    return _details(await call.ask(ask.CreateConsumerGroup(call.stream, call.topic, body.name)))
+
+
+async def delete_group(call: Call) -> None:
+    await call.ask(ask.DeleteConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+
+
+def _details(found: answers.GroupDetails) -> ConsumerGroupDetails:
+    members = [GroupMember(each.id, len(each.partitions), list(each.partitions)) for each in found.members]
+    return ConsumerGroupDetails(*_members(found.info), members=members)
+
+
+def _members(info: answers.GroupInfo) -> tuple[int, str, int, int]:
+    return info.id, info.name, info.partitions_count, info.members_count

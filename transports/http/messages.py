@@ -1,0 +1,165 @@
+"""Messages: sending, polling, flushing. How they look as JSON is in packing and unpacking."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from app.errors import Code, CommandError
+from storage.options import Durability
+from transports.http import parameters
+from transports.http.answering import JSON, VIEW, Answer
+from transports.http.numbers import U32, U64, check_u64
+from transports.http.operation import Call
+from transports.http.packing import MessageBody, pack
+from transports.http.unpacking import PolledMessages, messages_of
+
+_log = logging.getLogger(__name__)
+
+KEY_BYTES_MAX = 255
+FRAME_JSON_BYTES = 256
+"""About what a message takes as JSON besides its payload."""
+DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
+"""In the words of 0.9; on a single node the first says no more than that the batch was taken on."""
+
+KINDS = {
+    "balanced": PartitioningKind.BALANCED,
+    "partition_id": PartitioningKind.PARTITION_ID,
+    "messages_key": PartitioningKind.MESSAGES_KEY,
+}
+STRATEGIES = {kind.name.lower(): kind for kind in StrategyKind}
+STRATEGIES |= {name[0]: kind for name, kind in STRATEGIES.items()}
+
+
+class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
+    """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
+
+    kind: Literal["balanced", "partition_id", "messages_key"]
+    value: bytes
+
+
+class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    partitioning: PartitioningBody
+    messages: list[MessageBody]
+
+
+class Confirmation(msgspec.Struct, frozen=True):
+    stream_id: int
+    topic_id: int
+    partition_id: int
+    base_offset: int
+
+
+class Confirmations(msgspec.Struct, frozen=True):
+    confirmations: list[Confirmation]
+
+
+class SendQuery(msgspec.Struct, frozen=True):
+    ack: Literal["replicated", "none"] = "replicated"
+
+
+class PollQuery(msgspec.Struct, frozen=True):
+    consumer_id: str = "1"
+    partition_id: U32 = 0
+    kind: Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l", "n"] = "offset"
+    value: U64 = 0
+    count: U32 = 10
+    auto_commit: Literal["true", "false"] = "false"
+
+    def __post_init__(self) -> None:
+        check_u64(self.value)
+
+
+# ----------------------------------------------------------------------------------------------------------- sending
+
+
+async def send_messages(call: Call) -> Answer:
+    body: NewMessages = call.body
+    if not body.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    to = _partitioning(body.partitioning)
+    made = pack(body.messages, call.api.gateway.clock(), call.api.batch_limits)
+    request = ask.SendMessages(call.stream, call.topic, to, (made.batch,), (made.checked,))
+    query: SendQuery = call.query
+    if query.ack == "none":
+        call.api.in_background(_send_unheard(call, request))
+        return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"),))
+    return confirmed(await send(call, request))
+
+
+async def send(call: Call, request: ask.SendMessages) -> answers.Sent:
+    """Whatever goes wrong from here on is not answered with a status that makes clients send again."""
+    try:
+        sent: answers.Sent = await call.ask(request)
+    except CommandError:
+        raise
+    except Exception as error:
+        _log.exception("%s: a send ended in a defect", call.session.address)
+        raise CommandError(Code.ERROR) from error
+    return sent
+
+
+def confirmed(sent: answers.Sent) -> Answer:
+    said = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
+    headers = (JSON, (b"iggy-durability", DURABILITIES[sent.durability]), VIEW)
+    return Answer(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
+
+
+async def _send_unheard(call: Call, request: ask.SendMessages) -> None:
+    try:
+        await call.ask(request)
+    except CommandError as refused:
+        _log.info("%s: a send that nobody waits for was refused: %s", call.session.address, refused)
+    except Exception:  # noqa: BLE001 -- nobody is there to be told; it is logged once, here
+        _log.exception("%s: a send that nobody waits for ended in a defect", call.session.address)
+
+
+def _partitioning(body: PartitioningBody) -> Partitioning:
+    kind, value = KINDS[body.kind], body.value
+    if kind is PartitioningKind.BALANCED:
+        if len(value) > KEY_BYTES_MAX:
+            raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
+        return Partitioning(kind)
+    if not 0 < len(value) <= KEY_BYTES_MAX:
+        raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
+    if kind is PartitioningKind.MESSAGES_KEY:
+        return Partitioning(kind, key=value)
+    if len(value) < 4:
+        raise CommandError(Code.INVALID_COMMAND, "the number of a partition has four bytes")
+    return Partitioning(kind, partition_id=int.from_bytes(value[:4], "little"))
+
+
+# ----------------------------------------------------------------------------------------------------------- polling
+
+
+async def poll_messages(call: Call) -> PolledMessages:
+    query: PollQuery = call.query
+    answer_bytes = call.api.limits.answer_bytes
+    polled: answers.Polled = await call.ask(
+        ask.PollMessages(
+            Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
+            call.stream,
+            call.topic,
+            query.partition_id,
+            Strategy(STRATEGIES[query.kind], query.value),
+            min(query.count, answer_bytes // FRAME_JSON_BYTES),
+            # Who asks for the head alone has read nothing.
+            query.auto_commit == "true" and not call.is_head,
+            answer_bytes * 3 // 4,
+        )
+    )
+    for_0_6 = call.bearer.generation == "0.6"
+    messages: Any = await messages_of(polled.batches, for_0_6=for_0_6)
+    return PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
+
+
+async def flush(call: Call) -> None:
+    await call.ask(
+        ask.FlushUnsavedBuffer(call.stream, call.topic, call.parameters["partition"], call.parameters["fsync"])
+    )

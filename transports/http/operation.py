@@ -1,0 +1,95 @@
+"""One row of the table of routes, and what its handler is handed: a call.
+
+A handler translates and decides nothing: what came in is in the call, typed as the row says; it asks the command layer
+and gives back a value of the row's answer type, None for no body, or a response of its own making.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from app.access.access_tokens import Caller
+from app.commands.registry import carry_out
+from app.commands.requests import Identifier, Request
+from app.errors import Code, CommandError
+from app.model.sessions import Session
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope
+
+    from transports.http.api import Api
+
+Handler = Callable[["Call"], Awaitable[Any]]
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """Unique; the OpenAPI operation id, which generated clients turn into a function."""
+    method: str
+    path: str
+    """Parameters in braces; what each one may be is in transports.http.parameters."""
+    summary: str
+    subject: str
+    handler: Handler
+    public: bool = False
+    """Served without a token; the `Authorization` header is not even looked at."""
+    query: type[msgspec.Struct] | None = None
+    body: Any = None
+    """What the JSON body is decoded into; None: no body is read."""
+    status: int = 200
+    also: tuple[tuple[int, str], ...] = ()
+    """Other statuses that are no refusals, and when they are answered."""
+    answer: Any = None
+    """The type of the JSON answer; None: the answer has no body, or not a JSON one."""
+    media: str | None = None
+    """The content type of an answer that is not JSON."""
+    text: str | None = None
+    """The plain text that a success answers, where it is always the same."""
+    catalogue: bool = False
+    """Reads metadata: may be asked for with a consistency, and answers with an ETag."""
+    secret: bool = False
+    """The answer is for nobody's cache."""
+
+
+class Call:
+    """One request on its way. Made by the endpoint, alive until it is answered."""
+
+    __slots__ = ("api", "body", "caller", "operation", "parameters", "query", "receive", "scope", "session")
+
+    def __init__(self, api: Api, operation: Operation, scope: Scope, receive: Receive, session: Session) -> None:
+        self.api = api
+        self.operation = operation
+        self.scope = scope
+        self.receive = receive
+        self.session = session
+        self.caller: Caller | None = None
+        """None on public routes."""
+        self.parameters: Mapping[str, Any] = {}
+        self.query: Any = None
+        self.body: Any = None
+
+    async def ask(self, request: Request) -> Any:
+        return await carry_out(self.api.gateway, self.session, request)
+
+    @property
+    def is_head(self) -> bool:
+        return bool(self.scope["method"] == "HEAD")
+
+    @property
+    def bearer(self) -> Caller:
+        if self.caller is None:
+            raise CommandError(Code.UNAUTHENTICATED)
+        return self.caller
+
+    @property
+    def stream(self) -> Identifier:
+        found: Identifier = self.parameters["stream"]
+        return found
+
+    @property
+    def topic(self) -> Identifier:
+        found: Identifier = self.parameters["topic"]
+        return found

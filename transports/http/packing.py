@@ -1,0 +1,184 @@
+"""Messages of JSON become one batch as the store has it, and what `storage.batch.check` would say of it.
+
+A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once; what is
+left for each message is to put its parts together and to hash them, each in one call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import xxhash
+
+from app.errors import Code, CommandError
+from storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
+from transports.http import userheaders
+from transports.http.bodies import unfit
+from transports.wire.classic import batching
+from transports.wire.classic.batching import UNPLACED, Made, Plain
+
+FEW = 12
+U128_MAX = 2**128 - 1
+_UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
+
+
+class MessageBody(msgspec.Struct, frozen=True, gc=False):
+    """`id` is a number or a text: a number of up to 128 bits, or a UUID; 0 has the server make one."""
+
+    payload: bytes
+    id: int | str | None = 0
+    user_headers: userheaders.Incoming = None
+
+
+_HEAD_TYPE = np.dtype(
+    [
+        ("id_low", "<u8"),
+        ("id_high", "<u8"),
+        ("delta", "<u4"),
+        ("time", "<u4"),
+        ("headers", "<u4"),
+        ("payload", "<u4"),
+        ("reserved", "<u8"),
+    ]
+)
+"""The head of a frame after its checksum."""
+_HEAD_ITEM = f"V{_HEAD_TYPE.itemsize}"
+_COUNTING = np.arange(1024, dtype=np.uint32)
+_U64_MAX = 2**64 - 1
+_hash = xxhash.xxh3_64_intdigest
+
+
+def pack(messages: Sequence[MessageBody], now_us: int, limits: Limits) -> Made:
+    count = len(messages)
+    if not 0 < count <= limits.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
+    payloads = [message.payload for message in messages]
+    lengths = list(map(len, payloads))
+    _check_payloads(lengths, limits)
+    headers = [message.user_headers for message in messages]
+    blocks = None if headers.count(None) == count else _blocks(headers, limits)
+    ids = [message.id for message in messages]
+    named = None if ids.count(0) == count else [_id(i, each) for i, each in enumerate(ids)]
+    if count <= FEW:
+        return _few(payloads, blocks, named, now_us)
+    return _many(payloads, lengths, blocks, named, now_us)
+
+
+def _check_payloads(lengths: list[int], limits: Limits) -> None:
+    if min(lengths) == 0:
+        raise unfit(f"Invalid message payload length - at `$.messages[{lengths.index(0)}].payload`", "payload")
+    if max(lengths) > limits.payload_bytes:
+        raise unfit(f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}", "payload")
+
+
+def _blocks(headers: list[userheaders.Incoming], limits: Limits) -> list[bytes]:
+    blocks = []
+    for number, each in enumerate(headers):
+        try:
+            block = userheaders.encode(each)
+        except ValueError as error:
+            raise unfit(f"{error} - at `$.messages[{number}].user_headers`", "user_headers") from None
+        if len(block) > limits.user_headers_bytes:
+            sentence = f"message {number}: user headers of {len(block)} bytes, {limits.user_headers_bytes} are allowed"
+            if isinstance(each, str):
+                raise CommandError(Code.TOO_BIG_USER_HEADERS, sentence)
+            raise unfit(sentence, "user_headers")
+        blocks.append(block)
+    return blocks
+
+
+def _id(number: int, given: int | str | None) -> int:
+    if given is None:
+        return 0
+    identity = given if isinstance(given, int) else _of_text(given)
+    if identity is None or not 0 <= identity <= U128_MAX:
+        raise unfit(f"invalid message id - at `$.messages[{number}].id`", "id")
+    return identity
+
+
+def _of_text(text: str) -> int | None:
+    if _DECIMAL.fullmatch(text) and int(text) <= U128_MAX:
+        return int(text)
+    return UUID(text).int if _UUID.fullmatch(text) else None
+
+
+def _few(payloads: list[bytes], blocks: list[bytes] | None, ids: list[int] | None, now_us: int) -> Made:
+    plain = [
+        Plain(
+            (0 if ids is None else ids[i]).to_bytes(16, "little"),
+            now_us,
+            0 if blocks is None else len(blocks[i]),
+            len(payload),
+            memoryview(payload),
+            b"" if blocks is None else blocks[i],
+        )
+        for i, payload in enumerate(payloads)
+    ]
+    return batching.plain(plain, os.urandom)[0]
+
+
+def _many(
+    payloads: list[bytes], lengths: list[int], blocks: list[bytes] | None, ids: list[int] | None, now_us: int
+) -> Made:
+    count = len(payloads)
+    heads = np.zeros(count, dtype=_HEAD_TYPE)
+    heads["id_low"], heads["id_high"] = _random_ids(count) if ids is None else _ids(ids)
+    heads["delta"] = _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.uint32)
+    heads["payload"] = lengths
+    texts: list[bytes] = heads.view(_HEAD_ITEM).tolist()
+    if blocks is None:
+        hashed = [head + payload for head, payload in zip(texts, payloads, strict=True)]
+    else:
+        heads["headers"] = list(map(len, blocks))
+        texts = heads.view(_HEAD_ITEM).tolist()
+        hashed = [b"".join(parts) for parts in zip(texts, payloads, blocks, strict=True)]
+    checksums = struct.pack(f"<{count}Q", *map(_hash, hashed))
+    each: list[bytes] = np.frombuffer(checksums, dtype="V8").tolist()
+    batch = bytearray().join(chain((_NO_HEADER,), chain.from_iterable(zip(each, hashed, strict=True))))
+    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
+    stamp(batch, *UNPLACED, checksums)
+    return Made(batch, Checked(count, _frames(hashed), checksums))
+
+
+_NO_HEADER = bytes(HEADER_BYTES)
+
+
+def _frames(hashed: list[bytes]) -> Frames:
+    sizes = list(map(len, hashed))
+    if sizes.count(sizes[0]) == len(sizes):
+        return sizes[0] + 8
+    return array("I", accumulate((size + 8 for size in sizes), initial=HEADER_BYTES))
+
+
+_KEPT = (0xFF0F_FFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF_FF3F)
+_VERSION_4 = (0x0040_0000_0000_0000, 0x80)
+
+
+def _random_ids(count: int) -> tuple[Any, Any]:
+    """UUIDs of version 4, as SDKs make them."""
+    random = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2)
+    low, high = (random[:, i] & np.uint64(_KEPT[i]) | np.uint64(_VERSION_4[i]) for i in range(2))
+    return low, high
+
+
+def _ids(ids: list[int]) -> tuple[Any, Any]:
+    low = np.array([identity & _U64_MAX for identity in ids], dtype="<u8")
+    high = np.array([identity >> 64 for identity in ids], dtype="<u8")
+    nameless = (low | high) == 0
+    if nameless.any():
+        random_low, random_high = _random_ids(len(ids))
+        low, high = np.where(nameless, random_low, low), np.where(nameless, random_high, high)
+    return low, high
+
+
+assert _HEAD_TYPE.itemsize == FRAME_BYTES - 8

@@ -1,0 +1,109 @@
+"""What may stand in a path and behind the question mark.
+
+A path is taken apart before it is decoded, so what is in a name never becomes a part of the path: `a%2Fb` is one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from app.commands.requests import Identifier
+from app.errors import Code, CommandError
+from transports.http.errors import Refused
+
+U32_MAX = 2**32 - 1
+NAME_BYTES = range(1, 256)
+QUERY_FIELDS_MAX = 64
+
+
+def identifier(text: str) -> Identifier:
+    """A number, if the whole of it is a u32; else a name."""
+    if text.isascii() and text.isdigit() and len(text) <= 20 and (number := int(text)) <= U32_MAX:
+        return number
+    if len(text.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_IDENTIFIER)
+    return text
+
+
+def _number(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and (number := int(text)) <= U32_MAX:
+        return number
+    raise ValueError("invalid digit found in string: a number from 0 to 4294967295 is needed")
+
+
+def _name(text: str) -> str:
+    if len(text.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_IDENTIFIER)
+    return text
+
+
+def _fsync(text: str) -> bool:
+    """The Rust SDK says `fsync=true`."""
+    meaning = {"true": True, "false": False}.get(text.lower().removeprefix("fsync="))
+    if meaning is None:
+        raise ValueError("true or false is needed")
+    return meaning
+
+
+KINDS: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
+    name: (parse, schema)
+    for names, parse, schema in (
+        (
+            "stream topic group user consumer",
+            identifier,
+            {"type": "string", "minLength": 1, "maxLength": 255, "description": "A number or a name"},
+        ),
+        ("partition client", _number, {"type": "integer", "minimum": 0, "maximum": U32_MAX}),
+        ("name scope", _name, {"type": "string", "minLength": 1, "maxLength": 255}),
+        ("fsync", _fsync, {"type": "string", "enum": ["true", "false", "fsync=true", "fsync=false"]}),
+    )
+    for name in names.split()
+}
+"""By the name of a parameter: what its text means, and how the OpenAPI document says that."""
+
+
+def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:
+    """The parameters of a path, each as its kind has it."""
+    found = {}
+    for name, raw in segments.items():
+        try:
+            text = (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
+            found[name] = KINDS[name][0](text)
+        except ValueError as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"Invalid URL: cannot parse `{name}`: {error}", name) from None
+    return found
+
+
+def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
+    """A query as its struct; what the struct does not know is ignored."""
+    fields: dict[str, str] = {}
+    try:
+        for pair in raw.split(b"&", QUERY_FIELDS_MAX)[:QUERY_FIELDS_MAX] if raw else ():
+            key, _, value = pair.partition(b"=")
+            name = _unquoted(key)
+            if name not in into.__struct_encode_fields__:
+                continue
+            if name in fields:
+                raise _bad_query(f"duplicate field `{name}`", name)
+            fields[name] = _unquoted(value)
+        return msgspec.convert(fields, into, strict=False)
+    except msgspec.ValidationError as error:
+        field = str(error).partition("`$.")[2].rstrip("`") or None
+        raise _bad_query(str(error), field) from None
+    except ValueError as error:
+        raise _bad_query(str(error), None) from None
+
+
+def _bad_query(why: str, field: str | None) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, f"Failed to deserialize query string: {why}", field)
+
+
+def _unquoted(part: bytes) -> str:
+    if b"%" in part or b"+" in part:
+        part = unquote_to_bytes(part.replace(b"+", b" "))
+    return part.decode()

@@ -1,0 +1,102 @@
+"""Which endpoint a request is for: by the raw path, taken apart at its slashes, without trying one route after another.
+
+A segment is decoded only when it is known to be a name, so nothing in a name can become a part of the path, and no two
+spellings lead to the same route. A literal segment wins over a name where it has the method that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+
+from starlette import routing
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from transports.http.answering import send_answer
+from transports.http.endpoint import Endpoint
+from transports.http.errors import Refused, not_found, of_refusal
+
+
+class Node:
+    """A place in the tree of paths."""
+
+    __slots__ = ("endpoints", "literals", "name", "parameter")
+
+    def __init__(self) -> None:
+        self.literals: dict[bytes, Node] = {}
+        self.parameter: Node | None = None
+        self.name = ""
+        """Of the parameter."""
+        self.endpoints: dict[str, ASGIApp] = {}
+
+
+Found = tuple[Node, dict[str, bytes]]
+
+
+class Router(routing.Router):
+    """Starlette's, but for how a route is found."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        super().__init__(
+            [
+                routing.Route(each.operation.path, each, methods=[each.operation.method], name=each.operation.name)
+                for each in endpoints
+            ]
+        )
+        self._root = Node()
+        for endpoint in endpoints:
+            self._add(endpoint)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        operation = endpoint.operation
+        node = self._root
+        for segment in operation.path.split("/")[1:]:
+            if segment.startswith("{"):
+                name = segment[1:-1]
+                node.parameter = node.parameter or Node()
+                assert node.name in ("", name), f"{operation.path}: one place, two names"
+                node.name = name
+                node = node.parameter
+            else:
+                node = node.literals.setdefault(segment.encode(), Node())
+        for method in (operation.method, "HEAD") if operation.method == "GET" else (operation.method,):
+            assert method not in node.endpoints, f"{method} {operation.path} is there twice"
+            node.endpoints[method] = endpoint
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().app(scope, receive, send)
+            return
+        try:
+            endpoint = self._endpoint(scope)
+        except Refused as refused:
+            await send_answer(of_refusal(refused), send)
+            return
+        await endpoint(scope, receive, send)
+
+    def _endpoint(self, scope: Scope) -> ASGIApp:
+        method: str = scope["method"]
+        allowed: set[str] = set()
+        for node, parameters in _walk(self._root, scope["raw_path"].split(b"/"), 1, {}):
+            endpoint = node.endpoints.get(method)
+            if endpoint is not None:
+                scope["path_params"] = parameters
+                return endpoint
+            allowed |= node.endpoints.keys()
+        if allowed:
+            allow = (b"allow", ", ".join(sorted(allowed)).encode())
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method Not Allowed", headers=(allow,))
+        raise not_found()
+
+
+def _walk(node: Node, segments: list[bytes], at: int, parameters: dict[str, bytes]) -> Iterator[Found]:
+    if at == len(segments):
+        if node.endpoints:
+            yield node, parameters
+        return
+    segment = segments[at]
+    literal = node.literals.get(segment)
+    if literal is not None:
+        yield from _walk(literal, segments, at + 1, parameters)
+    if node.parameter is not None and segment:
+        yield from _walk(node.parameter, segments, at + 1, {**parameters, node.name: segment})

@@ -1,0 +1,81 @@
+"""Streams."""
+
+from __future__ import annotations
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.errors import Code, CommandError
+from transports.http import bytesizes, options, topics
+from transports.http.operation import Call
+from transports.http.options import OptionValue
+from transports.http.parameters import NAME_BYTES
+from transports.http.topics import Topic
+
+
+class Stream(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    name: str
+    size: str
+    messages_count: int
+    topics_count: int
+    options: dict[str, OptionValue]
+
+
+class StreamDetails(Stream, frozen=True):
+    topics: list[Topic]
+
+
+class NewStream(msgspec.Struct, frozen=True):
+    name: str
+    options: dict[str, str] | None = None
+
+
+class ChangedStream(msgspec.Struct, frozen=True):
+    name: str
+    options: dict[str, str] | None = None
+
+
+async def get_streams(call: Call) -> list[Stream]:
+    return [Stream(*_members(info)) for info in await call.ask(ask.GetStreams())]
+
+
+async def get_stream(call: Call) -> StreamDetails | None:
+    found = await call.ask(ask.GetStream(call.stream))
+    return None if found is None else _details(found)
+
+
+async def create_stream(call: Call) -> StreamDetails:
+    body: NewStream = call.body
+    _check_name(body.name)
+    return _details(await call.ask(ask.CreateStream(body.name, options.of_texts(body.options))))
+
+
+async def update_stream(call: Call) -> None:
+    body: ChangedStream = call.body
+    _check_name(body.name)
+    await call.ask(ask.UpdateStream(call.stream, body.name, options.of_texts(body.options)))
+
+
+async def delete_stream(call: Call) -> None:
+    await call.ask(ask.DeleteStream(call.stream))
+
+
+async def purge_stream(call: Call) -> None:
+    await call.ask(ask.PurgeStream(call.stream))
+
+
+def _details(found: answers.StreamDetails) -> StreamDetails:
+    return StreamDetails(*_members(found.info), topics=topics.topics(found.topics))
+
+
+def _members(info: answers.StreamInfo) -> tuple[int, int, str, str, int, int, dict[str, OptionValue]]:
+    size = bytesizes.text(info.size_bytes)
+    return info.id, info.created_at, info.name, size, info.messages_count, info.topics_count, {}
+
+
+def _check_name(name: str) -> None:
+    if len(name.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_STREAM_NAME)

@@ -1,0 +1,220 @@
+"""Topics, and the partitions and segments in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.errors import Code, CommandError
+from transports.http import bytesizes, options
+from transports.http.numbers import U8, U32, U64, check_u64
+from transports.http.operation import Call
+from transports.http.options import OptionValue
+from transports.http.parameters import NAME_BYTES
+
+ALGORITHMS = {"none": 1, "gzip": 2}
+ALGORITHM_NAMES = {1: "none", 2: "gzip", 3: "zstd"}
+
+
+class Partition(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    segments_count: int
+    current_offset: int
+    size: str
+    messages_count: int
+
+
+class Topic(msgspec.Struct, frozen=True):
+    id: int
+    created_at: int
+    name: str
+    size: str
+    message_expiry: int
+    compression_algorithm: str
+    max_topic_size: int
+    replication_factor: int
+    """For clients before 0.9, which cannot do without it."""
+    messages_count: int
+    partitions_count: int
+    options: dict[str, OptionValue]
+    """For clients from 0.9 on."""
+
+
+class TopicDetails(Topic, frozen=True):
+    partitions: list[Partition]
+
+
+class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """Expiry in us, size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited."""
+
+    name: str
+    partitions_count: U32
+    compression_algorithm: str | None = None
+    message_expiry: U64 | None = 0
+    max_topic_size: U64 | None = 0
+    replication_factor: U8 | None = None
+    options: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_u64(self.message_expiry, self.max_topic_size)
+        _check_algorithm(self.compression_algorithm)
+
+
+class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
+    """What is absent, null or 0 stays as it is."""
+
+    name: str
+    compression_algorithm: str | None = None
+    message_expiry: U64 | None = None
+    max_topic_size: U64 | None = None
+    replication_factor: U8 | None = None
+    options: dict[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        check_u64(self.message_expiry, self.max_topic_size)
+        _check_algorithm(self.compression_algorithm)
+
+
+class NewPartitions(msgspec.Struct, frozen=True):
+    partitions_count: U32
+
+
+class PartitionsCount(msgspec.Struct, frozen=True):
+    partitions_count: U32
+
+
+class SegmentsCount(msgspec.Struct, frozen=True):
+    segments_count: U32
+
+
+async def get_topics(call: Call) -> list[Topic]:
+    return topics(await call.ask(ask.GetTopics(call.stream)) or ())
+
+
+async def get_topic(call: Call) -> TopicDetails | None:
+    found = await call.ask(ask.GetTopic(call.stream, call.topic))
+    return None if found is None else _details(found)
+
+
+async def create_topic(call: Call) -> TopicDetails:
+    body: NewTopic = call.body
+    _check_name(body.name)
+    _check_factor(body.replication_factor)
+    created = await call.ask(
+        ask.CreateTopic(
+            stream=call.stream,
+            name=body.name,
+            partitions_count=body.partitions_count,
+            compression_algorithm=_algorithm(body.compression_algorithm) or ALGORITHMS["none"],
+            message_expiry=body.message_expiry or 0,
+            max_topic_size=body.max_topic_size or 0,
+            replication_factor=body.replication_factor or 0,
+            options=options.of_texts(body.options),
+        )
+    )
+    return _details(created)
+
+
+async def update_topic(call: Call) -> None:
+    body: ChangedTopic = call.body
+    _check_name(body.name)
+    _check_factor(body.replication_factor)
+    await call.ask(
+        ask.UpdateTopic(
+            stream=call.stream,
+            topic=call.topic,
+            name=body.name,
+            compression_algorithm=_algorithm(body.compression_algorithm),
+            message_expiry=body.message_expiry or None,
+            max_topic_size=body.max_topic_size or None,
+            replication_factor=body.replication_factor,
+            options=options.of_texts(body.options),
+        )
+    )
+
+
+async def delete_topic(call: Call) -> None:
+    await call.ask(ask.DeleteTopic(call.stream, call.topic))
+
+
+async def purge_topic(call: Call) -> None:
+    await call.ask(ask.PurgeTopic(call.stream, call.topic))
+
+
+async def create_partitions(call: Call) -> None:
+    body: NewPartitions = call.body
+    await call.ask(ask.CreatePartitions(call.stream, call.topic, body.partitions_count))
+
+
+async def delete_partitions(call: Call) -> None:
+    query: PartitionsCount = call.query
+    await call.ask(ask.DeletePartitions(call.stream, call.topic, query.partitions_count))
+
+
+async def delete_segments(call: Call) -> None:
+    query: SegmentsCount = call.query
+    await call.ask(ask.DeleteSegments(call.stream, call.topic, call.parameters["partition"], query.segments_count))
+
+
+# ----------------------------------------------------------------------------------------------------------- pieces
+
+
+def topics(found: Sequence[answers.TopicInfo]) -> list[Topic]:
+    return [Topic(*_members(info)) for info in found]
+
+
+def _details(found: answers.TopicDetails) -> TopicDetails:
+    return TopicDetails(*_members(found.info), partitions=[_partition(each) for each in found.partitions])
+
+
+Members = tuple[int, int, str, str, int, str, int, int, int, int, dict[str, OptionValue]]
+
+
+def _members(info: answers.TopicInfo) -> Members:
+    return (
+        info.id,
+        info.created_at,
+        info.name,
+        bytesizes.text(info.size_bytes),
+        info.message_expiry,
+        ALGORITHM_NAMES[info.compression_algorithm],
+        info.max_topic_size,
+        info.replication_factor,
+        info.messages_count,
+        info.partitions_count,
+        options.texts_of(info.explicit, info.derived),
+    )
+
+
+def _partition(info: answers.PartitionInfo) -> Partition:
+    return Partition(
+        info.id,
+        info.created_at,
+        info.segments_count,
+        info.current_offset,
+        bytesizes.text(info.size_bytes),
+        info.messages_count,
+    )
+
+
+def _check_algorithm(name: str | None) -> None:
+    if name is not None and name.lower() not in ALGORITHMS:
+        raise ValueError(f"unknown compression algorithm {name!r}: none or gzip")
+
+
+def _algorithm(name: str | None) -> int | None:
+    return None if name is None else ALGORITHMS[name.lower()]
+
+
+def _check_name(name: str) -> None:
+    if len(name.encode()) not in NAME_BYTES:
+        raise CommandError(Code.INVALID_TOPIC_NAME)
+
+
+def _check_factor(factor: int | None) -> None:
+    if factor == 0:
+        raise CommandError(Code.INVALID_REPLICATION_FACTOR)
