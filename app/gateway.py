@@ -16,9 +16,11 @@ from app.access.tokens import Tokens
 from app.access.users import Users
 from app.commands.deduplication import Deduplication
 from app.config import Config
+from app.model.answered import AnsweredSessions
 from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
 from app.model.sessions import Sessions
+from app.model.topic_options import TopicDefaults
 from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
 from storage.catalog import Stream as StoredStream
@@ -42,6 +44,7 @@ class Gateway:
         self.config = config
         self.store = store
         self.streams = _living(store)
+        self.topic_defaults = TopicDefaults(config.system, store.options)
         self.users = users
         self.tokens = tokens
         self.clock = clock
@@ -53,6 +56,12 @@ class Gateway:
         """The effective configuration as text, secrets masked: for snapshots."""
         self.started_at = clock()
         self.deduplication = _deduplication(config)
+        limits = config.system.limits
+        self.answered = AnsweredSessions(
+            limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
+        )
+        self.operations = 0
+        """Of 0.9 clients since the start, registrations among them: numbers sessions."""
         self.changing = asyncio.Lock()
         """Held by whatever changes the catalogue: names are looked up and taken in one step."""
         self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")

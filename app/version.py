@@ -15,6 +15,9 @@ def version() -> str:
 IGGY_VERSION = "0.8.0"
 """The release of Apache Iggy whose behaviour clients find here; what they are told as the server's version."""
 
+MODERN_IGGY_VERSION = "0.9.0"
+"""The same for those that speak its wire."""
+
 
 def semantic_number(text: str) -> int:
     """As clients compare it: major, minor and patch, three digits each."""

@@ -1,60 +1,52 @@
-"""One client's side of the classic binary protocol, on whatever transport carries it: a request in, a response out.
+"""One client's side of a binary protocol, on whatever transport carries it: a frame in, a response out.
 
-TCP, QUIC and WebSocket each have one for a connection. It decides nothing: requests are decoded by transports.wire,
-carried out by the command layer, and the answer is encoded again.
+TCP, QUIC and WebSocket each have one for a connection, and get it from `begin` when they have seen its first bytes. A
+conversation decides nothing: it has a frame decoded by transports.wire, the request carried out by the command layer,
+and the answer encoded again.
 """
 
 from __future__ import annotations
 
-import logging
-import os
+from typing import Protocol
 
-from app.commands import groups
-from app.commands.registry import carry_out
-from app.errors import Code, CommandError
+from app.errors import Code
 from app.gateway import Gateway
 from app.model.sessions import Session
-from storage.batch import Limits, Readable
-from transports.wire.classic import answers, frames, requests
-from transports.wire.classic.dialect import Dialect
+from storage.batch import Readable
+from transports.classic_conversation import ClassicConversation
+from transports.modern_conversation import ModernConversation
 
-_log = logging.getLogger(__name__)
+BEGINNING_BYTES = 4
+"""So many bytes tell the protocols apart."""
+MODERN = b"\0\0\0\0"
+"""How a connection of a 0.9 client begins: with a checksum that it leaves 0, as the length that a classic frame begins
+with never is."""
 
-FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
-"""After these the connection ends: the client has to begin anew."""
 
+class Conversation(Protocol):
+    session: Session
+    over: bool
+    """The last answer was the last one: the connection ends."""
 
-class Conversation:
-    def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
-        """`header_size` forces the size of the message headers that the client gets."""
-        self.gateway = gateway
-        self.session = session
-        host = session.address.rpartition(":")[0]
-        self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
-        self._limits = Limits.of(gateway.store.options)
-        self.over = False
-        """The last answer was a farewell."""
-        gateway.sessions.add(session)
+    def measure(self, data: memoryview) -> int:
+        """How many bytes the frame has that begins here; 0: that cannot be told from so few. CommandError: nobody can
+        tell, and where the next one begins neither."""
 
-    async def answer(self, code: int, payload: memoryview) -> list[Readable]:
-        """The response to one request, its header first; an error is a response too."""
-        try:
-            request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
-            answer = await carry_out(self.gateway, self.session, request)
-            if code != frames.SEND_MESSAGES:
-                # A send was noticed when it was decoded.
-                self.dialect.on_request(request, self.gateway.clock())
-            return frames.success(answers.encode(code, answer, self.dialect))
-        except CommandError as refused:
-            self.over = refused.code in FAREWELLS
-            _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
-            return [frames.failure(refused.code)]
-        except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
-            _log.exception("%s: command %d ended in a defect", self.session.address, code)
-            return [frames.failure(Code.ERROR)]
+    def refused(self, data: memoryview, length: int) -> Code | None:
+        """Why a frame is to be read past instead of received, if it is."""
+
+    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+        """The response to a frame that is not received, of which this is the beginning."""
+
+    async def answer(self, frame: memoryview) -> list[Readable]:
+        """The response to a whole frame, its header first; an error is a response too."""
 
     def close(self) -> None:
         """The connection is gone: its memberships go with it."""
-        self.dialect.close()
-        groups.leave_all(self.gateway, self.session)
-        self.gateway.sessions.remove(self.session)
+
+
+def begin(gateway: Gateway, session: Session, beginning: bytes, header_size: int | None = None) -> Conversation:
+    """`header_size` forces the size of the message headers that a classic client gets."""
+    if beginning == MODERN:
+        return ModernConversation(gateway, session)
+    return ClassicConversation(gateway, session, header_size)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import socket
 import ssl
-import struct
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -25,23 +24,19 @@ import numpy as np
 
 from app.config.formats import Address
 from app.config.system import Limits
-from app.errors import Code
+from app.errors import CommandError
 from app.gateway import Gateway
 from app.model.sessions import Session, Transport
 from storage.batch import Readable
-from transports import listening
-from transports.conversation import Conversation
+from transports import conversation, listening
+from transports.conversation import BEGINNING_BYTES, Conversation
 from transports.handshakes import Handshakes
-from transports.wire.classic import frames
 
 _log = logging.getLogger(__name__)
 
-LENGTH = struct.Struct("<I")
 SCRATCH_BYTES = 256 << 10
 AHEAD_MAX = 128
 """Requests that a connection may send before their turn; then it is not read from."""
-STRANGER_FRAME_BYTES = 64 << 10
-"""A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
 STALLED_SECONDS = 60.0
 """How long a client may take nearly nothing of what it was sent."""
 TAKEN_BYTES_MIN = 1 << 20
@@ -52,8 +47,6 @@ FULL_SAID_SECONDS = 60.0
 HTTP_METHODS = frozenset((b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC", b"PRI "))
 QUICKACK = getattr(socket, "TCP_QUICKACK", None)
 """Linux has it; elsewhere an acknowledgement comes when it comes."""
-MODERN = b"\0\0\0\0"
-"""How a connection of a 0.9 client begins."""
 TLS_HELLO = (b"\x16\x03\x01", b"\x16\x03\x03")
 """How TLS begins. As a length it is more than a stranger may send."""
 
@@ -101,11 +94,11 @@ class Connection(asyncio.BufferedProtocol):
         "_ended",
         "_filled",
         "_frame",
-        "_greeted",
         "_listener",
         "_part",
+        "_session",
         "_skip",
-        "_skip_code",
+        "_skip_answer",
         "_stalled_since",
         "_transport",
         "_untaken",
@@ -118,21 +111,22 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, listener: TcpListener) -> None:
         self._listener = listener
         self._transport = cast(asyncio.Transport, None)
+        self._session = cast(Session, None)
         self._conversation: Conversation | None = None
+        """From the first bytes on: they say which protocol this is."""
         self._part = b""
         """The beginning of a frame whose length is not known, or for which there is no room yet."""
         self._frame: memoryview | None = None
         self._filled = 0
         self._wanted = 0
         self._skip = 0
-        self._skip_code = Code.INVALID_COMMAND
-        self._greeted = False
-        """The first four bytes were looked at: they say which protocol this is."""
+        self._skip_answer: list[Readable] = []
         self._waiting = False
         """For room for the frame that `_part` begins."""
         self._aside: memoryview | None = None
         """What was read when there were enough requests ahead already."""
-        self._ahead: deque[tuple[int, memoryview | None, int]] = deque()
+        self._ahead: deque[memoryview | list[Readable]] = deque()
+        """Frames that are still to be answered, and answers to those that were read past."""
         self._working: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._stalled_since = 0.0
@@ -150,8 +144,14 @@ class Connection(asyncio.BufferedProtocol):
             self._ended = True
             return
         gateway = listener.gateway
-        session = Session(Transport.TCP, _text(transport.get_extra_info("peername")), gateway.clock(), self.end)
-        self._conversation = Conversation(gateway, session, listener.header_size)
+        reached_at = transport.get_extra_info("sockname")
+        self._session = Session(
+            Transport.TCP,
+            _text(transport.get_extra_info("peername")),
+            gateway.clock(),
+            self.end,
+            reached_at[0] if reached_at else "",
+        )
         self._deadline = time.monotonic() + listener.limits.silence_before_login
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -243,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
             if self._filled == self._wanted:
                 frame, self._frame = self._frame, None
                 self._deadline = 0.0
-                self._accept(frame)
+                self._queue(frame)
             return
         data = self._listener.scratch[:nbytes]
         if self._part:
@@ -261,35 +261,33 @@ class Connection(asyncio.BufferedProtocol):
                 position += self._skip_some(size - position)
                 continue
             left = size - position
-            if left < 4:
-                self._keep(data[position:])
+            rest = data[position:]
+            talk = self._conversation or self._greet(rest)
+            if talk is None:
                 return
-            if not self._greeted and not self._is_classic(bytes(data[position : position + 4])):
+            try:
+                length = talk.measure(rest)
+            except CommandError as lost:
+                _log.info("%s: %s; what follows cannot be told apart", self._address, lost)
+                self.end()
                 return
-            length = LENGTH.unpack_from(data, position)[0]
-            if length < 4:
-                self._queue(Code.INVALID_COMMAND, None, 0)
-                position += 4
-                continue
-            if left < 8:
-                # How long a frame may be depends on its code.
-                self._keep(data[position:])
+            if not length:
+                self._keep(rest)
                 return
-            if (code := self._refused(length, LENGTH.unpack_from(data, position + 4)[0])) is not None:
-                self._skip, self._skip_code = length, code
+            if (code := talk.refused(rest, length)) is not None:
+                self._skip, self._skip_answer = length, talk.refuse(rest, code)
                 self._start_deadline(0)
-                position += 4
                 continue
-            if left >= 4 + length:
+            if left >= length:
                 # Small, and the scratch buffer is needed for the next read: a copy of its own.
                 self._listener.budget.used += length
-                self._accept(memoryview(bytearray(data[position + 4 : position + 4 + length])))
-                position += 4 + length
+                self._queue(memoryview(bytearray(rest[:length])))
+                position += length
                 continue
             if self._listener.budget.take(length, self._again):
-                self._begin(length, data[position + 4 :])
+                self._begin(length, rest)
             else:
-                self._part = bytes(data[position:])
+                self._part = bytes(rest)
                 self._waiting = True
                 self._deadline = 0.0
                 self._transport.pause_reading()
@@ -301,42 +299,28 @@ class Connection(asyncio.BufferedProtocol):
         self._skip -= skipped
         self._deadline += skipped / (1 << 20)
         if not self._skip:
-            self._queue(self._skip_code, None, 0)
+            self._queue(self._skip_answer)
         return skipped
 
-    def _is_classic(self, beginning: bytes) -> bool:
-        """Whoever speaks something else than was expected on this port is told so where that can be."""
-        self._greeted = True
-        if beginning in HTTP_METHODS:
+    def _greet(self, data: memoryview) -> Conversation | None:
+        """None: too little was said, or nothing that is spoken on this port; who can be told so is told."""
+        beginning = bytes(data[:BEGINNING_BYTES])
+        if len(beginning) < BEGINNING_BYTES:
+            self._keep(data)
+        elif beginning in HTTP_METHODS:
             self._transport.write(self._listener.wrong_port())
-            self._transport.close()
-            self._ended = True
-            return False
-        if beginning == MODERN:
-            what = "the protocol of 0.9, which this version does not"
+            self.end()
         elif beginning.startswith(TLS_HELLO):
-            what = "TLS, which is off here (tcp.tls.enabled)"
+            _log.info("%s: speaks TLS, which is off here (tcp.tls.enabled)", self._address)
+            self.end()
         else:
-            return True
-        _log.info("%s: speaks %s", self._address, what)
-        self._transport.close()
-        self._ended = True
-        return False
+            listener = self._listener
+            self._conversation = conversation.begin(listener.gateway, self._session, beginning, listener.header_size)
+        return self._conversation
 
     @property
     def _address(self) -> str:
-        return self._conversation.session.address if self._conversation else "?"
-
-    def _refused(self, length: int, code: int) -> Code | None:
-        """Whether a frame is read past instead of received."""
-        stranger = self._conversation is not None and self._conversation.session.user_id is None
-        if stranger and length > STRANGER_FRAME_BYTES:
-            return Code.UNAUTHENTICATED
-        if length > self._listener.limits.frame_bytes:
-            return Code.INVALID_COMMAND
-        if length > frames.PAYLOAD_BYTES_MAX + 4 and code != frames.SEND_MESSAGES:
-            return Code.INVALID_COMMAND
-        return None
+        return self._session.address
 
     def _acknowledge(self) -> None:
         """Tells the client's kernel at once that the first part of a frame is here.
@@ -386,7 +370,8 @@ class Connection(asyncio.BufferedProtocol):
         """The frame that had to wait has got its room."""
         part, self._part = memoryview(self._part), b""
         self._waiting = False
-        self._begin(LENGTH.unpack_from(part)[0], part[4:])
+        assert self._conversation is not None
+        self._begin(self._conversation.measure(part), part)
         self._read_on()
 
     def _start_deadline(self, length: int) -> None:
@@ -394,34 +379,32 @@ class Connection(asyncio.BufferedProtocol):
 
     # ------------------------------------------------------------------------------------------------- answering
 
-    def _accept(self, frame: memoryview) -> None:
-        self._queue(LENGTH.unpack_from(frame)[0], frame[4:], len(frame))
-
-    def _queue(self, code: int, payload: memoryview | None, size: int) -> None:
+    def _queue(self, asked: memoryview | list[Readable]) -> None:
         self._deadline = 0.0
-        self._ahead.append((code, payload, size))
+        self._ahead.append(asked)
         if self._working is None:
             self._working = asyncio.create_task(self._work())
         elif len(self._ahead) >= AHEAD_MAX:
             self._transport.pause_reading()
 
     async def _work(self) -> None:
-        conversation = self._conversation
-        assert conversation is not None
+        talk = self._conversation
+        assert talk is not None
         try:
             while self._ahead:
-                code, payload, size = self._ahead.popleft()
-                if payload is None:
-                    buffers: list[Readable] = [frames.failure(Code(code))]
+                asked = self._ahead.popleft()
+                if isinstance(asked, list):
+                    buffers = asked
                 else:
-                    buffers = await conversation.answer(code, payload)
+                    size = len(asked)
+                    buffers = await talk.answer(asked)
                     self._listener.budget.give_back(size)
                 if self._transport.is_closing():
                     break
                 self._transport.writelines(buffers)
                 if self._writable is not None:
                     await self._writable
-                if conversation.over:
+                if talk.over:
                     self._ended = True
                     break
                 if len(self._ahead) == AHEAD_MAX // 2 and not self._ended:
@@ -430,12 +413,13 @@ class Connection(asyncio.BufferedProtocol):
                     await asyncio.sleep(0)
         finally:
             self._working = None
-            for _, _, size in self._ahead:
-                self._listener.budget.give_back(size)
+            for asked in self._ahead:
+                if not isinstance(asked, list):
+                    self._listener.budget.give_back(len(asked))
             self._ahead.clear()
             if self._ended:
                 self._transport.close()
-            elif conversation.session.user_id is None and not self._is_receiving:
+            elif self._session.user_id is None and not self._is_receiving:
                 self._deadline = time.monotonic() + self._listener.limits.silence_before_login
 
 

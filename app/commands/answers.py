@@ -149,6 +149,15 @@ class Sent(msgspec.Struct, frozen=True):
     durability: Durability
 
 
+class Confirmation(msgspec.Struct, frozen=True):
+    """What a client hears of a send: where the first message is."""
+
+    stream_id: int
+    topic_id: int
+    partition_id: int
+    base_offset: int
+
+
 class Polled(msgspec.Struct, frozen=True):
     """`batches` are batches, or slices of them, back to back over several buffers."""
 

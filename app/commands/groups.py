@@ -99,6 +99,15 @@ async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveCons
     session.groups.discard((target.stream.id, target.topic.id, group.id))
 
 
+async def sync_group(
+    gateway: Gateway, session: Session, request: ask.SyncConsumerGroup, target: Target
+) -> answers.GroupAssignment | None:
+    """None: not a member."""
+    group = find_group(target.topic, request.group)
+    member = group.member(session.member.client_id)
+    return None if member is None else answers.GroupAssignment(group.generation, member.offered)
+
+
 def find_group(topic: Topic, group: ask.Identifier) -> Group:
     found = topic.groups.find(group)
     if found is None:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from app.commands import answers, offsets
+from app.commands import answers, offsets, system
 from app.commands import requests as ask
 from app.commands.partitions import find_partition
-from app.commands.requests import PartitioningKind, StrategyKind
+from app.commands.requests import ConsumerKind, PartitioningKind, StrategyKind
 from app.commands.target import Target
 from app.errors import Code, CommandError
 from app.model.catalogue import Topic
+from app.model.sessions import NOT_REGISTERED
 from storage.log import Fetched
 from storage.partition import Partition
 
@@ -65,13 +66,13 @@ async def poll_messages(
     consumer = offsets.consumer_of(topic, request.consumer)
     partition_id = offsets.partition_to_poll(gateway, session, topic, consumer, request.partition_id)
     if partition_id is None:
-        return answers.Polled(0 if request.partition_id is None else request.partition_id, 0, 0, ())
+        return answers.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(topic, partition_id)
     found = await _read(partition, request, partition.offset_of(*consumer))
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request.auto_commit
     ):
-        found = Fetched([], 0, found.next_offset)
+        return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
     return answers.Polled(partition_id, max(partition.readable - 1, 0), found.messages, tuple(found.buffers))
 
 
@@ -88,6 +89,14 @@ async def _read(partition: Partition, request: ask.PollMessages, stored: int | N
             return await partition.read_last(count, room)
         case StrategyKind.NEXT:
             return await partition.read(partition.first_offset if stored is None else stored + 1, count, room)
+
+
+async def get_routing(
+    gateway: Gateway, session: Session, request: ask.GetPollRouting | ask.GetOffsetRouting, target: Target
+) -> answers.Routing:
+    """Here, whatever is asked for."""
+    client, number = session.registration or NOT_REGISTERED
+    return answers.Routing(client, number, 0, system.own_node(gateway, session))
 
 
 async def flush_unsaved_buffer(

@@ -53,7 +53,7 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
     partition = _partition_to_change(session, target.topic, group, request.partition_id)
     if group is not None:
         partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
-        if group.is_late(session.client_id, partition_id, request.offset, stored):
+        if group.is_late(session.member.client_id, partition_id, request.offset, stored):
             raise CommandError(
                 Code.NOT_RESOLVED_CONSUMER,
                 f"{session.address} did not have partition {partition_id} of group {group.name!r} all the time, "
@@ -97,7 +97,7 @@ def partition_to_poll(
     group = _group_of_member(gateway, session, topic, consumer)
     if group is None:
         return partition_id or 0
-    return group.partition_to_poll(session.client_id, partition_id)
+    return group.partition_to_poll(session.member.client_id, partition_id)
 
 
 async def after_poll(
@@ -117,7 +117,7 @@ async def after_poll(
     kind, identity = consumer
     group = topic.groups.find(identity) if kind is Kind.GROUP else None
     partition_id = partition.place.partition
-    if kind is Kind.GROUP and (group is None or not group.polled(session.client_id, partition_id, last_offset)):
+    if kind is Kind.GROUP and (group is None or not group.polled(session.member.client_id, partition_id, last_offset)):
         return False
     if not auto_commit:
         return True
@@ -142,9 +142,10 @@ def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer:
     if kind is Kind.CONSUMER:
         return None
     group = find_group(topic, identity)
-    if gateway.sessions.get(session.client_id) is not session:
+    member = session.member
+    if gateway.sessions.get(member.client_id) is not member:
         raise CommandError(Code.STALE_CLIENT)
-    if group.member(session.client_id) is None:
+    if group.member(member.client_id) is None:
         raise CommandError(
             Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, f"{session.address} is no member of group {group.name!r}"
         )
@@ -157,7 +158,7 @@ def _partition_to_change(session: Session, topic: Topic, group: Group | None, wa
         return find_partition(topic, wanted or 0)
     if wanted is not None:
         find_partition(topic, wanted)
-    owned = group.partition_to_commit(session.client_id, wanted)
+    owned = group.partition_to_commit(session.member.client_id, wanted)
     if owned is None:
         what = "no partition" if wanted is None else f"no partition {wanted}"
         raise CommandError(

@@ -58,6 +58,8 @@ COMMANDS: tuple[Command, ...] = (
     C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers),
     C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot),
     C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
+    C(13, "describe_options", ask.DescribeOptions, topics.describe_options),
+    C(14, "attach_session", ask.AttachSession, sessions.attach),
     C(20, "get_me", ask.GetMe, system.get_me),
     C(21, "get_client", ask.GetClient, system.get_client, may.read_servers),
     C(22, "get_clients", ask.GetClients, system.get_clients, may.read_servers),
@@ -83,9 +85,11 @@ COMMANDS: tuple[Command, ...] = (
     C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages),
     C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
     C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
+    C(103, "get_poll_routing", ask.GetPollRouting, messages.get_routing, may.poll_messages),
     C(120, "get_consumer_offset", ask.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
     C(121, "store_consumer_offset", ask.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
     C(122, "delete_consumer_offset", ask.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
+    C(123, "get_offset_routing", ask.GetOffsetRouting, messages.get_routing, may.poll_messages),
     C(200, "get_stream", ask.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
     C(201, "get_streams", ask.GetStreams, streams.get_streams, may.read_streams),
     C(202, "create_stream", ask.CreateStream, streams.create_stream, may.manage_streams, changes=True),
@@ -107,6 +111,7 @@ COMMANDS: tuple[Command, ...] = (
     C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
     C(604, "join_consumer_group", ask.JoinConsumerGroup, groups.join_group, may.read_topic),
     C(605, "leave_consumer_group", ask.LeaveConsumerGroup, groups.leave_group, may.read_topic),
+    C(606, "sync_consumer_group", ask.SyncConsumerGroup, groups.sync_group, may.read_topic),
 )
 
 BY_CODE = {command.code: command for command in COMMANDS}

@@ -8,6 +8,7 @@ from app.access.users import User
 from app.commands import answers, groups
 from app.commands import requests as ask
 from app.commands.target import Target
+from app.errors import Code, CommandError
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
@@ -26,7 +27,17 @@ async def login_with_token(
 
 async def logout_user(gateway: Gateway, session: Session, request: ask.LogoutUser, target: Target) -> None:
     groups.leave_all(gateway, session)
-    session.user_id = None
+    session.user_id = session.registration = session.attached = None
+
+
+async def attach(gateway: Gateway, session: Session, request: ask.AttachSession, target: Target) -> None:
+    """For clients that poll on one connection and are members of groups on another, as in a cluster they have to."""
+    other = gateway.sessions.registered(request.client)
+    if other is None or other.registration is None or other.registration.number != request.number:
+        raise CommandError(Code.CLIENT_NOT_FOUND, "there is no such session to attach to")
+    if other.user_id != session.user_id:
+        raise CommandError(Code.UNAUTHORIZED, "the session to attach to is another user's")
+    session.attached = None if other is session else other
 
 
 def _bind(session: Session, user: User) -> answers.LoggedIn:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from app.gateway import Gateway
 
 
+EVERYWHERE = ("0.0.0.0", "::")
+"""Listening here is listening on all addresses of the machine."""
+
+
 async def ping(gateway: Gateway, session: Session, request: ask.Ping, target: Target) -> None:
     session.last_heartbeat = gateway.clock()
 
@@ -73,11 +77,17 @@ async def get_snapshot(
 async def get_cluster_metadata(
     gateway: Gateway, session: Session, request: ask.GetClusterMetadata, target: Target
 ) -> answers.ClusterMetadata:
-    """One node, this one, as it really listens: clients go looking for a leader when they are told of more."""
+    """One node, this one: clients go looking for a leader when they are told of more."""
+    cluster = gateway.config.cluster
+    return answers.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (own_node(gateway, session),))
+
+
+def own_node(gateway: Gateway, session: Session) -> answers.ClusterNode:
+    """As it really listens, and where the one who asks has reached it: clients that lose a connection go there."""
     cluster, where = gateway.config.cluster, gateway.addresses
-    node = answers.ClusterNode(
+    return answers.ClusterNode(
         name=cluster.node.current.name if cluster.enabled else "iggy-node",
-        ip=where.host,
+        ip=session.reached_at or where.host if where.host in EVERYWHERE else where.host,
         tcp_port=where.tcp,
         quic_port=where.quic,
         http_port=where.http,
@@ -85,7 +95,6 @@ async def get_cluster_metadata(
         role=0,
         status=0,
     )
-    return answers.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (node,))
 
 
 async def get_me(gateway: Gateway, session: Session, request: ask.GetMe, target: Target) -> answers.ClientInfo:

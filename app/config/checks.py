@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from operator import attrgetter
 
-from app.config.formats import Address, write_size
+from app.config.formats import Address, write_protocol_version, write_size
 from app.config.schema import Config
 
 MIB = 1024 * 1024
@@ -34,6 +34,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _periods(config)
     yield from _limits(config)
     yield from _memory_pool(config)
+    yield from _protocol(config)
     yield from _secrets(config)
     yield from _listeners(config)
     yield from _archiver(config)
@@ -77,6 +78,18 @@ def _limits(config: Config) -> Iterator[Problem]:
             ("system.logging.max_total_size", "system.logging.max_file_size"),
             f"system.logging.max_total_size ({write_size(logging.max_total_size)}) has to be 0 or at least "
             f"system.logging.max_file_size ({write_size(logging.max_file_size)})",
+        )
+
+
+def _protocol(config: Config) -> Iterator[Problem]:
+    protocol = config.system.protocol
+    if protocol.newest < protocol.oldest:
+        yield (
+            ("system.protocol.newest", "system.protocol.oldest"),
+            (
+                f"system.protocol.newest ({write_protocol_version(protocol.newest)}) has to be at least "
+                f"system.protocol.oldest ({write_protocol_version(protocol.oldest)})"
+            ),
         )
 
 

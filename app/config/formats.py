@@ -320,6 +320,27 @@ def parse_address(value: object) -> Address:
 
 ADDRESS = Format(needs="an address such as 127.0.0.1:8090 or [::1]:8090", parse=parse_address, write=str)
 
+
+def _parse_protocol_version(value: object) -> int:
+    found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})", value, re.ASCII) if isinstance(value, str) else None
+    parts = [int(part) for part in found.groups()] if found else []
+    if not parts or max(parts) > PROTOCOL_PART_MAX:
+        raise Invalid(value)
+    major, minor, patch = parts
+    return major << 20 | minor << 10 | patch
+
+
+def write_protocol_version(version: int) -> str:
+    return f"{version >> 20}.{version >> 10 & PROTOCOL_PART_MAX}.{version & PROTOCOL_PART_MAX}"
+
+
+PROTOCOL_PART_MAX = 1023
+PROTOCOL_VERSION = Format(
+    needs=f"a version such as 0.11.0, each part at most {PROTOCOL_PART_MAX}",
+    parse=_parse_protocol_version,
+    write=write_protocol_version,
+)
+
 LEVELS = ("off", "error", "warn", "info", "debug", "trace")
 
 

@@ -185,6 +185,15 @@ class Sharding(Section, frozen=True):
     each thread is pinned to its core, but with two cores or fewer only if a range or nodes name them."""
 
 
+class Protocol(Section, frozen=True):
+    """The binary protocol of 0.9 clients, which say its version when they log in."""
+
+    oldest: Annotated[int, formats.PROTOCOL_VERSION] = 11 << 10
+    """Oldest version that is accepted; a client with an older one is told the range and cannot log in."""
+    newest: Annotated[int, formats.PROTOCOL_VERSION] = 11 << 10 | 1023
+    """Newest version that is accepted."""
+
+
 class Limits(Section, frozen=True):
     """What bounds the memory and the files of the store. Iggy has no such keys."""
 
@@ -226,6 +235,11 @@ class Limits(Section, frozen=True):
     frame_time: Period = 30.0
     """Duration in which a request that has begun must be there, with a second more for each MiB of it; then the
     connection is closed."""
+    session_answers: Annotated[int, integer(1)] = 16
+    """Number of the last answers to a 0.9 client that are remembered, so that a request that comes again is not carried
+    out again; an older one that comes again is refused (error 59)."""
+    session_memory: Period = 60.0
+    """Duration for which they are remembered after its connection has ended; then it is a stranger."""
     stop_time: Period = 30.0
     """Duration in which the requests in hand may finish when the gateway is told to stop; then they are cut off."""
     index_cache_bytes: SomeBytes = 64 * MIB
@@ -252,4 +266,5 @@ class System(Section, frozen=True):
     recovery: Recovery = Recovery()
     memory_pool: MemoryPool = MemoryPool()
     sharding: Sharding = Sharding()
+    protocol: Protocol = Protocol()
     limits: Limits = Limits()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import xxhash
 
@@ -22,20 +23,55 @@ class Transport(enum.IntEnum):
     WEBSOCKET = 4
 
 
-class Session:
-    __slots__ = ("address", "client_id", "end", "groups", "last_heartbeat", "stale", "transport", "user_id")
+class Registration(NamedTuple):
+    """What a 0.9 client calls itself, and the number of the session that it was given."""
 
-    def __init__(self, transport: Transport, address: str, now_us: int, end: Callable[[], None]) -> None:
+    client: bytes
+    number: int
+
+
+NOT_REGISTERED = Registration(bytes(16), 0)
+
+
+class Session:
+    __slots__ = (
+        "address",
+        "attached",
+        "client_id",
+        "end",
+        "groups",
+        "last_heartbeat",
+        "reached_at",
+        "registration",
+        "stale",
+        "transport",
+        "user_id",
+    )
+
+    def __init__(
+        self, transport: Transport, address: str, now_us: int, end: Callable[[], None], reached_at: str = ""
+    ) -> None:
+        """`reached_at` is the address of ours that the client has found us at."""
         self.transport = transport
+        self.reached_at = reached_at
         self.address = address
         self.client_id = xxhash.xxh32_intdigest(address.encode())
         self.user_id: int | None = None
         self.groups: set[tuple[int, int, int]] = set()
         """Stream, topic and group ids of the groups that it is a member of."""
         self.last_heartbeat = now_us
+        self.registration: Registration | None = None
+        """Of a 0.9 client that has logged in."""
+        self.attached: Session | None = None
+        """Another connection of the same user, in whose group memberships this one acts."""
         self.stale = False
         """Evicted for its silence: the next command is refused, then the connection ends."""
         self.end = end
+
+    @property
+    def member(self) -> Session:
+        """Whose memberships count when this one polls and commits for a group."""
+        return self.attached or self
 
 
 class Sessions:
@@ -55,6 +91,12 @@ class Sessions:
 
     def get(self, client_id: int) -> Session | None:
         return self._by_id.get(client_id)
+
+    def registered(self, client: bytes) -> Session | None:
+        found = (session for session in self._by_id.values() if session.registration is not None)
+        return next(
+            (session for session in found if session.registration and session.registration.client == client), None
+        )
 
     def of_user(self, user_id: int) -> list[Session]:
         return [session for session in self._by_id.values() if session.user_id == user_id]

@@ -21,6 +21,7 @@ from app.access.throttle import Throttle
 from app.commands import requests as ask
 from app.config.formats import Address
 from app.errors import Code
+from storage.batch import Readable
 from tests.app.access.support.world import ROOT
 from tests.app.access.support.world import Time as Seconds
 from tests.storage.support.world import SlowDisk, reached
@@ -40,6 +41,7 @@ from tests.transports.support.raw import (
 )
 from tests.transports.wire.classic.support.plainly import parse
 from transports import listening, tcp
+from transports.classic_conversation import STRANGER_FRAME_BYTES
 from transports.tcp import FramesBudget
 
 MIB = 1 << 20
@@ -148,8 +150,8 @@ def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others
     queue = tcp.Connection._queue
     ahead: list[int] = []
 
-    def queue_and_note(connection: tcp.Connection, code: int, payload: memoryview | None, size: int) -> None:
-        queue(connection, code, payload, size)
+    def queue_and_note(connection: tcp.Connection, asked: memoryview | list[Readable]) -> None:
+        queue(connection, asked)
         ahead.append(len(connection._ahead))
 
     async def main() -> None:
@@ -178,7 +180,7 @@ def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) ->
         async with served(tmp_path, frame_bytes=12 * MIB) as world:
             stranger = await world.stranger()
             for code in (38, 1, SEND, 999_999):
-                await stranger.send(frame(code, bytes(tcp.STRANGER_FRAME_BYTES)) + PING)
+                await stranger.send(frame(code, bytes(STRANGER_FRAME_BYTES)) + PING)
                 assert await stranger.answer() == refusal(Code.UNAUTHENTICATED)
                 assert await stranger.answer() == OK
             await stranger.log_in()
@@ -734,23 +736,6 @@ def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: Path) -
             await client.send(b"GET " + bytes(16))
             assert await (await world.stranger()).is_alive()
             assert world.connections == 2
-
-    run(main())
-
-
-def test_a_client_of_0_9_is_closed_without_an_answer_that_it_would_misread(tmp_path: Path) -> None:
-    first = bytearray(256)
-    first[60] = 5
-    struct.pack_into("<I", first, 48, 256)
-
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            for cut in (256, 1, 4, 100):
-                client = await world.stranger()
-                await client.send(bytes(first[:cut]))
-                with contextlib.suppress(OSError):
-                    await client.send(bytes(first[cut:]))
-                assert await client.is_closed()
 
     run(main())
 

@@ -347,7 +347,21 @@ def counted(count: Part, part: Part) -> Part:
     return Part(read, write)
 
 
-def structure(kind: type[Any], **parts: Part) -> Part:
+def followed(part: Part, value: object) -> Callable[[Part], Part]:
+    """Puts a part behind others that has one value whenever it is written, and is not looked at when it is read."""
+
+    def behind(before: Part) -> Part:
+        def read(reader: Reader) -> Any:
+            found = before.read(reader)
+            part.read(reader)
+            return found
+
+        return Part(read, lambda found: b"".join((before.write(found), part.write(value))))
+
+    return behind
+
+
+def structure(kind: Callable[..., Any], /, **parts: Part) -> Part:
     """A value whose parts follow each other; the names are those of its fields."""
     reads = tuple((name, part.read) for name, part in parts.items())
     writes = tuple((name, part.write) for name, part in parts.items())

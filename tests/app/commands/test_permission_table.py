@@ -16,6 +16,7 @@ from app.commands import registry
 from app.commands import requests as ask
 from app.commands.requests import UserStatus
 from app.errors import Code
+from app.model.options import OptionScope
 from tests.app.access.support.world import Person, World, refusal, world
 from tests.storage.support.world import run, texts
 from tests.transports.support.raw import Raw, asked, frame, make_topic, message_body, served
@@ -52,6 +53,8 @@ COMMANDS: dict[int, tuple[str, ask.Request]] = {
     10: ("server read", ask.GetStats()),
     11: (LOGIN, ask.GetSnapshot(1, (4,))),
     12: (LOGIN, ask.GetClusterMetadata()),
+    13: (LOGIN, ask.DescribeOptions(OptionScope.TOPIC)),
+    14: (LOGIN, ask.AttachSession(bytes(16), 1)),
     20: (LOGIN, ask.GetMe()),
     21: ("server read", ask.GetClient(1)),
     22: ("server read", ask.GetClients()),
@@ -71,9 +74,11 @@ COMMANDS: dict[int, tuple[str, ask.Request]] = {
     100: ("poll", ask.PollMessages(ME, *HERE, 0, FIRST, 1, False)),
     101: ("send", ask.SendMessages(*HERE, BALANCED, (texts("a"),))),
     102: ("send", ask.FlushUnsavedBuffer(*HERE, 0, True)),
+    103: ("poll", ask.GetPollRouting(ME, *HERE, 0, FIRST, 1, False)),
     120: ("poll", ask.GetConsumerOffset(ME, *HERE, 0)),
     121: ("poll", ask.StoreConsumerOffset(ME, *HERE, 0, 0)),
     122: ("poll", ask.DeleteConsumerOffset(ME, *HERE, 0)),
+    123: ("poll", ask.GetOffsetRouting(ME, *HERE, 0)),
     200: ("stream read", ask.GetStream(0)),
     201: ("all streams read", ask.GetStreams()),
     202: ("streams manage", ask.CreateStream("new")),
@@ -95,6 +100,7 @@ COMMANDS: dict[int, tuple[str, ask.Request]] = {
     603: ("topic read", ask.DeleteConsumerGroup(*HERE, 0)),
     604: ("topic read", ask.JoinConsumerGroup(*HERE, 0)),
     605: ("topic read", ask.LeaveConsumerGroup(*HERE, 0)),
+    606: ("topic read", ask.SyncConsumerGroup(*HERE, 0)),
 }
 NOT_FOUND_IS_NOTHING = {120, 200, 300, 301, 600, 601}
 

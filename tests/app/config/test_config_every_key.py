@@ -230,7 +230,11 @@ system.limits.frames_bytes | "512 MiB" | "64 MiB" | 67108864
 system.limits.connections | 16384 | 17 | 17
 system.limits.silence_before_login | "1 m" | "7 s" | 7.0
 system.limits.frame_time | "30 s" | "7 s" | 7.0
+system.limits.session_answers | 16 | 7 | 7
+system.limits.session_memory | "1 m" | "7 s" | 7.0
 system.limits.stop_time | "30 s" | "7 s" | 7.0
+system.protocol.oldest | "0.11.0" | "0.10.1" | 10241
+system.protocol.newest | "0.11.1023" | "0.12.3" | 12291
 system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 """

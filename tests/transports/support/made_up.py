@@ -23,8 +23,9 @@ LENGTHS = [0, 1, 3, 4, 5, 8, 64, 1000, 65_537, 10 * 2**20 + 5, 2**27, 2**31, 2**
 
 NEVER_WHOLE = frozenset({ask.LoginUser, ask.ChangePassword})
 """They cost the time of a hash each, by intent, and guessing is slowed down: left to the tests of the throttle."""
-KINDS = tuple(command.request for command in COMMANDS if command.request not in NEVER_WHOLE)
-CODES = [command.code for command in COMMANDS if command.request not in NEVER_WHOLE]
+CLASSIC = [command for command in COMMANDS if command.code in (*requests.LAYOUTS, frames.SEND_MESSAGES)]
+KINDS = tuple(command.request for command in CLASSIC if command.request not in NEVER_WHOLE)
+CODES = [command.code for command in CLASSIC if command.request not in NEVER_WHOLE]
 RARE = frozenset({ask.DeleteStream, ask.DeleteTopic, ask.DeletePartitions, ask.LogoutUser, ask.GetSnapshot})
 """After these there is less to be asked about, or they take long."""
 WEIGHTS = [0.1 if kind in RARE else 3 if kind.__name__.startswith(("Create", "Send")) else 1 for kind in KINDS]

@@ -36,7 +36,7 @@ POLL_MESSAGES = 100
 CACHE_METRICS_BYTES = 32
 
 
-def _times(info: Part, count: str, part: Part, kind: type[Any], field: str) -> Part:
+def times(info: Part, count: str, part: Part, kind: type[Any], field: str) -> Part:
     """A record that counts what follows it, and the things that follow."""
 
     def read(reader: Reader) -> Any:
@@ -84,9 +84,9 @@ PARTITION = structure(
 )
 GROUP = structure(say.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
 MEMBER = structure(say.GroupMember, id=U32, partitions=counted(U32, U32))
-STREAM_DETAILS = _times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
-TOPIC_DETAILS = _times(TOPIC, "partitions_count", PARTITION, say.TopicDetails, "partitions")
-GROUP_DETAILS = _times(GROUP, "members_count", MEMBER, say.GroupDetails, "members")
+STREAM_DETAILS = times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
+TOPIC_DETAILS = times(TOPIC, "partitions_count", PARTITION, say.TopicDetails, "partitions")
+GROUP_DETAILS = times(GROUP, "members_count", MEMBER, say.GroupDetails, "members")
 
 USER = structure(say.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME)
 USER_DETAILS = structure(say.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)

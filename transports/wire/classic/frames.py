@@ -15,6 +15,7 @@ from app.errors import Code, CommandError
 from storage.batch import Readable
 
 HEADER_BYTES = 8
+LENGTH_BYTES = 4
 CODE_BYTES = 4
 """What the length of a request counts besides the payload."""
 PAYLOAD_BYTES_MAX = 10 * 1024 * 1024
@@ -23,8 +24,23 @@ SEND_MESSAGES = 101
 OK = 0
 
 HEADER = struct.Struct("<II")
+_U32 = struct.Struct("<I")
 
 EMPTY_SUCCESS = HEADER.pack(OK, 0)
+
+
+def measure(data: Readable) -> int:
+    """How many bytes the frame has that begins here; 0 when there are too few to tell."""
+    if len(data) < LENGTH_BYTES:
+        return 0
+    (length,) = _U32.unpack_from(data)
+    if length < CODE_BYTES:
+        return LENGTH_BYTES
+    return LENGTH_BYTES + int(length) if len(data) >= HEADER_BYTES else 0
+
+
+def code_of(frame: Readable) -> int:
+    return int(_U32.unpack_from(frame, LENGTH_BYTES)[0])
 
 
 class RequestHeader(NamedTuple):

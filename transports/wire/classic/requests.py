@@ -39,6 +39,12 @@ from transports.wire.primitives import (
 )
 
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
+POLL = (
+    {"consumer": CONSUMER}
+    | S
+    | T
+    | {"partition_id": PARTITION, "strategy": STRATEGY, "count": U32, "auto_commit": FLAG}
+)
 LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
     code: (request, structure(request, **parts))
     for code, request, parts in (
@@ -66,14 +72,7 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
         (42, ask.CreatePersonalAccessToken, {"name": NAME, "expiry": U64}),
         (43, ask.DeletePersonalAccessToken, {"name": NAME}),
         (44, ask.LoginWithPersonalAccessToken, {"token": NAME}),
-        (
-            100,
-            ask.PollMessages,
-            {"consumer": CONSUMER}
-            | S
-            | T
-            | {"partition_id": PARTITION, "strategy": STRATEGY, "count": U32, "auto_commit": FLAG},
-        ),
+        (100, ask.PollMessages, POLL),
         (102, ask.FlushUnsavedBuffer, S | T | {"partition_id": U32, "fsync": FLAG}),
         (120, ask.GetConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
         (121, ask.StoreConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION, "offset": U64}),

@@ -16,9 +16,10 @@ from typing import NoReturn
 
 import numpy as np
 
-from app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
+from app.commands.requests import SendMessages
 from app.errors import Code, CommandError
 from storage.batch import Limits, Readable
+from transports.wire import destination
 from transports.wire.classic import batching, unbatching, userheaders
 from transports.wire.classic.batching import Made, Plain, RandomBytes
 from transports.wire.classic.dialect import LONG, SHORT, Dialect
@@ -33,13 +34,6 @@ from transports.wire.classic.message import (
     head_type,
     windows,
 )
-from transports.wire.primitives import (
-    Reader,
-    identifier,
-    partitioning,
-    read_identifier,
-    read_partitioning,
-)
 
 LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_000, user_headers_bytes=100_000)
 """What classic clients are told that a message may have. The log has limits of its own, the operator's."""
@@ -47,11 +41,10 @@ LIMITS = Limits(batch_bytes=2**32 - 1, messages=2**32 - 1, payload_bytes=64_000_
 INDEX = struct.Struct("<IIQ")
 INDEX_BYTES = 16
 _INDEX_TYPE = np.dtype([("offset", "<u4"), ("position", "<u4"), ("timestamp", "<u8")])
-_U32 = struct.Struct("<I")
 
 
 def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, limits: Limits = LIMITS) -> SendMessages:
-    stream, topic, to, count, position = _destination(payload)
+    stream, topic, to, count, position = destination.read(payload)
     messages_at = position + count * INDEX_BYTES
     if messages_at > len(payload):
         raise CommandError(Code.INVALID_COMMAND, f"an index of {count} messages does not fit the payload")
@@ -68,41 +61,6 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     dialect.on_send(header_size or LONG)
     batches, checked = zip(*made, strict=True)
     return SendMessages(stream, topic, to, batches, checked)
-
-
-_DESTINATIONS_MAX = 1024
-_DESTINATION_BYTES_MAX = 1024
-_destinations: dict[bytes, tuple[Identifier, Identifier, Partitioning]] = {}
-"""Stream, topic and partitioning as bytes, and what they say: producers send to the same few again and again."""
-
-
-def _destination(payload: memoryview) -> tuple[Identifier, Identifier, Partitioning, int, int]:
-    """Stream, topic, partitioning, number of messages, and where the index begins."""
-    if len(payload) < 4:
-        raise CommandError(Code.INVALID_NUMBER_ENCODING, "the length of the destination is cut off")
-    position: int = 4 + _U32.unpack_from(payload)[0]
-    if position > len(payload):
-        raise CommandError(Code.INVALID_COMMAND, f"a destination of {position - 4} bytes does not fit the payload")
-    octets = bytes(payload[4 : position - 4]) if position <= _DESTINATION_BYTES_MAX else b""
-    known = _destinations.get(octets)
-    if known is not None:
-        return *known, _U32.unpack_from(payload, position - 4)[0], position
-    reader = Reader(payload[4:position])
-    try:
-        stream, topic = read_identifier(reader), read_identifier(reader)
-    except CommandError as error:
-        raise CommandError(Code.INVALID_IDENTIFIER, str(error)) from None
-    to = read_partitioning(reader)
-    left = position - 4 - reader.position
-    if left < 4:
-        raise CommandError(Code.INVALID_NUMBER_ENCODING, "the number of messages is cut off")
-    if left > 4:
-        raise CommandError(Code.INVALID_COMMAND, f"{left - 4} bytes of the destination belong to nothing")
-    if octets and to.kind is not PartitioningKind.MESSAGES_KEY:
-        if len(_destinations) >= _DESTINATIONS_MAX:
-            _destinations.clear()
-        _destinations[octets] = stream, topic, to
-    return stream, topic, to, reader.u32(), position
 
 
 def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
@@ -223,15 +181,7 @@ def encode(request: SendMessages, header_size: int) -> bytes:
     positions = _ends(area, header_size)
     index = np.zeros(len(positions), dtype=_INDEX_TYPE)
     index["position"] = positions
-    metadata = b"".join(
-        (
-            identifier(request.stream),
-            identifier(request.topic),
-            partitioning(request.partitioning),
-            _U32.pack(len(positions)),
-        )
-    )
-    return b"".join((_U32.pack(len(metadata)), metadata, index.tobytes(), area))
+    return b"".join((destination.write(request, len(positions)), index.tobytes(), area))
 
 
 def _ends(area: Readable, header_size: int) -> Array | list[int]:

@@ -1,0 +1,140 @@
+"""What 0.9 clients have asked lately, by session and number, and what they were answered: a request that comes again,
+because the answer was lost with a connection, is answered again and not carried out again.
+
+What is known of a client outlives its connection for a while, so that it can come back under the same name. Pure state,
+for the event loop alone; it does not outlive the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from app.errors import Code, CommandError
+
+
+class _Asked(NamedTuple):
+    operation: int
+    digest: int
+    answer: asyncio.Future[Any]
+
+
+class Answered:
+    """Of one client. Each time it registers a session begins, and its numbers with it."""
+
+    __slots__ = ("_kept", "_kept_max", "_newest", "client", "connections", "left_at", "session", "user_id")
+
+    def __init__(self, client: bytes, user_id: int, kept_max: int) -> None:
+        self.client = client
+        self.user_id = user_id
+        self.session = 0
+        self.connections = 0
+        self.left_at = 0
+        self._kept: OrderedDict[tuple[int, int], _Asked] = OrderedDict()
+        """By session and number, the oldest first."""
+        self._kept_max = kept_max
+        self._newest = 0
+
+    def begin_session(self, number: int, ended: frozenset[int]) -> None:
+        """`ended` are operations whose effect has ended with the connection: asked again, they must be done again."""
+        self.session = number
+        self._newest = 0
+        for key in [key for key, asked in self._kept.items() if asked.operation in ended]:
+            del self._kept[key]
+
+    def before(
+        self, session: int, number: int, operation: int, digest: int, *, append: bool, counted: bool
+    ) -> asyncio.Future[Any] | None:
+        """The answer to a request that was asked before, perhaps still on its way; None for one that is new, or that
+        belongs to a session that is over.
+
+        `append`: it carries messages, which are never the same twice, so the same ones under the same number are a
+        repetition even if the client has begun a new session for it. `counted`: the client is known to give every
+        such request a number of its own. Early 0.9 clients do not count what concerns one partition, so the newest
+        number may come again with something else.
+        """
+        known = self._kept.get((session, number))
+        if known is not None and (known.operation, known.digest) == (operation, digest):
+            return known.answer
+        if session != self.session:
+            return None
+        if number < 1:
+            raise CommandError(Code.INVALID_COMMAND, "requests are numbered from 1")
+        if number > self._newest:
+            return self._append_before(number, digest) if append else None
+        if known is None:
+            raise CommandError(Code.ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
+        if counted or number != self._newest:
+            raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
+        return None
+
+    def _append_before(self, number: int, digest: int) -> asyncio.Future[Any] | None:
+        for (_, other), asked in self._kept.items():
+            if other == number and asked.digest == digest:
+                return asked.answer
+        return None
+
+    def begin(self, number: int, operation: int, digest: int) -> asyncio.Future[Any]:
+        """The request is new and is being carried out; whoever does that sets the answer."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._newest = number
+        self._kept[self.session, number] = _Asked(operation, digest, answer)
+        while len(self._kept) > self._kept_max:
+            self._kept.popitem(last=False)
+        return answer
+
+    def forget(self, session: int, number: int) -> None:
+        """Nothing was done: it may be asked again."""
+        self._kept.pop((session, number), None)
+        if session == self.session and number == self._newest:
+            self._newest -= 1
+
+
+class AnsweredSessions:
+    """Of all sessions, by the name that the client gives itself."""
+
+    def __init__(self, kept_max: int, memory_us: int, away_max: int, clock: Callable[[], int]) -> None:
+        """`kept_max` answers of a session are remembered, for `memory_us` after its last connection has ended;
+        `away_max` is how many such sessions there may be."""
+        self._kept_max = kept_max
+        self._memory_us = memory_us
+        self._away_max = away_max
+        self._clock = clock
+        self._sessions: dict[bytes, Answered] = {}
+        self._away: OrderedDict[bytes, Answered] = OrderedDict()
+        """In the order in which their connections ended."""
+
+    def enter(self, client: bytes, user_id: int, session: int, ended: frozenset[int]) -> Answered:
+        """Begins a session; what the same client of the same user was answered in earlier ones is still known."""
+        self._forget_old()
+        known = self._sessions.get(client)
+        if known is None or known.user_id != user_id:
+            known = self._sessions[client] = Answered(client, user_id, self._kept_max)
+        known.begin_session(session, ended)
+        self._away.pop(client, None)
+        known.connections += 1
+        return known
+
+    def leave(self, answered: Answered) -> None:
+        """One of its connections has ended."""
+        answered.connections -= 1
+        if answered.connections or self._sessions.get(answered.client) is not answered:
+            return
+        answered.left_at = self._clock()
+        self._away[answered.client] = answered
+        self._forget_old()
+
+    def end(self, client: bytes) -> None:
+        """It has logged out."""
+        self._sessions.pop(client, None)
+        self._away.pop(client, None)
+
+    def _forget_old(self) -> None:
+        oldest = self._clock() - self._memory_us
+        while self._away:
+            client, answered = next(iter(self._away.items()))
+            if answered.left_at > oldest and len(self._away) <= self._away_max:
+                return
+            self.end(client)

@@ -1,0 +1,74 @@
+"""The classic binary protocol, of the clients 0.6 to 0.8: see transports/conversation.py."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from app.commands import groups
+from app.commands.registry import carry_out
+from app.errors import Code, CommandError
+from app.gateway import Gateway
+from app.model.sessions import Session
+from storage.batch import Limits, Readable
+from transports.wire.classic import answers, frames, requests
+from transports.wire.classic.dialect import Dialect
+
+_log = logging.getLogger(__name__)
+
+STRANGER_FRAME_BYTES = 64 << 10
+"""A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
+FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
+"""After these the connection ends: the client has to begin anew."""
+
+
+class ClassicConversation:
+    def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
+        self.session = session
+        self.over = False
+        self._gateway = gateway
+        host = session.address.rpartition(":")[0]
+        self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
+        self._limits = Limits.of(gateway.store.options)
+        self._frame_bytes_max = gateway.config.system.limits.frame_bytes
+        gateway.sessions.add(session)
+
+    def measure(self, data: memoryview) -> int:
+        return frames.measure(data)
+
+    def refused(self, data: memoryview, length: int) -> Code | None:
+        if length < frames.HEADER_BYTES:
+            return Code.INVALID_COMMAND
+        length -= frames.LENGTH_BYTES
+        if length > STRANGER_FRAME_BYTES and self.session.user_id is None:
+            return Code.UNAUTHENTICATED
+        if length > self._frame_bytes_max:
+            return Code.INVALID_COMMAND
+        if length > frames.PAYLOAD_BYTES_MAX + 4 and frames.code_of(data) != frames.SEND_MESSAGES:
+            return Code.INVALID_COMMAND
+        return None
+
+    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+        return [frames.failure(code)]
+
+    async def answer(self, frame: memoryview) -> list[Readable]:
+        code = frames.code_of(frame)
+        try:
+            request = requests.decode(code, frame[frames.HEADER_BYTES :], self.dialect, os.urandom, self._limits)
+            answer = await carry_out(self._gateway, self.session, request)
+            if code != frames.SEND_MESSAGES:
+                # A send was noticed when it was decoded.
+                self.dialect.on_request(request, self._gateway.clock())
+            return frames.success(answers.encode(code, answer, self.dialect))
+        except CommandError as refused:
+            self.over = refused.code in FAREWELLS
+            _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
+            return [frames.failure(refused.code)]
+        except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
+            _log.exception("%s: command %d ended in a defect", self.session.address, code)
+            return [frames.failure(Code.ERROR)]
+
+    def close(self) -> None:
+        self.dialect.close()
+        groups.leave_all(self._gateway, self.session)
+        self._gateway.sessions.remove(self.session)

@@ -1,0 +1,231 @@
+"""The 0.9 binary protocol: see transports/conversation.py. What a client has registered as is known here, and what is
+repeated is answered again."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import xxhash
+
+from app.commands import groups
+from app.commands.registry import carry_out
+from app.errors import Code, CommandError
+from app.gateway import Gateway
+from app.model.answered import Answered
+from app.model.sessions import Registration, Session
+from app.version import MODERN_IGGY_VERSION
+from storage.batch import Readable
+from transports.classic_conversation import STRANGER_FRAME_BYTES
+from transports.wire.modern import answers, frames, registration, requests
+from transports.wire.modern.frames import HEADER_BYTES, Reason
+from transports.wire.modern.operations import CODES, LOGINS, LOGOUT, MEMBERSHIPS, PLAIN, READ, REGISTER, SEND_MESSAGES
+
+_log = logging.getLogger(__name__)
+
+BODY_BYTES_MAX = 10 * 1024 * 1024
+"""Of every request but a send, whose limit is the operator's."""
+DIGESTED_BYTES = 2048
+"""The beginning of a send has the destination and the header of the batch, with the checksum of all that is in it."""
+
+LOGIN_REFUSED = {
+    Code.INVALID_CREDENTIALS: Reason.INVALID_CREDENTIALS,
+    Code.INVALID_USERNAME: Reason.INVALID_CREDENTIALS,
+    Code.INVALID_PASSWORD: Reason.INVALID_CREDENTIALS,
+    Code.USER_INACTIVE: Reason.INVALID_CREDENTIALS,
+    Code.INVALID_PERSONAL_ACCESS_TOKEN: Reason.INVALID_TOKEN,
+    Code.PERSONAL_ACCESS_TOKEN_EXPIRED: Reason.INVALID_TOKEN,
+}
+SAID_ANEW = {Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED}
+"""Refusals that have another number since 0.9."""
+NOT_DONE = frozenset(
+    {
+        Code.ERROR,
+        Code.UNAUTHENTICATED,
+        Code.TRANSIENT_NOT_COMMITTED,
+        Code.TRANSIENT_NOT_ACCEPTED,
+        Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
+        Code.CANNOT_SYNC_FILE,
+        Code.IO_ERROR,
+    }
+)
+"""Whoever repeats what ended so wants it to be tried again."""
+
+
+class Evicted(Exception):
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.name)
+        self.reason = reason
+
+
+class ModernConversation:
+    def __init__(self, gateway: Gateway, session: Session) -> None:
+        self.session = session
+        self.over = False
+        self._gateway = gateway
+        self._answered: Answered | None = None
+        self._frame_bytes_max = gateway.config.system.limits.frame_bytes
+        gateway.sessions.add(session)
+
+    def measure(self, data: memoryview) -> int:
+        return HEADER_BYTES + frames.body_bytes(data) if len(data) >= HEADER_BYTES else 0
+
+    def refused(self, data: memoryview, length: int) -> Code | None:
+        body = length - HEADER_BYTES
+        if body > STRANGER_FRAME_BYTES and self.session.user_id is None:
+            return Code.UNAUTHENTICATED
+        if length > self._frame_bytes_max:
+            return Code.INVALID_COMMAND
+        if body > BODY_BYTES_MAX and frames.request_of(data).operation != SEND_MESSAGES:
+            return Code.INVALID_COMMAND
+        return None
+
+    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+        return frames.reply(frames.request_of(data), 0, status=code)
+
+    async def answer(self, frame: memoryview) -> list[Readable]:
+        asked = frames.request_of(frame)
+        self.session.last_heartbeat = self._gateway.clock()
+        try:
+            return await self._answer(asked, frame[HEADER_BYTES:])
+        except Evicted as evicted:
+            return frames.eviction(asked.client, evicted.reason)
+        except CommandError as refused:
+            return self._refusal(asked, refused)
+        except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
+            _log.exception("%s: operation %d ended in a defect", self.session.address, asked.operation)
+            return frames.reply(asked, 0, status=Code.ERROR)
+
+    def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
+        _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
+        if refused.code is Code.STALE_CLIENT:
+            self.over = True
+            return frames.eviction(asked.client, Reason.STALE_CLIENT)
+        code = SAID_ANEW.get(refused.code, refused.code)
+        if asked.operation in PLAIN or asked.operation not in CODES:
+            return frames.reply(asked, 0, status=code)
+        return frames.reply(asked, self._gateway.operations, frames.refusal(code))
+
+    async def _answer(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+        if asked.client == frames.NOBODY:
+            self.over = True
+            raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
+        if asked.checksum != frames.NOBODY and int.from_bytes(asked.checksum, "little") != _digest(body):
+            raise CommandError(Code.INVALID_FORMAT, "the checksum of the body does not match")
+        operation = asked.operation
+        if operation == REGISTER:
+            return await self._register(asked, body)
+        registered = self.session.registration
+        if operation == READ:
+            if asked.code in LOGINS:
+                raise Evicted(Reason.MALFORMED_LOGIN)
+            if asked.session and registered is not None:
+                _check(asked, registered)
+                if asked.session < registered.number:
+                    raise Evicted(Reason.SESSION_TOO_LOW)
+            return await self._carry_out(asked, asked.code, body, 0 if registered is None else registered.number)
+        code = CODES.get(operation)
+        if code is None:
+            raise CommandError(Code.INVALID_COMMAND, f"there is no operation {operation}")
+        if registered is None:
+            if operation == LOGOUT:
+                return frames.reply(asked, 0)
+            raise Evicted(Reason.NO_SESSION)
+        _check(asked, registered)
+        return await self._once(asked, code, body)
+
+    async def _once(self, asked: frames.Request, code: int, body: memoryview) -> list[Readable]:
+        """What was asked before with this number is answered as it was then."""
+        answered = self._answered
+        assert answered is not None
+        session = asked.session
+        digest = _digest(body[:DIGESTED_BYTES] if asked.operation == SEND_MESSAGES else body)
+        before = answered.before(
+            session,
+            asked.number,
+            asked.operation,
+            digest,
+            append=asked.operation == SEND_MESSAGES,
+            counted=asked.checksum != frames.NOBODY,
+        )
+        if before is not None:
+            return await asyncio.shield(before)
+        if session != answered.session:
+            raise Evicted(Reason.SESSION_TOO_LOW)
+        slot = answered.begin(asked.number, asked.operation, digest)
+        reply: list[Readable] | None = None
+        try:
+            try:
+                self._gateway.operations += 1
+                reply = await self._carry_out(asked, code, body, self._gateway.operations)
+            except CommandError as refused:
+                reply = self._refusal(asked, refused)
+                if refused.code in NOT_DONE:
+                    answered.forget(session, asked.number)
+        finally:
+            if reply is None:
+                answered.forget(session, asked.number)
+                slot.cancel()
+            else:
+                slot.set_result(reply)
+        if asked.operation == LOGOUT:
+            self._gateway.answered.end(asked.client)
+            self._answered = None
+        return reply
+
+    async def _carry_out(
+        self, asked: frames.Request, code: int, body: memoryview, operation_number: int
+    ) -> list[Readable]:
+        request = requests.decode(code, body)
+        answer: Any = await carry_out(self._gateway, self.session, request)
+        content = answers.encode(code, answer)
+        if asked.operation not in PLAIN:
+            content = frames.results(content)
+        return frames.reply(asked, operation_number, content)
+
+    async def _register(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+        protocol = self._gateway.config.system.protocol
+        if asked.session or asked.number:
+            raise Evicted(Reason.MALFORMED_LOGIN)
+        try:
+            wanted = registration.decode(body)
+        except CommandError as unreadable:
+            _log.debug("%s: a registration that cannot be read: %s", self.session.address, unreadable)
+            raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
+        if not protocol.oldest <= wanted.protocol <= protocol.newest:
+            return frames.eviction(asked.client, Reason.INCOMPATIBLE_PROTOCOL, protocol.newest, protocol.oldest)
+        try:
+            logged_in = await carry_out(self._gateway, self.session, wanted.login)
+        except CommandError as refused:
+            if refused.code in LOGIN_REFUSED:
+                raise Evicted(LOGIN_REFUSED[refused.code]) from refused
+            return frames.reply(asked, 0, status=refused.code)
+        self._leave()
+        self._gateway.operations += 1
+        number = self._gateway.operations
+        self._answered = self._gateway.answered.enter(asked.client, logged_in.user_id, number, MEMBERSHIPS)
+        self.session.registration = Registration(asked.client, number)
+        answer = registration.Registered(logged_in.user_id, number, protocol.oldest, MODERN_IGGY_VERSION)
+        return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))
+
+    def _leave(self) -> None:
+        """The session that was here until now."""
+        if self._answered is not None:
+            self._gateway.answered.leave(self._answered)
+            self._answered = None
+
+    def close(self) -> None:
+        self._leave()
+        groups.leave_all(self._gateway, self.session)
+        self._gateway.sessions.remove(self.session)
+
+
+def _check(asked: frames.Request, registered: Registration) -> None:
+    """What a header says of the session is not believed, but a client that is mistaken about it has to hear that."""
+    if asked.session > registered.number or asked.client != registered.client:
+        raise Evicted(Reason.NO_SESSION)
+
+
+def _digest(body: memoryview) -> int:
+    return xxhash.xxh3_64_intdigest(body)

@@ -1,0 +1,115 @@
+"""Answers to 0.9 clients as bytes, where they are not what they have always been.
+
+The server encodes, our own client decodes. The section of results, which most of them have in front, is not theirs:
+`frames` has it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from app.commands import answers as say
+from app.errors import Code, CommandError
+from storage.batch import Readable
+from transports.wire.classic import answers as classic
+from transports.wire.modern import polls, sends, tlv
+from transports.wire.modern.requests import CLIENT_BYTES
+from transports.wire.permissions import PERMISSIONS_OF_USER
+from transports.wire.primitives import (
+    NAME,
+    STATUS,
+    STR32,
+    U8,
+    U32,
+    U64,
+    Part,
+    Reader,
+    counted,
+    followed,
+    repeated,
+    structure,
+    u32,
+)
+
+SEND_MESSAGES = 101
+POLLS = frozenset({100, 104})
+NO_OPTIONS = followed(tlv.SIZED, ())
+"""Behind what could have options and has none."""
+
+STREAM = NO_OPTIONS(classic.STREAM)
+TOPIC = structure(
+    partial(say.TopicInfo, replication_factor=1),
+    id=U32,
+    created_at=U64,
+    partitions_count=U32,
+    message_expiry=U64,
+    compression_algorithm=U8,
+    max_topic_size=U64,
+    size_bytes=U64,
+    messages_count=U64,
+    name=NAME,
+    explicit=tlv.SIZED,
+    derived=tlv.SIZED,
+)
+STREAM_DETAILS = classic.times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
+TOPIC_DETAILS = classic.times(TOPIC, "partitions_count", classic.PARTITION, say.TopicDetails, "partitions")
+
+USER = NO_OPTIONS(structure(say.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME))
+USER_DETAILS = structure(say.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
+
+OCTETS = Part(lambda reader: bytes(reader.sized()), lambda octets: u32(len(octets)) + octets)
+OPTION = structure(say.OptionDescription, key=NAME, kind=U8, default=OCTETS, description=STR32)
+CLIENT = Part(lambda reader: bytes(reader.take(CLIENT_BYTES)), lambda client: client)
+ROUTING = structure(say.Routing, client=CLIENT, number=U64, watermark=U64, node=classic.NODE)
+
+LAYOUTS: dict[int, Part] = classic.LAYOUTS | {
+    13: counted(U32, OPTION),
+    31: USER_DETAILS,
+    32: repeated(USER),
+    33: USER_DETAILS,
+    103: ROUTING,
+    123: ROUTING,
+    200: STREAM_DETAILS,
+    201: repeated(STREAM),
+    202: STREAM_DETAILS,
+    300: TOPIC_DETAILS,
+    301: counted(U32, TOPIC),
+    302: TOPIC_DETAILS,
+    606: structure(say.GroupAssignment, generation=U64, partitions=counted(U32, U32)),
+}
+LISTS = frozenset({22, 32, 41, 201, 301, 601})
+"""Nothing to tell is an empty list."""
+
+
+def encode(code: int, answer: Any) -> list[Readable]:
+    """The body of a reply in buffers; none for an empty one."""
+    if answer is None:
+        return []
+    if code in POLLS:
+        return polls.encode(answer)
+    if code == SEND_MESSAGES:
+        return sends.encode_answer(answer)
+    layout = LAYOUTS.get(code)
+    if layout is None:
+        return []
+    body = layout.write(answer)
+    return [body] if body else []
+
+
+def decode(code: int, body: memoryview) -> Any:
+    """What our own client makes of the body of a success."""
+    if code in POLLS:
+        return polls.decode(body)
+    if code == SEND_MESSAGES:
+        return sends.decode_answer(body)
+    layout = LAYOUTS.get(code)
+    if layout is None:
+        return None
+    if not body:
+        return () if code in LISTS else None
+    reader = Reader(body)
+    answer = layout.read(reader)
+    if not reader.at_end:
+        raise CommandError(Code.INVALID_FORMAT, f"{len(body) - reader.position} bytes follow the answer to {code}")
+    return answer

@@ -1,0 +1,33 @@
+"""The body of an answer to a 0.9 poll: partition u32, its last offset u64, number of messages u32, batches.
+
+The batches go out as the log has them, or cut at both ends; nothing is copied.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from app.commands.answers import Polled
+from app.errors import Code, CommandError
+from storage.batch import Readable
+from transports.wire.primitives import U32_MAX
+
+PREFIX = struct.Struct("<IQI")
+NOT_YOURS = PREFIX.pack(U32_MAX, 0, 0)
+"""The partition is another member's: whoever hears that asks which ones are his."""
+
+
+def encode(polled: Polled) -> list[Readable]:
+    if not polled.owned:
+        return [NOT_YOURS]
+    return [PREFIX.pack(polled.partition_id, polled.current_offset, polled.messages_count), *polled.batches]
+
+
+def decode(body: memoryview) -> Polled:
+    if len(body) < PREFIX.size:
+        raise CommandError(Code.INVALID_FORMAT, f"{len(body)} bytes are no answer to a poll")
+    partition_id, current_offset, count = PREFIX.unpack_from(body)
+    if partition_id == U32_MAX:
+        return Polled(0, 0, 0, (), owned=False)
+    batches: tuple[Readable, ...] = (bytes(body[PREFIX.size :]),) if count else ()
+    return Polled(partition_id, current_offset, count, batches)

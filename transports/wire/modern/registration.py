@@ -1,0 +1,72 @@
+"""The body of a registration, which is how a 0.9 client logs in, and the answer to it.
+
+    version u32 | name of the SDK | version of the SDK | user name | password behind u8 | context behind u32
+    version u32 | name of the SDK | version of the SDK | token                          | context behind u32
+
+Nothing says which of the two it is: a token is followed by exactly a context, a user name never is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from app.errors import Code, CommandError
+from storage.batch import Readable
+from transports.wire.primitives import Reader, name, read_name, read_str8, str8, str32, text, u32, u64
+
+_MINOR_BITS = _PATCH_BITS = 10
+
+
+class Registration(NamedTuple):
+    protocol: int
+    login: LoginUser | LoginWithPersonalAccessToken
+
+
+class Registered(NamedTuple):
+    user_id: int
+    session: int
+    protocol: int
+    server_version: str
+
+
+def packed(major: int, minor: int, patch: int) -> int:
+    """A version of the protocol as the number that it travels as."""
+    assert max(major, minor, patch) < 1 << _PATCH_BITS
+    return major << (_MINOR_BITS + _PATCH_BITS) | minor << _PATCH_BITS | patch
+
+
+def decode(body: memoryview) -> Registration:
+    reader = Reader(body)
+    protocol = reader.u32()
+    _, sdk_version = read_name(reader), read_name(reader)
+    who = read_name(reader)
+    rest = reader.rest()
+    after = Reader(rest)
+    if len(rest) >= 4 and after.u32() == len(rest) - 4:
+        return Registration(protocol, LoginWithPersonalAccessToken(who))
+    after = Reader(rest)
+    password = read_str8(after)
+    context = text(after.sized())
+    return Registration(protocol, LoginUser(who, password, sdk_version, context))
+
+
+def encode(protocol: int, login: LoginUser | LoginWithPersonalAccessToken, sdk: str, version: str) -> bytes:
+    """For our own client."""
+    head = (u32(protocol), name(sdk), name(version))
+    if isinstance(login, LoginUser):
+        return b"".join((*head, name(login.username), str8(login.password), str32(login.context)))
+    return b"".join((*head, name(login.token), str32("")))
+
+
+def encode_answer(answer: Registered) -> list[Readable]:
+    parts = (u32(answer.user_id), u64(answer.session), u32(answer.protocol), name(answer.server_version))
+    return [b"".join(parts)]
+
+
+def decode_answer(body: memoryview) -> Registered:
+    reader = Reader(body)
+    found = Registered(reader.u32(), reader.u64(), reader.u32(), read_name(reader))
+    if not found.session:
+        raise CommandError(Code.INVALID_FORMAT, "the server has given a session without a number")
+    return found

@@ -1,0 +1,116 @@
+"""Requests of 0.9 clients as bytes. Most commands have the layout that they have always had; here are the others.
+
+The server decodes, our own client encodes; both follow the same table. A send is not in it: `sends` has it.
+"""
+
+from __future__ import annotations
+
+from app.commands import requests as ask
+from app.errors import Code, CommandError
+from app.model.options import OptionScope
+from storage.batch import Readable
+from transports.wire.classic import requests as classic
+from transports.wire.modern import operations, sends, tlv
+from transports.wire.permissions import PERMISSIONS
+from transports.wire.primitives import (
+    CONSUMER,
+    IDENTIFIER,
+    NAME,
+    PARTITION,
+    STATUS,
+    STR8,
+    U8,
+    U32,
+    U64,
+    Part,
+    Reader,
+    followed,
+    optional,
+    structure,
+    u64,
+)
+
+CLIENT_BYTES = 16
+SEND_MESSAGES = 101
+_SCOPES = {int(scope): scope for scope in OptionScope}
+
+
+ACKNOWLEDGED = followed(U8, 1)
+"""How many replicas must know of it, a byte at the end. Here there is one, whatever is asked for."""
+
+
+def _read_scope(reader: Reader) -> OptionScope:
+    number = reader.u8()
+    if number not in _SCOPES:
+        raise CommandError(Code.INVALID_COMMAND, f"there are no options of scope {number}")
+    return _SCOPES[number]
+
+
+SCOPE = Part(_read_scope, U8.write)
+
+
+def _read_attach(reader: Reader) -> ask.AttachSession:
+    client, number = bytes(reader.take(CLIENT_BYTES)), reader.u64()
+    # The newest state of the catalogue that the client has seen. There is one catalogue here, and it is never behind.
+    reader.u64()
+    return ask.AttachSession(client, number)
+
+
+ATTACH = Part(_read_attach, lambda request: b"".join((request.client, u64(request.number), u64(0))))
+
+S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
+OPTIONS = {"options": tlv.REST}
+OFFSET_OF = {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}
+
+LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
+    code: layout for code, layout in classic.LAYOUTS.items() if code not in operations.LOGINS
+} | {
+    code: (request, structure(request, **parts))
+    for code, request, parts in (
+        (13, ask.DescribeOptions, {"scope": SCOPE}),
+        (
+            33,
+            ask.CreateUser,
+            {"username": NAME, "password": STR8, "status": STATUS, "permissions": PERMISSIONS} | OPTIONS,
+        ),
+        (35, ask.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)} | OPTIONS),
+        (103, ask.GetPollRouting, classic.POLL),
+        (123, ask.GetOffsetRouting, OFFSET_OF),
+        (202, ask.CreateStream, {"name": NAME} | OPTIONS),
+        (204, ask.UpdateStream, S | {"name": NAME} | OPTIONS),
+        (302, ask.CreateTopic, S | {"partitions_count": U32, "name": NAME} | OPTIONS),
+        (304, ask.UpdateTopic, S | T | {"name": NAME} | OPTIONS),
+        (606, ask.SyncConsumerGroup, S | T | G),
+    )
+}
+LAYOUTS[14] = ask.AttachSession, ATTACH
+LAYOUTS[104] = ask.PollMessages, structure(ask.PollMessages, **classic.POLL)
+LAYOUTS[121] = (
+    ask.StoreConsumerOffset,
+    ACKNOWLEDGED(structure(ask.StoreConsumerOffset, **OFFSET_OF, offset=U64)),
+)
+LAYOUTS[122] = ask.DeleteConsumerOffset, ACKNOWLEDGED(structure(ask.DeleteConsumerOffset, **OFFSET_OF))
+
+_READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
+_WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items() if code != 104}
+
+
+def decode(code: int, body: memoryview) -> ask.Request:
+    """The command that a body asks for, or a CommandError that says what is wrong with it."""
+    if code == SEND_MESSAGES:
+        return sends.decode(body)
+    read = _READS.get(code)
+    if read is None:
+        raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
+    return read(Reader(body))  # type: ignore[no-any-return]
+
+
+def code_of(request: ask.Request) -> int:
+    return SEND_MESSAGES if isinstance(request, ask.SendMessages) else _WRITES[type(request)][0]
+
+
+def encode(request: ask.Request) -> list[Readable]:
+    """The body of a request, in buffers."""
+    if isinstance(request, ask.SendMessages):
+        return sends.encode(request)
+    return [_WRITES[type(request)][1](request)]
