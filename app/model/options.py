@@ -1,10 +1,28 @@
-"""Options: settings that a topic, a stream or a user may carry besides its own fields, by name, each with a kind."""
+"""Options: settings that a topic, a stream or a user may carry besides its own fields, by name, each with a kind.
+
+What a value of a kind is in bytes and as a text, and what holds for all options of one request. Which there are for
+topics is in topic_options.py; streams and users have none.
+"""
 
 from __future__ import annotations
 
 import enum
+import struct
+from collections.abc import Sequence
 
 import msgspec
+
+from app.errors import Code, CommandError
+
+OPTIONS_MAX = 1024
+OPTIONS_BYTES_MAX = 100_000
+"""Of one request, each option with its key, its value and what it takes to say the kinds and lengths of both."""
+OVERHEAD_BYTES = 10
+LENGTH_MAX = 255
+"""Bytes of a key, and of a value; both have one at least."""
+
+Value = str | int | float | bytes | bool
+"""`str`, `int` and `bool` are what the options that there are have."""
 
 
 class ValueKind(enum.IntEnum):
@@ -27,6 +45,23 @@ class ValueKind(enum.IntEnum):
     FLOAT64 = 15
 
 
+_INTEGERS = {
+    ValueKind.INT8: (1, True),
+    ValueKind.INT16: (2, True),
+    ValueKind.INT32: (4, True),
+    ValueKind.INT64: (8, True),
+    ValueKind.INT128: (16, True),
+    ValueKind.UINT8: (1, False),
+    ValueKind.UINT16: (2, False),
+    ValueKind.UINT32: (4, False),
+    ValueKind.UINT64: (8, False),
+    ValueKind.UINT128: (16, False),
+}
+"""Bytes of a number, and whether it may be negative."""
+_FLOATS = {ValueKind.FLOAT32: struct.Struct("<f"), ValueKind.FLOAT64: struct.Struct("<d")}
+_TRUTHS = {b"\0": False, b"\1": True}
+
+
 class OptionScope(enum.IntEnum):
     TOPIC = 1
     STREAM = 2
@@ -39,3 +74,82 @@ class Option(msgspec.Struct, frozen=True):
     key: str
     kind: ValueKind
     value: bytes
+
+
+def encode(kind: ValueKind, value: Value) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if kind in _FLOATS:
+        return _FLOATS[kind].pack(value)
+    length, signed = _INTEGERS.get(kind, (1, False))
+    return int(value).to_bytes(length, "little", signed=signed)
+
+
+def decode(option: Option) -> Value:
+    """Raises ValueError where the bytes are no value of the kind."""
+    kind, value = option.kind, option.value
+    if kind is ValueKind.RAW:
+        return value
+    if kind is ValueKind.STRING:
+        return value.decode()
+    if kind is ValueKind.BOOL and value in _TRUTHS:
+        return _TRUTHS[value]
+    if kind in _FLOATS and len(value) == _FLOATS[kind].size:
+        number: float = _FLOATS[kind].unpack(value)[0]
+        return number
+    length, signed = _INTEGERS.get(kind, (0, False))
+    if not length or len(value) != length:
+        raise ValueError(f"{len(value)} bytes are no {kind.name.lower()}")
+    return int.from_bytes(value, "little", signed=signed)
+
+
+def from_text(key: str, text: str) -> Option:
+    """For those who can only say texts: the option's own kind is made of it where the option is known."""
+    return Option(key, ValueKind.STRING, text.encode())
+
+
+def to_text(option: Option) -> str:
+    """A value for those who can only read texts."""
+    value = decode(option)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def check(options: Sequence[Option]) -> None:
+    """What holds whatever the options are called."""
+    if len(options) > OPTIONS_MAX:
+        raise CommandError(Code.OPTIONS_TOO_LARGE, f"{len(options)} options: {OPTIONS_MAX} are allowed")
+    size = sum(OVERHEAD_BYTES + len(option.key.encode()) + len(option.value) for option in options)
+    if size > OPTIONS_BYTES_MAX:
+        raise CommandError(Code.OPTIONS_TOO_LARGE, f"options of {size} bytes: {OPTIONS_BYTES_MAX} are allowed")
+    keys = set()
+    for option in options:
+        if not 1 <= len(option.key.encode()) <= LENGTH_MAX:
+            raise CommandError(
+                Code.UNSUPPORTED_OPTION_KEY,
+                f"option {short(option.key)}: the key of an option has 1 to {LENGTH_MAX} bytes",
+            )
+        if not 1 <= len(option.value) <= LENGTH_MAX:
+            raise CommandError(
+                Code.INVALID_OPTION_VALUE,
+                f"option {option.key!r}: its value has {len(option.value)} bytes, 1 to {LENGTH_MAX} are needed",
+            )
+        if option.key in keys:
+            raise CommandError(Code.INVALID_OPTION_VALUE, f"option {option.key!r} is there twice")
+        keys.add(option.key)
+
+
+def refuse_any(options: Sequence[Option], scope: OptionScope) -> None:
+    """For what has no options."""
+    check(options)
+    for option in options:
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"option {option.key!r}: a {scope.name.lower()} has no options")
+
+
+def short(value: Value) -> str:
+    """A value in a sentence about it."""
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:70]}...({len(shown)} characters)"

@@ -1,0 +1,289 @@
+"""The options of topics: what there is to be chosen, how it is said, what holds where nothing was chosen.
+
+`CATALOGUE` is the one table. A value comes in its own kind or as a text ("7 days", "128 MiB", "true") and is kept as
+what the table says it is. What was chosen is a `TopicOptions` of the store: a new option is a row here, a field there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from app.config.formats import Invalid, parse_expiry, parse_size
+from app.config.system import System
+from app.errors import Code, CommandError
+from app.model import options
+from app.model.options import Option, Value, ValueKind, short
+from storage.catalog import TopicDocument
+from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
+
+UNLIMITED = 2**64 - 1
+"""Never, of an expiry."""
+U32_MAX = 2**32 - 1
+SEGMENT_STEP_BYTES = 512
+MESSAGES_TO_SAVE_MAX = 16_777_216
+RESERVED_BYTES_MAX = 64 * GIB
+"""What the segments of a topic's partitions may reserve together."""
+
+COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
+"""By their numbers in the protocol; the last one is for classic clients, which alone can say it."""
+NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
+PROMISES = ("replicated", "persisted")
+
+
+class TopicOption(NamedTuple):
+    kind: ValueKind
+    needs: str
+    """What a valid value looks like; completes '... is needed'."""
+    parse: Callable[[Value], Value | None]
+    """A value of the kind, or a text, to what is kept; None is as if nothing had been said; ValueError is a refusal."""
+    default: Callable[[System, StoreOptions], Value]
+    """What holds where nothing is said."""
+    may_change: bool
+    """Whether a topic that is there may be given another value."""
+    description: str
+
+
+# ------------------------------------------------------------------------------------------------------ reading values
+
+
+def _number(value: Value) -> int | None:
+    """A number, also one that is written in a text; None for another text."""
+    if isinstance(value, str):
+        return int(value) if re.fullmatch(r"\s*\d{1,20}\s*", value, re.ASCII) else None
+    if not isinstance(value, int):
+        raise Invalid(value)
+    return value
+
+
+def _word(value: Value, words: Sequence[str]) -> str:
+    word = value.strip().lower() if isinstance(value, str) else value
+    if not isinstance(word, str) or word not in words:
+        raise Invalid(value)
+    return word
+
+
+def _compression(value: Value) -> str:
+    if isinstance(value, int):
+        value = COMPRESSIONS.get(value, "")
+    return _word(value, ("none", "gzip"))
+
+
+def _expiry(value: Value) -> int | None:
+    number = _number(value)
+    if number is None:
+        microseconds = parse_expiry(value)
+        return UNLIMITED if microseconds is None else microseconds
+    return _at_most(UNLIMITED, number) or None
+
+
+def _topic_size(value: Value) -> int | None:
+    if isinstance(value, str) and value.strip().lower() == "unlimited":
+        return UNLIMITED
+    return _at_most(UNLIMITED, _size(value)) or None
+
+
+def _segment_size(value: Value) -> int | None:
+    size = _size(value)
+    if size and (not MIB <= size <= GIB or size % SEGMENT_STEP_BYTES):
+        raise Invalid(value)
+    return size or None
+
+
+def _size_to_save(value: Value) -> int | None:
+    return _at_most(GIB, _size(value)) or None
+
+
+def _size(value: Value) -> int:
+    number = _number(value)
+    if number is not None:
+        return number
+    size = parse_size(value)
+    if not size:
+        # Words such as none: what they would mean here nobody can tell.
+        raise Invalid(value)
+    return size
+
+
+def _messages_to_save(value: Value) -> int:
+    number = _number(value)
+    if not number:
+        raise Invalid(value)
+    return _at_most(MESSAGES_TO_SAVE_MAX, number)
+
+
+def _at_most(most: int, number: int) -> int:
+    if number > most:
+        raise Invalid(number)
+    return number
+
+
+def _promise(value: Value) -> str:
+    return _word(value, PROMISES)
+
+
+def _truth(value: Value) -> bool:
+    return value if isinstance(value, bool) else _word(value, ("true", "false")) == "true"
+
+
+def _promised(_: System, store: StoreOptions) -> str:
+    return PROMISES[store.durability is Durability.SYNCED]
+
+
+# ----------------------------------------------------------------------------------------------------------- the table
+
+O = TopicOption  # noqa: E741 -- in a table the shortest name reads best
+CATALOGUE: Mapping[str, TopicOption] = {
+    "compression_algorithm": O(
+        ValueKind.STRING,
+        "none or gzip",
+        _compression,
+        lambda system, _: system.compression.default_algorithm,
+        True,
+        "How messages are to be compressed on the disk: none or gzip.",
+    ),
+    "consumer_offset_durability": O(
+        ValueKind.STRING,
+        "replicated or persisted",
+        _promise,
+        _promised,
+        False,
+        "When a stored offset is acknowledged: persisted, when the disk has it; replicated, as the server does it.",
+    ),
+    "durability": O(
+        ValueKind.STRING,
+        "replicated or persisted",
+        _promise,
+        _promised,
+        False,
+        "When messages are acknowledged: persisted, when the disk has them; replicated, as the server does it.",
+    ),
+    "max_topic_size": O(
+        ValueKind.UINT64,
+        "a number of bytes, a size such as 10 GiB, or unlimited,",
+        _topic_size,
+        lambda system, _: UNLIMITED if system.topic.max_size is None else system.topic.max_size,
+        True,
+        "Bytes that the topic may have before its oldest segments are deleted; at least one segment.",
+    ),
+    "message_expiry": O(
+        ValueKind.UINT64,
+        "a number of microseconds, a duration such as 7 days, or never_expire,",
+        _expiry,
+        lambda system, _: UNLIMITED if system.topic.message_expiry is None else system.topic.message_expiry,
+        True,
+        "Microseconds for which messages are kept at least, or a duration such as 7 days.",
+    ),
+    "messages_required_to_save": O(
+        ValueKind.UINT32,
+        f"a number from 1 to {MESSAGES_TO_SAVE_MAX}",
+        _messages_to_save,
+        lambda _, store: min(store.messages_required_to_save, U32_MAX),
+        False,
+        "Messages of a partition that are gathered before they are written; above 1 they are acknowledged from memory.",
+    ),
+    "preallocate_segments": O(
+        ValueKind.BOOL,
+        "true or false",
+        _truth,
+        lambda *_: False,
+        False,
+        "Whether the space of a whole segment is reserved on the disk when it is begun.",
+    ),
+    "segment_size": O(
+        ValueKind.UINT64,
+        f"a multiple of {SEGMENT_STEP_BYTES} bytes from 1 MiB to 1 GiB, as a number or a size such as 128 MiB,",
+        _segment_size,
+        lambda _, store: store.segment_bytes,
+        False,
+        "Bytes at which a segment is closed and the next one begun.",
+    ),
+    "size_of_messages_required_to_save": O(
+        ValueKind.UINT64,
+        "a number of bytes or a size such as 1 MiB, at most 1 GiB,",
+        _size_to_save,
+        lambda _, store: store.bytes_required_to_save,
+        False,
+        "Bytes of gathered messages at which they are written, however few they are.",
+    ),
+}
+"""In the order of the keys, as all answers are."""
+
+
+def choose(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
+    """What a request chooses; for a topic that is there, only what may change."""
+    options.check(given)
+    chosen: dict[str, Any] = {option.key: _parse(option, changing) for option in given}
+    return TopicOptions(**chosen)
+
+
+def _parse(option: Option, changing: bool) -> Value | None:
+    known = CATALOGUE.get(option.key)
+    if known is None:
+        near = difflib.get_close_matches(option.key, CATALOGUE, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CATALOGUE)}"
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"option {short(option.key)} is none of a topic; {hint}")
+    if changing and not known.may_change:
+        allowed = ", ".join(key for key, one in CATALOGUE.items() if one.may_change)
+        raise CommandError(
+            Code.UNSUPPORTED_OPTION_KEY, f"option {option.key!r} is fixed when a topic is made; {allowed} can change"
+        )
+    shown: Value = option.value
+    try:
+        shown = options.decode(option)
+        if option.kind not in _kinds(option.key, known):
+            raise Invalid(shown)
+        return known.parse(shown)
+    except ValueError:
+        kind = "" if option.kind is ValueKind.STRING else f" ({option.kind.name.lower()})"
+        raise CommandError(
+            Code.INVALID_OPTION_VALUE, f"option {option.key!r}: {short(shown)}{kind}: {known.needs} is needed"
+        ) from None
+
+
+def _kinds(key: str, known: TopicOption) -> tuple[ValueKind, ...]:
+    also = (ValueKind.UINT8,) if key == "compression_algorithm" else ()
+    return known.kind, ValueKind.STRING, *also
+
+
+class TopicDefaults:
+    """What holds on this server where a topic chooses nothing, and how topics are described with it."""
+
+    def __init__(self, system: System, store: StoreOptions) -> None:
+        self.values = {key: known.default(system, store) for key, known in CATALOGUE.items()}
+        self.options = {key: _option(key, value) for key, value in self.values.items()}
+
+    def number(self, key: str) -> int:
+        value = self.values[key]
+        assert isinstance(value, int)
+        return value
+
+    def describe(self, document: TopicDocument) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
+        """The options that were chosen for a topic, and the others as they hold; each in the order of the keys."""
+        explicit: list[Option] = []
+        derived: list[Option] = []
+        chosen = document.options
+        for key, default in self.options.items():
+            value = getattr(chosen, key)
+            kept = _KEPT.get(key)
+            if kept is not None:
+                held = _option(key, kept(document))
+            else:
+                held = default if value is None else _option(key, value)
+            (derived if value is None else explicit).append(held)
+        return tuple(explicit), tuple(derived)
+
+
+_KEPT: Mapping[str, Callable[[TopicDocument], Value]] = {
+    "compression_algorithm": lambda document: COMPRESSIONS.get(document.compression_algorithm, "none"),
+    "max_topic_size": lambda document: document.max_topic_size,
+    "message_expiry": lambda document: document.message_expiry,
+}
+"""What a topic has got when it was made or changed, and keeps whatever becomes of the server's default."""
+
+
+def _option(key: str, value: Value) -> Option:
+    kind = CATALOGUE[key].kind
+    return Option(key, kind, options.encode(kind, value))

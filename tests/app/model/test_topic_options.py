@@ -1,0 +1,262 @@
+"""The table of topic options: how values are said, what is refused and how, what holds where nothing was said."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from app.config.system import System
+from app.errors import Code, CommandError
+from app.model.options import Option, Value, ValueKind, encode, from_text, to_text
+from app.model.topic_options import CATALOGUE, UNLIMITED, TopicDefaults, choose
+from storage.catalog import TopicDocument
+from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
+
+DAY = 86_400_000_000
+KINDS = {
+    "compression_algorithm": ValueKind.STRING,
+    "consumer_offset_durability": ValueKind.STRING,
+    "durability": ValueKind.STRING,
+    "max_topic_size": ValueKind.UINT64,
+    "message_expiry": ValueKind.UINT64,
+    "messages_required_to_save": ValueKind.UINT32,
+    "preallocate_segments": ValueKind.BOOL,
+    "segment_size": ValueKind.UINT64,
+    "size_of_messages_required_to_save": ValueKind.UINT64,
+}
+CAN_CHANGE = {"compression_algorithm", "max_topic_size", "message_expiry"}
+
+
+def of_kind(key: str, value: Value, kind: ValueKind | None = None) -> Option:
+    kind = KINDS.get(key, ValueKind.STRING) if kind is None else kind
+    return Option(key, kind, encode(kind, value))
+
+
+def refused(*given: Option, changing: bool = False) -> CommandError:
+    with pytest.raises(CommandError) as caught:
+        choose(given, changing=changing)
+    return caught.value
+
+
+def test_the_table_has_what_the_protocol_has_in_the_order_of_the_keys() -> None:
+    assert {key: known.kind for key, known in CATALOGUE.items()} == KINDS
+    assert list(CATALOGUE) == sorted(CATALOGUE)
+    assert {key for key, known in CATALOGUE.items() if known.may_change} == CAN_CHANGE
+    assert all(known.description.endswith(".") for known in CATALOGUE.values())
+
+
+def test_the_store_keeps_every_option_under_its_name() -> None:
+    assert set(TopicOptions.__struct_fields__) == set(CATALOGUE)
+
+
+@pytest.mark.parametrize(
+    ("key", "said", "kept"),
+    [
+        ("compression_algorithm", "gzip", "gzip"),
+        ("compression_algorithm", " None ", "none"),
+        ("durability", "persisted", "persisted"),
+        ("durability", "REPLICATED", "replicated"),
+        ("consumer_offset_durability", "Persisted", "persisted"),
+        ("message_expiry", "7 days", 7 * DAY),
+        ("message_expiry", "1h 30m", 5_400_000_000),
+        ("message_expiry", "250", 250),
+        ("message_expiry", "never_expire", UNLIMITED),
+        ("message_expiry", "18446744073709551615", UNLIMITED),
+        ("message_expiry", "0", None),
+        ("max_topic_size", "10 GB", 10**10),
+        ("max_topic_size", "1.5 GiB", 3 * GIB // 2),
+        ("max_topic_size", "unlimited", UNLIMITED),
+        ("max_topic_size", "18446744073709551615", UNLIMITED),
+        ("max_topic_size", "0", None),
+        ("segment_size", "128 MiB", 128 * MIB),
+        ("segment_size", "1 GiB", GIB),
+        ("segment_size", f"{MIB + 512}", MIB + 512),
+        ("segment_size", "0", None),
+        ("messages_required_to_save", "1", 1),
+        ("messages_required_to_save", "16777216", 16_777_216),
+        ("size_of_messages_required_to_save", "4 KiB", 4096),
+        ("size_of_messages_required_to_save", "1", 1),
+        ("size_of_messages_required_to_save", "0", None),
+        ("preallocate_segments", "true", True),
+        ("preallocate_segments", "False", False),
+    ],
+)
+def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
+    key: str, said: str, kept: str | int | bool | None
+) -> None:
+    chosen = getattr(choose([from_text(key, said)]), key)
+    assert chosen == kept
+    assert type(chosen) is type(kept)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept"),
+    [
+        ("message_expiry", 5, 5),
+        ("message_expiry", 0, None),
+        ("message_expiry", UNLIMITED, UNLIMITED),
+        ("max_topic_size", UNLIMITED, UNLIMITED),
+        ("max_topic_size", 0, None),
+        ("segment_size", MIB, MIB),
+        ("segment_size", 0, None),
+        ("messages_required_to_save", 7, 7),
+        ("size_of_messages_required_to_save", GIB, GIB),
+        ("size_of_messages_required_to_save", 0, None),
+        ("preallocate_segments", True, True),
+        ("preallocate_segments", False, False),
+        ("durability", "persisted", "persisted"),
+    ],
+)
+def test_a_value_of_its_own_kind_is_taken_and_0_is_as_if_nothing_had_been_said(
+    key: str, value: Value, kept: Value | None
+) -> None:
+    assert getattr(choose([of_kind(key, value)]), key) == kept
+
+
+def test_the_compression_may_be_said_with_its_number() -> None:
+    for number, name in ((1, "none"), (2, "gzip")):
+        assert choose([of_kind("compression_algorithm", number, ValueKind.UINT8)]).compression_algorithm == name
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (from_text("compression_algorithm", "zstd"), "'zstd': none or gzip is needed"),
+        (of_kind("compression_algorithm", 3, ValueKind.UINT8), r"3 \(uint8\): none or gzip is needed"),
+        (from_text("durability", "fsync"), "'fsync': replicated or persisted is needed"),
+        (of_kind("durability", 1, ValueKind.UINT8), r"1 \(uint8\): replicated or persisted is needed"),
+        (from_text("message_expiry", "soon"), "'soon': a number of microseconds, a duration such as 7 days"),
+        (from_text("message_expiry", "-1"), "'-1'"),
+        (from_text("message_expiry", "18446744073709551616"), "'18446744073709551616'"),
+        (of_kind("message_expiry", 5, ValueKind.UINT32), r"5 \(uint32\)"),
+        (of_kind("message_expiry", -5, ValueKind.INT64), r"-5 \(int64\)"),
+        (from_text("max_topic_size", "large"), "a size such as 10 GiB, or unlimited, is needed"),
+        (from_text("segment_size", "2 GiB"), "a multiple of 512 bytes from 1 MiB to 1 GiB"),
+        (from_text("segment_size", "1 KiB"), "'1 KiB'"),
+        (from_text("segment_size", "unlimited"), "'unlimited'"),
+        (of_kind("segment_size", MIB + 1), f"{MIB + 1}"),
+        (of_kind("messages_required_to_save", 0), "a number from 1 to 16777216"),
+        (of_kind("messages_required_to_save", 16_777_217), "a number from 1 to 16777216"),
+        (of_kind("messages_required_to_save", 5, ValueKind.UINT64), "a number from 1"),
+        (from_text("messages_required_to_save", "many"), "'many'"),
+        (of_kind("size_of_messages_required_to_save", GIB + 1), "at most 1 GiB"),
+        (from_text("preallocate_segments", "yes"), "'yes': true or false is needed"),
+        (Option("preallocate_segments", ValueKind.BOOL, b"\x02"), r"b'\\x02' \(bool\): true or false is needed"),
+        (Option("segment_size", ValueKind.UINT64, b"\x00\x00\x10"), r"b'\\x00\\x00\\x10' \(uint64\)"),
+        (Option("durability", ValueKind.STRING, b"\xff"), r"b'\\xff': replicated or persisted is needed"),
+    ],
+    ids=lambda value: f"{value.key}={value.value!r}" if isinstance(value, Option) else "",
+)
+def test_a_value_that_cannot_be_is_refused_by_its_key_with_what_would_be_right(option: Option, sentence: str) -> None:
+    error = refused(option)
+    assert error.code == Code.INVALID_OPTION_VALUE
+    assert option.key in str(error)
+    with pytest.raises(CommandError, match=sentence):
+        raise error
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("segment_sise", "did you mean segment_size?"),
+        ("max_size", "did you mean max_topic_size?"),
+        ("enforce_fsync", "there are compression_algorithm, consumer_offset_durability, durability, "),
+        ("Durability", "did you mean durability?"),
+        ("x" * 255, "xxx"),
+    ],
+)
+def test_a_key_that_is_not_there_is_refused_with_the_one_that_was_meant(key: str, hint: str) -> None:
+    error = refused(from_text("durability", "replicated"), from_text(key, "1"))
+    assert error.code == Code.UNSUPPORTED_OPTION_KEY
+    assert hint in str(error)
+    assert key[:20] in str(error)
+
+
+def test_the_same_key_twice_is_refused() -> None:
+    error = refused(from_text("durability", "persisted"), from_text("durability", "persisted"))
+    assert error.code == Code.INVALID_OPTION_VALUE
+
+
+@pytest.mark.parametrize("key", CATALOGUE)
+def test_only_what_may_change_can_be_changed(key: str) -> None:
+    option = from_text(key, {"compression_algorithm": "gzip"}.get(key, "2"))
+    if key in CAN_CHANGE:
+        assert getattr(choose([option], changing=True), key) is not None
+    else:
+        error = refused(option, changing=True)
+        assert error.code == Code.UNSUPPORTED_OPTION_KEY
+        assert "compression_algorithm, max_topic_size, message_expiry can change" in str(error)
+
+
+# ------------------------------------------------------------------------------------------------------- what holds
+
+
+def defaults(system: System | None = None, **store: object) -> TopicDefaults:
+    return TopicDefaults(system or System(), msgspec.structs.replace(StoreOptions(path=""), **store))
+
+
+def texts(options: tuple[Option, ...]) -> dict[str, str]:
+    assert [option.kind for option in options] == [KINDS[option.key] for option in options]
+    return {option.key: to_text(option) for option in options}
+
+
+def document(**fields: object) -> TopicDocument:
+    plain = TopicDocument(id=0, name="t", created_at=1, partitions_count=1)
+    return msgspec.structs.replace(plain, **fields)
+
+
+def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
+    explicit, derived = defaults().describe(document())
+    assert explicit == ()
+    assert texts(derived) == {
+        "compression_algorithm": "none",
+        "consumer_offset_durability": "replicated",
+        "durability": "replicated",
+        "max_topic_size": "18446744073709551615",
+        "message_expiry": "18446744073709551615",
+        "messages_required_to_save": "1",
+        "preallocate_segments": "false",
+        "segment_size": "1073741824",
+        "size_of_messages_required_to_save": "1048576",
+    }
+    assert list(texts(derived)) == sorted(KINDS)
+
+
+def test_what_the_server_has_is_what_holds_there() -> None:
+    made = defaults(
+        durability=Durability.SYNCED, messages_required_to_save=2**40, bytes_required_to_save=77, segment_bytes=512
+    )
+    derived = texts(made.describe(document())[1])
+    assert derived["durability"] == derived["consumer_offset_durability"] == "persisted"
+    assert derived["messages_required_to_save"] == "4294967295"
+    assert (derived["size_of_messages_required_to_save"], derived["segment_size"]) == ("77", "512")
+
+
+def test_a_default_of_the_configuration_is_what_new_topics_get() -> None:
+    system = System()
+    system = msgspec.structs.replace(
+        system,
+        topic=msgspec.structs.replace(system.topic, max_size=5 * GIB, message_expiry=DAY),
+        compression=msgspec.structs.replace(system.compression, default_algorithm="gzip"),
+    )
+    values = defaults(system).values
+    assert (values["max_topic_size"], values["message_expiry"]) == (5 * GIB, DAY)
+    assert values["compression_algorithm"] == "gzip"
+
+
+def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None:
+    chosen = choose([from_text("durability", "replicated"), from_text("message_expiry", "7 days")])
+    explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
+    assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
+    assert texts(derived)["compression_algorithm"] == "zstd"
+    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS)
+
+
+def test_what_was_chosen_can_be_said_again() -> None:
+    """The texts that a topic is described with make the same topic."""
+    given = {"durability": "persisted", "segment_size": "128 MiB", "preallocate_segments": "true"}
+    chosen = choose([from_text(key, text) for key, text in given.items()])
+    explicit, derived = defaults().describe(document(options=chosen))
+    assert choose([from_text(key, text) for key, text in texts(explicit).items()]) == chosen
+    assert choose(explicit) == chosen
+    choose([*explicit, *derived])
