@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from app.commands import answers
 from app.model.catalogue import Stream, Topic
+from app.model.topic_options import TopicDefaults
 
 
 def stream(stream: Stream) -> answers.StreamInfo:
@@ -17,12 +18,13 @@ def stream(stream: Stream) -> answers.StreamInfo:
     )
 
 
-def stream_details(whole: Stream) -> answers.StreamDetails:
-    return answers.StreamDetails(stream(whole), tuple(topic(one) for one in whole.topics))
+def stream_details(whole: Stream, defaults: TopicDefaults) -> answers.StreamDetails:
+    return answers.StreamDetails(stream(whole), tuple(topic(one, defaults) for one in whole.topics))
 
 
-def topic(topic: Topic) -> answers.TopicInfo:
+def topic(topic: Topic, defaults: TopicDefaults) -> answers.TopicInfo:
     document = topic.document
+    explicit, derived = defaults.describe(document)
     return answers.TopicInfo(
         id=document.id,
         created_at=document.created_at,
@@ -34,11 +36,13 @@ def topic(topic: Topic) -> answers.TopicInfo:
         size_bytes=topic.size_bytes,
         messages_count=topic.messages_count,
         name=document.name,
+        explicit=explicit,
+        derived=derived,
     )
 
 
-def topic_details(whole: Topic) -> answers.TopicDetails:
-    return answers.TopicDetails(topic(whole), tuple(_partitions(whole)))
+def topic_details(whole: Topic, defaults: TopicDefaults) -> answers.TopicDetails:
+    return answers.TopicDetails(topic(whole, defaults), tuple(_partitions(whole)))
 
 
 def _partitions(whole: Topic) -> list[answers.PartitionInfo]:

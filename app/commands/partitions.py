@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from app.commands import groups
 from app.commands import requests as ask
 from app.commands.target import Target
-from app.commands.topics import PARTITIONS_MAX
+from app.commands.topics import PARTITIONS_MAX, check_reserved
 from app.errors import Code, CommandError
 from app.model.catalogue import Topic
+from storage.options import settings_of
 from storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 async def create_partitions(gateway: Gateway, session: Session, request: ask.CreatePartitions, target: Target) -> None:
     _check_count(request.count)
+    document = target.topic.document
+    check_reserved(settings_of(document.options, gateway.store.options), document.partitions_count + request.count)
     await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count)
     _take_over(gateway, target)
 

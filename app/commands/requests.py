@@ -316,7 +316,8 @@ class DeleteTopic(Request, frozen=True):
 
 
 class UpdateTopic(Request, frozen=True):
-    """None is left as it is, unless `options` say something; 0 is the server's default."""
+    """None and 0 are left as they are, unless `options` say something: who only gives a topic another name takes
+    nothing from it. 2**64 - 1 is never and unlimited."""
 
     stream: Identifier
     topic: Identifier

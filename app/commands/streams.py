@@ -12,6 +12,7 @@ from app.commands.names import check_name
 from app.commands.target import Target
 from app.errors import Code, CommandError
 from app.model.catalogue import Shelf, Stream
+from app.model.options import OptionScope, refuse_any
 from storage.catalog import StreamDocument
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 async def get_stream(
     gateway: Gateway, session: Session, request: ask.GetStream, target: Target
 ) -> answers.StreamDetails:
-    return describe.stream_details(target.stream)
+    return describe.stream_details(target.stream, gateway.topic_defaults)
 
 
 async def get_streams(
@@ -35,17 +36,19 @@ async def create_stream(
     gateway: Gateway, session: Session, request: ask.CreateStream, target: Target
 ) -> answers.StreamDetails:
     check_name(request.name, "stream")
+    refuse_any(request.options, OptionScope.STREAM)
     _refuse_taken(gateway, request.name)
     document = StreamDocument(id=gateway.streams.next_id(), name=request.name, created_at=gateway.clock())
     await gateway.store.create_stream(document)
     stream = Stream(document, Shelf([]))
     gateway.streams.put(stream)
-    return describe.stream_details(stream)
+    return describe.stream_details(stream, gateway.topic_defaults)
 
 
 async def update_stream(gateway: Gateway, session: Session, request: ask.UpdateStream, target: Target) -> None:
     stream = target.stream
     check_name(request.name, "stream")
+    refuse_any(request.options, OptionScope.STREAM)
     if request.name == stream.name:
         return
     _refuse_taken(gateway, request.name)

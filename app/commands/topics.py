@@ -8,31 +8,33 @@ import msgspec
 
 from app.commands import answers, describe, groups
 from app.commands import requests as ask
-from app.commands.names import UNLIMITED, check_name
+from app.commands.names import check_name
 from app.commands.target import Target
 from app.errors import Code, CommandError
+from app.model import topic_options
 from app.model.catalogue import Shelf, Stream, Topic
+from app.model.options import OptionScope
+from app.model.topic_options import CATALOGUE, COMPRESSIONS
 from storage.catalog import TopicDocument
+from storage.options import TopicOptions, TopicSettings, settings_of
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
     from app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
-COMPRESSIONS = (1, 2, 3)
-"""none, gzip, zstd"""
-PATCHED = ("compression_algorithm", "message_expiry", "max_topic_size", "replication_factor")
-"""What an update may leave out."""
+UNCOMPRESSED = 1
+"""Also what classic clients say who have nothing to say about it."""
 
 
 async def get_topic(gateway: Gateway, session: Session, request: ask.GetTopic, target: Target) -> answers.TopicDetails:
-    return describe.topic_details(target.topic)
+    return describe.topic_details(target.topic, gateway.topic_defaults)
 
 
 async def get_topics(
     gateway: Gateway, session: Session, request: ask.GetTopics, target: Target
 ) -> tuple[answers.TopicInfo, ...]:
-    return tuple(describe.topic(topic) for topic in target.stream.topics)
+    return tuple(describe.topic(topic, gateway.topic_defaults) for topic in target.stream.topics)
 
 
 async def create_topic(
@@ -43,17 +45,27 @@ async def create_topic(
     if not 0 <= request.partitions_count <= PARTITIONS_MAX:
         raise CommandError(Code.TOO_MANY_PARTITIONS, f"a topic is made with 0 to {PARTITIONS_MAX} partitions")
     _refuse_taken(stream, request.name)
+    chosen = _chosen(request)
+    defaults = gateway.topic_defaults
+    compression = chosen.compression_algorithm or defaults.values["compression_algorithm"]
     document = TopicDocument(
         id=stream.topics.next_id(),
         name=request.name,
         created_at=gateway.clock(),
         partitions_count=request.partitions_count,
-        **_settings(gateway, request),
+        message_expiry=chosen.message_expiry or defaults.number("message_expiry"),
+        max_topic_size=chosen.max_topic_size or defaults.number("max_topic_size"),
+        compression_algorithm=topic_options.NUMBERS_OF_COMPRESSIONS[str(compression)],
+        replication_factor=request.replication_factor or 1,
+        options=chosen,
     )
+    settings = settings_of(chosen, gateway.store.options)
+    _check_size(document.max_topic_size, settings)
+    check_reserved(settings, document.partitions_count)
     await gateway.store.create_topic(stream.id, document)
     topic = Topic(document, list(gateway.store.partitions_of(stream.id, document.id)), Shelf([]))
     stream.topics.put(topic)
-    return describe.topic_details(topic)
+    return describe.topic_details(topic, gateway.topic_defaults)
 
 
 async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTopic, target: Target) -> None:
@@ -62,9 +74,9 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
     old_name = topic.name
     if request.name != old_name:
         _refuse_taken(stream, request.name)
-    kept = {name: getattr(topic.document, name) for name in PATCHED if getattr(request, name) is None}
-    settings = _settings(gateway, msgspec.structs.replace(request, **kept))
-    document = msgspec.structs.replace(topic.document, name=request.name, **settings)
+    document = _changed(topic.document, request)
+    if document.max_topic_size != topic.document.max_topic_size:
+        _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
     topic.document = document
     stream.topics.rename(topic, old_name)
@@ -85,28 +97,64 @@ async def purge_topic(gateway: Gateway, session: Session, request: ask.PurgeTopi
     gateway.forget_ids(target.topic.partitions)
 
 
-def _settings(gateway: Gateway, request: ask.CreateTopic | ask.UpdateTopic) -> dict[str, Any]:
-    """The limits of a topic, 0 resolved to the server's defaults: what is stored is what holds."""
-    defaults = gateway.config.system.topic
-    if request.compression_algorithm not in COMPRESSIONS:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no compression algorithm {request.compression_algorithm}")
-    max_size = request.max_topic_size or 0
-    if max_size == 0:
-        max_size = UNLIMITED if defaults.max_size is None else defaults.max_size
-    segment_size = gateway.config.system.segment.size
-    if max_size < segment_size:
+async def describe_options(
+    gateway: Gateway, session: Session, request: ask.DescribeOptions, target: Target
+) -> tuple[answers.OptionDescription, ...]:
+    """Only topics have any."""
+    if request.scope is not OptionScope.TOPIC:
+        return ()
+    return tuple(
+        answers.OptionDescription(option.key, option.kind, option.value, CATALOGUE[option.key].description)
+        for option in gateway.topic_defaults.options.values()
+    )
+
+
+def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
+    """What is reserved for every partition of a topic has a bound."""
+    size = settings.segment_bytes * partitions_count
+    if settings.preallocates and size > topic_options.RESERVED_BYTES_MAX:
         raise CommandError(
-            Code.INVALID_TOPIC_SIZE, f"a topic of {max_size} bytes cannot hold one segment of {segment_size}"
+            Code.INVALID_OPTION_VALUE,
+            f"option 'preallocate_segments': {partitions_count} partitions with segments of {settings.segment_bytes} "
+            f"bytes would reserve {size}; at most {topic_options.RESERVED_BYTES_MAX} are allowed",
         )
-    expiry = request.message_expiry or 0
-    if expiry == 0:
-        expiry = UNLIMITED if defaults.message_expiry is None else defaults.message_expiry
-    return {
-        "compression_algorithm": request.compression_algorithm,
-        "message_expiry": expiry,
-        "max_topic_size": max_size,
-        "replication_factor": request.replication_factor or 1,
-    }
+
+
+def _chosen(request: ask.CreateTopic | ask.UpdateTopic, *, changing: bool = False) -> TopicOptions:
+    """What the fields of a request say, and then its options."""
+    chosen = topic_options.choose(request.options, changing=changing)
+    fields: dict[str, Any] = {}
+    compression = request.compression_algorithm
+    if compression is not None and compression not in COMPRESSIONS:
+        raise CommandError(Code.INVALID_COMMAND, f"there is no compression algorithm {compression}")
+    if compression is not None and compression != UNCOMPRESSED:
+        fields["compression_algorithm"] = COMPRESSIONS[compression]
+    if request.message_expiry:
+        fields["message_expiry"] = request.message_expiry
+    if request.max_topic_size:
+        fields["max_topic_size"] = request.max_topic_size
+    return msgspec.structs.replace(chosen, **fields)
+
+
+def _changed(document: TopicDocument, request: ask.UpdateTopic) -> TopicDocument:
+    chosen = _chosen(request, changing=True)
+    compressed = document.compression_algorithm != UNCOMPRESSED
+    if chosen.compression_algorithm is None and request.compression_algorithm == UNCOMPRESSED and compressed:
+        chosen = msgspec.structs.replace(chosen, compression_algorithm=COMPRESSIONS[UNCOMPRESSED])
+    named = {key: value for key, value in msgspec.structs.asdict(chosen).items() if value is not None}
+    kept = {"replication_factor": request.replication_factor} if request.replication_factor else {}
+    values = kept | named
+    if chosen.compression_algorithm is not None:
+        values["compression_algorithm"] = topic_options.NUMBERS_OF_COMPRESSIONS[chosen.compression_algorithm]
+    options = msgspec.structs.replace(document.options, **named)
+    return msgspec.structs.replace(document, name=request.name, options=options, **values)
+
+
+def _check_size(size: int, settings: TopicSettings) -> None:
+    if size < settings.segment_bytes:
+        raise CommandError(
+            Code.INVALID_TOPIC_SIZE, f"a topic of {size} bytes cannot hold one segment of {settings.segment_bytes}"
+        )
 
 
 def _refuse_taken(stream: Stream, name: str) -> None:

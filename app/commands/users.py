@@ -8,6 +8,7 @@ from app.access.users import User
 from app.commands import answers, groups
 from app.commands import requests as ask
 from app.commands.target import Target
+from app.model.options import OptionScope, refuse_any
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
@@ -30,6 +31,7 @@ async def get_users(
 async def create_user(
     gateway: Gateway, session: Session, request: ask.CreateUser, target: Target
 ) -> answers.UserDetails:
+    refuse_any(request.options, OptionScope.USER)
     user = await gateway.users.create(request.username, request.password, request.status, request.permissions)
     return _details(user)
 
@@ -45,6 +47,7 @@ async def delete_user(gateway: Gateway, session: Session, request: ask.DeleteUse
 
 
 async def update_user(gateway: Gateway, session: Session, request: ask.UpdateUser, target: Target) -> None:
+    refuse_any(request.options, OptionScope.USER)
     user = await gateway.users.update(request.user, request.username, request.status)
     if not user.is_active:
         end_sessions(gateway, user, asker=session)

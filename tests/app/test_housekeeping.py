@@ -14,6 +14,7 @@ from app import housekeeping
 from app.commands import requests as ask
 from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from app.errors import Code, CommandError
+from app.model.options import from_text
 from storage.batch import Message, build
 from tests.app.access.support.world import SECOND, Person, make_group, world
 from tests.storage.support.world import run
@@ -53,6 +54,28 @@ def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
             await housekeeping.retain(here.gateway)
             assert await segments(root) == (1, 1)
             assert (await root.ask(ask.GetStats())).messages_count == 0
+
+    run(main())
+
+
+def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, segment_bytes=1024) as here:
+            root = await here.root()
+            await make_topic(root)
+            await send(root, 20)
+            here.clock.now += 10 * SECOND
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (11, 11)
+            await root.ask(ask.UpdateTopic("s", "t", "t", max_topic_size=10_000))
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (5, 5)
+            await root.ask(ask.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (5, 5)
+            await root.ask(ask.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
+            await housekeeping.retain(here.gateway)
+            assert await segments(root) == (1, 1)
 
     run(main())
 
