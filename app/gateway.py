@@ -21,7 +21,6 @@ from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
 from app.model.sessions import Sessions
 from app.model.topic_options import TopicDefaults
-from app.model.topic_options import TopicDefaults
 from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
 from storage.catalog import Stream as StoredStream
@@ -45,7 +44,6 @@ class Gateway:
         self.config = config
         self.store = store
         self.streams = _living(store)
-        self.topic_defaults = TopicDefaults(config.system, store.options)
         self.topic_defaults = TopicDefaults(config.system, store.options)
         self.users = users
         self.tokens = tokens

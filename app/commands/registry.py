@@ -59,7 +59,6 @@ COMMANDS: tuple[Command, ...] = (
     C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot),
     C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
     C(13, "describe_options", ask.DescribeOptions, topics.describe_options),
-    C(13, "describe_options", ask.DescribeOptions, topics.describe_options),
     C(14, "attach_session", ask.AttachSession, sessions.attach),
     C(20, "get_me", ask.GetMe, system.get_me),
     C(21, "get_client", ask.GetClient, system.get_client, may.read_servers),
