@@ -122,7 +122,9 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
         if config.http.enabled:
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens)
-            http = await http_server.start(application.create(api), config.http.address, config.system.limits.stop_time)
+            http = await http_server.start(
+                application.create(api), config.http.address, config.http.limits, config.system.limits.stop_time
+            )
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
         if config.tcp.enabled:

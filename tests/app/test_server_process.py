@@ -18,25 +18,29 @@ from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
 
 SLOW_ROUTE = """
 from starlette.responses import PlainTextResponse
-from transports.http import routes
+from transports.http import bodies, routes
 
-async def slow(request):
+async def slow(call):
     print("request in hand", flush=True)
-    return PlainTextResponse(await request.body())
+    return PlainTextResponse(await bodies.read(call.receive, 1000))
 
 routes.OPERATIONS += (
-    routes.Operation(name="slow", method="POST", path="/slow", summary="Waits for its body", handler=slow, text=""),
+    routes.Operation(
+        name="slow", method="POST", path="/slow", summary="Waits for its body", subject="", handler=slow, public=True
+    ),
 )
 """
 
 BROKEN_ROUTE = """
 from transports.http import routes
 
-async def broken(request):
+async def broken(call):
     raise RuntimeError("nobody thought of this")
 
 routes.OPERATIONS += (
-    routes.Operation(name="broken", method="GET", path="/broken", summary="Fails", handler=broken, text=""),
+    routes.Operation(
+        name="broken", method="GET", path="/broken", summary="Fails", subject="", handler=broken, public=True
+    ),
 )
 """
 

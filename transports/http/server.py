@@ -10,27 +10,34 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from app.config.formats import Address
+from app.config.listeners import HttpLimits
 from transports import listening
+from transports.http.protocol import Door, Protocol
 
-IDLE_SECONDS_MAX = 75
-"""How long a kept-alive connection may rest between requests; longer than the pools of common clients keep one."""
+SWEEPS = 8
+"""How often the deadlines are looked at in the shortest time that a client is given."""
+SWEEP_SECONDS_MAX = 1.0
 
 
 class HttpServer:
     """One listener that is serving. Made by `start`, ended by `stop`; both on the event loop."""
 
-    def __init__(self, listener: socket.socket, application: ASGIApp, stop_seconds_max: float) -> None:
+    def __init__(
+        self, listener: socket.socket, application: ASGIApp, limits: HttpLimits, stop_seconds_max: float
+    ) -> None:
         """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
         self.address = listening.effective(listener)
+        self.door = Door(limits)
         self._server = _Uvicorn(
             uvicorn.Config(
                 application,
-                http="httptools",
+                http=self._protocol,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -38,21 +45,36 @@ class HttpServer:
                 proxy_headers=False,
                 server_header=False,
                 backlog=listening.BACKLOG_CONNECTIONS,
-                timeout_keep_alive=IDLE_SECONDS_MAX,
                 timeout_graceful_shutdown=max(1, round(stop_seconds_max)),
             )
         )
         self.serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
         """Ends with `stop`. When it ends before, the listener has failed."""
+        self._sweeping = asyncio.create_task(self._sweep(), name="http deadlines")
+
+    def _protocol(self, **given: Any) -> Protocol:
+        return Protocol(self.door, **given)
+
+    async def _sweep(self) -> None:
+        limits = self.door.limits
+        times = (limits.first_byte_time, limits.headers_time, limits.body_time, limits.idle_time, limits.answer_time)
+        seconds = min(SWEEP_SECONDS_MAX, min(times) / SWEEPS)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(seconds)
+            self.door.sweep(loop.time())
 
     async def stop(self) -> None:
         """Stops accepting, closes idle connections, returns when the requests in hand are answered."""
         self._server.should_exit = True
-        await self.serving
+        try:
+            await self.serving
+        finally:
+            self._sweeping.cancel()
 
 
-async def start(application: ASGIApp, address: Address, stop_seconds_max: float) -> HttpServer:
-    return HttpServer(await listening.listen(address, "http.address"), application, stop_seconds_max)
+async def start(application: ASGIApp, address: Address, limits: HttpLimits, stop_seconds_max: float) -> HttpServer:
+    return HttpServer(await listening.listen(address, "http.address"), application, limits, stop_seconds_max)
 
 
 class _Uvicorn(uvicorn.Server):
