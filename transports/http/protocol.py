@@ -28,8 +28,9 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from app.config.listeners import HttpLimits
@@ -125,6 +126,8 @@ class Protocol(HttpToolsProtocol):
         self._stalled_since = 0.0
         self._untaken = 0
         self._refused: Refused | None = None
+        self._running: RequestResponseCycle | None = None
+        """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -270,6 +273,10 @@ class Protocol(HttpToolsProtocol):
             self._deadline = self.loop.time() + self.door.limits.body_time
             self._thrown_away = 0
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
     def _rest(self) -> None:
         self.phase = Phase.IDLE
         self._deadline = self.loop.time() + self.door.limits.idle_time
@@ -304,8 +311,8 @@ class Protocol(HttpToolsProtocol):
 
     def _check_body(self, now: float) -> None:
         limits = self.door.limits
-        if self.flow.read_paused:
-            # It is us who do not read: the time does not count.
+        if self.flow.read_paused or self.pipeline:
+            # It is us who do not read, or others whose turn it is: the time does not count.
             self._body_began_at = now - self._body_bytes / limits.body_rate
         elif now - self._body_began_at > limits.body_time + self._body_bytes / limits.body_rate:
             self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long"))
@@ -340,7 +347,10 @@ class Protocol(HttpToolsProtocol):
         cycle = self.cycle if self._is_answering() else None
         if cycle is not None and (self.phase is not Phase.BODY or self.pipeline):
             # Requests before this one are in hand: they are answered, and then it is over.
-            last = self.pipeline[0][0] if self.pipeline else cycle
+            if self.phase is Phase.BODY:
+                self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else self._running
+            assert last is not None
             last.keep_alive = False
             self.phase = Phase.ENDING
             self._transport.pause_reading()

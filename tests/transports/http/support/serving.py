@@ -1,0 +1,146 @@
+"""The API behind a live listener in the test's own process, on the loop that it has in production, and raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+import uvloop
+
+from app.config.formats import Address
+from app.config.listeners import Http, HttpLimits
+from tests.app.access.support.world import World, world
+from tests.transports.http.support.calling import make_api
+from tests.transports.support.raw import HANGS_S, Raw
+from transports.http import application, routes
+from transports.http import server as http_server
+from transports.http.api import Api
+from transports.http.operation import Operation
+from transports.http.server import HttpServer
+
+PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def run(main: Any) -> Any:
+    async def bounded() -> Any:
+        async with asyncio.timeout(HANGS_S):
+            return await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(bounded())
+
+
+class Response:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+
+class Link(Raw):
+    """A connection that can say anything, and reads responses apart."""
+
+    def __init__(self, link: socket.socket) -> None:
+        super().__init__(link)
+        self._read = b""
+
+    async def response(self, *, has_body: bool = True) -> Response:
+        head, _, self._read = await self._until(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        length = int(headers.get("content-length", 0)) if has_body else 0
+        while len(self._read) < length:
+            self._read += await self._more()
+        body, self._read = self._read[:length], self._read[length:]
+        return Response(int(first.split()[1]), headers, body)
+
+    async def _until(self, mark: bytes) -> tuple[bytes, bytes, bytes]:
+        while mark not in self._read:
+            self._read += await self._more()
+        return self._read.partition(mark)
+
+    async def _more(self) -> bytes:
+        piece = await self._loop.sock_recv(self.link, 1 << 16)
+        if not piece:
+            raise EOFError(f"closed after {self._read!r}")
+        return piece
+
+    async def is_over(self) -> bool:
+        """Waits until the server has closed; what it says before is an error."""
+        assert self._read == b""
+        with contextlib.suppress(ConnectionResetError):
+            assert await self._loop.sock_recv(self.link, 1) == b""
+        return True
+
+    async def ask(self, octets: bytes) -> Response:  # type: ignore[override]
+        await self.send(octets)
+        return await self.response()
+
+    async def pings(self) -> bool:
+        return (await self.ask(PING)).body == b"pong"
+
+
+class Serving:
+    def __init__(self, made: World, api: Api, server: HttpServer) -> None:
+        self.world = made
+        self.api = api
+        self.server = server
+        self.token = ""
+        self._links = contextlib.ExitStack()
+
+    async def link(self, *, receive_bytes: int | None = None) -> Link:
+        link = self._links.enter_context(socket.socket())
+        link.setblocking(False)
+        if receive_bytes is not None:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        where = self.server.address
+        await asyncio.get_running_loop().sock_connect(link, (where.host, where.port))
+        return Link(link)
+
+    def request(self, method: str, path: str, json: Any = None, *more: str) -> bytes:
+        """With root's token."""
+        body = b"" if json is None else json if isinstance(json, bytes) else msgspec.json.encode(json)
+        lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.token}", *more]
+        if json is not None:
+            lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+        return "\r\n".join((*lines, "", "")).encode() + body
+
+    @property
+    def connections(self) -> int:
+        return len(self.server.door.connections)
+
+    def close_links(self) -> None:
+        self._links.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    path: object,
+    config: Http | None = None,
+    operations: Sequence[Operation] = routes.OPERATIONS,
+    store: dict[str, Any] | None = None,
+    **limits: Any,
+) -> AsyncIterator[Serving]:
+    http = msgspec.structs.replace(config or Http(), limits=HttpLimits(**limits))
+    async with world(path, **(store or {})) as made:
+        api = await make_api(made, made.store, http)
+        server = await http_server.start(
+            application.create(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S
+        )
+        serves = Serving(made, api, server)
+        try:
+            serves.token = api.tokens.give(made.gateway.users.root).text
+            yield serves
+        finally:
+            serves.close_links()
+            await server.stop()
+            await api.close()
+        assert api.bodies.used == 0, "what was taken from the budget of bodies was not given back"
+        assert serves.connections == 0
