@@ -34,6 +34,13 @@ def sdks() -> dict[str, Sdk]:
 
 
 @pytest.fixture(scope="session")
+def newest() -> Sdk:
+    """The version that has calls for everything."""
+    environments.interpreter(environments.NEWEST)
+    return Sdk(environments.NEWEST)
+
+
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server for all tests that leave it running."""
     running = Server(tmp_path_factory.mktemp("server")).start()

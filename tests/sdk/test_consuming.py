@@ -78,11 +78,12 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
     sdk: Sdk, server: Server, inspector: Inspector, start: Callable[..., Program], name: str
 ) -> None:
     # The SDK 0.6 goes on from where it is with "next" and "offset" only; with the others it asks for the same again.
+    # A member of 0.9 reads what the group gives it, whichever partition it asks for.
     beginning = list(range(5 if sdk.release < (0, 7) else 10))
     program = start(sdk, "offsets", address=server.address, stream=name, topic="t", expected=len(beginning))
-    assert program.until("no_group")["no_group"].startswith("ConsumerGroupNameNotFound")
-    assert program.until("absent")["absent"].startswith("StreamNameNotFound")
-    assert program.until("absent")["absent"].startswith("TopicNameNotFound")
+    assert sdk.error(program.until("no_group")["no_group"]) == "ConsumerGroupNameNotFound"
+    assert sdk.error(program.until("absent")["absent"]) == "StreamNameNotFound"
+    assert sdk.error(program.until("absent")["absent"]) == "TopicNameNotFound"
 
     from_strategy = {}
     for _ in range(5):
@@ -93,7 +94,7 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
         "Offset": list(range(7, 17)),
         "Last": list(range(15, 20)),
         "Timestamp": beginning,
-        "partition 1": list(range(100, 105)),
+        "partition 1": list(range(100, 105) if sdk.release < (0, 9) else range(5)),
     }
 
     expected: dict[str, tuple[str | None, int | None, int | None]] = {
@@ -113,11 +114,11 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
             finding = program.until("did")
             group = finding["group"]
             assert (group, finding["did"]) == (f"replay {replay}", what)
-            assert (finding["answer"] or "").split("(")[0] == (refusal or ""), finding
-            seen = inspector.group_offset(name, "t", group)
+            assert sdk.error(finding["answer"]) == refusal, finding
+            seen = inspector.group_offset(name, group, group)
             assert seen == (stored_with_replay if replay else stored), finding
             program.tell("go on")
-        assert inspector.group_offset(name, "t", f"replay {replay}", partition=1) == 3
+        assert inspector.group_offset(name, group, group, partition=1) == 3
     assert inspector.members(name, "t", "not joined") == []
     assert program.until("patient")["patient"] == [7]
     program.end()

@@ -8,6 +8,7 @@ from itertools import chain
 
 import pytest
 
+from tests.sdk.support.environments import CLASSIC, NEWEST, VERSIONS
 from tests.sdk.support.inspector import Inspector, until
 from tests.sdk.support.program import Program, Sdk
 from tests.sdk.support.server import Server
@@ -16,6 +17,7 @@ WHEN_POLLING = ["When", "PollingMessages"]
 WHEN_EACH = ["When", "ConsumingEachMessage"]
 AFTER_EACH = ["After", "ConsumingEachMessage"]
 INTERVAL = ["Interval", 10]
+PAIRS = [*((version, version) for version in VERSIONS), (CLASSIC, NEWEST), (NEWEST, CLASSIC)]
 
 
 class Group:
@@ -87,6 +89,13 @@ def in_order(consumed: list[str]) -> bool:
     return True
 
 
+@pytest.fixture(params=PAIRS, ids=" and ".join)
+def pair(request: pytest.FixtureRequest, sdks: dict[str, Sdk]) -> tuple[Sdk, Sdk]:
+    """Versions of two members of one group."""
+    first, second = request.param
+    return sdks[first], sdks[second]
+
+
 @pytest.fixture
 def group(server: Server, inspector: Inspector, start: Callable[..., Program], name: str) -> Group:
     return Group(server, inspector, start, name)
@@ -112,15 +121,16 @@ def test_clients_of_one_process_get_each_message_once_between_them(
 def test_processes_of_all_versions_share_a_group_and_get_each_message_once(
     sdks: dict[str, Sdk], group: Group, auto_commit: list[object]
 ) -> None:
-    producer = group.produce(sdks["0.8.0"], partitions=6, count=100)
+    partitions = 2 * len(sdks)
+    producer = group.produce(sdks[NEWEST], partitions, count=100)
     for sdk in sdks.values():
         group.join(sdk, auto_commit)
-    group.until_shared(2, 2, 2)
+    group.until_shared(*[2] * len(sdks))
     producer.tell("go")
     producer.end()
-    group.until_consumed(numbered(6, 100))
-    assert Counter(group.end(6, 100)) == Counter(numbered(6, 100))
-    assert [len(member.all("consumed")) for member in group.members] == [200, 200, 200]
+    group.until_consumed(numbered(partitions, 100))
+    assert Counter(group.end(partitions, 100)) == Counter(numbered(partitions, 100))
+    assert [len(member.all("consumed")) for member in group.members] == [200] * len(sdks)
 
 
 def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, group: Group) -> None:
@@ -135,14 +145,14 @@ def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, grou
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH], ids=lambda words: str(words[-1]))
 def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
-    sdk: Sdk, group: Group, auto_commit: list[object]
+    pair: tuple[Sdk, Sdk], group: Group, auto_commit: list[object]
 ) -> None:
-    producer = group.produce(sdk, partitions=4, count=300)
-    first = group.join(sdk, auto_commit)
+    producer = group.produce(pair[0], partitions=4, count=300)
+    first = group.join(pair[0], auto_commit)
     group.until_shared(4)
     producer.tell("go")
     first.until("consumed")
-    second = group.join(sdk, auto_commit)
+    second = group.join(pair[1], auto_commit)
     group.until_shared(2, 2)
     second.until("consumed")
     producer.end()
@@ -150,17 +160,17 @@ def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
     assert Counter(group.end(4, 300)) == Counter(numbered(4, 300))
 
 
-def test_the_rest_take_over_from_what_a_killed_member_had_committed(sdk: Sdk, group: Group) -> None:
-    before = group.produce(sdk, partitions=4, count=50)
+def test_the_rest_take_over_from_what_a_killed_member_had_committed(pair: tuple[Sdk, Sdk], group: Group) -> None:
+    before = group.produce(pair[0], partitions=4, count=50)
     # "When" commits before a message is handled, "after" afterwards: only so nothing is lost when a member dies.
-    _, victim = group.join(sdk, AFTER_EACH), group.join(sdk, AFTER_EACH)
+    _, victim = group.join(pair[0], AFTER_EACH), group.join(pair[1], AFTER_EACH)
     group.until_shared(2, 2)
     before.tell("go")
     before.end()
     group.until_committed(partitions=4, offset=49)
     assert len(victim.all("consumed")) == 100
 
-    during = group.produce(sdk, partitions=4, count=300, first=50)
+    during = group.produce(pair[1], partitions=4, count=300, first=50)
     during.tell("go")
     victim.until("consumed")
     victim.kill()

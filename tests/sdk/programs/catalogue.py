@@ -2,6 +2,7 @@
 
 from apache_iggy import IggyClient
 from scenario import carry_out, connected, milliseconds, refusal, say
+from versions import topic_settings
 
 
 def stream_seen(stream):
@@ -14,7 +15,9 @@ def topic_seen(topic):
 
 def keywords(topic):
     durations = {key: milliseconds(topic[key]) for key in ("message_expiry",) if key in topic}
-    return {key: value for key, value in topic.items() if key not in ("name", "partitions_count")} | durations
+    return topic_settings(
+        {key: value for key, value in topic.items() if key not in ("name", "partitions_count")} | durations
+    )
 
 
 async def main(task):

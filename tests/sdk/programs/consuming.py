@@ -3,7 +3,8 @@
 import asyncio
 
 from apache_iggy import PollingStrategy
-from scenario import auto_commit, carry_out, connected, consumer_group, heard, milliseconds, say, send, text
+from scenario import auto_commit, carry_out, connected, heard, milliseconds, say, send, text
+from versions import consumer_group
 
 
 class Consumer:

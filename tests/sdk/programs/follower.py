@@ -4,6 +4,7 @@ import asyncio
 
 from apache_iggy import PollingStrategy
 from scenario import Lasting, carry_out, heard, say, text
+from versions import poll as poll_messages
 
 PAUSE_SECONDS = 0.005
 
@@ -12,7 +13,7 @@ async def poll(lasting, task, partition, offset):
     """The next messages; none while the server is away."""
     strategy = PollingStrategy.Offset(offset)
     try:
-        found = await lasting.client.poll_messages(task["stream"], task["topic"], partition, strategy, 100, False)
+        found = await poll_messages(lasting.client, task["stream"], task["topic"], partition, strategy, 100, False)
     except RuntimeError as error:
         await lasting.failed(error)
         return []

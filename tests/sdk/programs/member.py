@@ -3,7 +3,8 @@
 import asyncio
 
 from apache_iggy import PollingStrategy
-from scenario import Lasting, auto_commit, carry_out, consumer_group, heard, milliseconds, say, text
+from scenario import Lasting, auto_commit, carry_out, heard, milliseconds, say, text
+from versions import consumer_group
 
 
 async def joined(client, task):

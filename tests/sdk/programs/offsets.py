@@ -3,7 +3,8 @@
 import asyncio
 
 from apache_iggy import AutoCommit, PollingStrategy
-from scenario import carry_out, connected, consumer_group, heard, milliseconds, refusal, say, send, text
+from scenario import carry_out, connected, heard, milliseconds, refusal, say, send, text
+from versions import MODERN, consumer_group
 
 MESSAGES = 20
 
@@ -22,6 +23,17 @@ async def consume(consumer, expected):
     return consumed
 
 
+async def fill(client, task, partition):
+    await send(client, task, partition, [f"{100 * partition + number}" for number in range(MESSAGES)])
+
+
+async def filled(client, task, first, partitions):
+    """A topic with messages in the first of its partitions."""
+    await client.create_topic(task["stream"], task["topic"], partitions)
+    for partition in range(first):
+        await fill(client, task, partition)
+
+
 def group(client, task, name, strategy=None, **options):
     options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": milliseconds(5)} | options
     strategy = strategy or PollingStrategy.Next()
@@ -31,8 +43,11 @@ def group(client, task, name, strategy=None, **options):
 async def by_hand(client, task, allow_replay):
     """What every call in turn is answered, and what the test sees to be stored after it."""
     name = f"replay {allow_replay}"
+    task = task | {"topic": name}
+    await filled(client, task, first=1, partitions=2)
     consumer = await group(client, task, name, partition_id=0, allow_replay=allow_replay)
     say(consumed=await consume(consumer, 10 if allow_replay else 5))
+    await fill(client, task, 1)
     calls = {
         "store 4": (consumer.store_offset, 4, None),
         "store 2": (consumer.store_offset, 2, 0),
@@ -73,9 +88,11 @@ async def patient(client, task):
 async def main(task):
     client = await connected(task)
     await client.create_stream(task["stream"])
-    await client.create_topic(task["stream"], task["topic"], 2)
-    for partition in (0, 1):
-        await send(client, task, partition, [f"{100 * partition + number}" for number in range(MESSAGES)])
+    await filled(client, task, first=2, partitions=2)
+    # Members of 0.9 read all partitions that are theirs, whichever is asked for.
+    one = task | {"topic": "one"} if MODERN else task
+    if MODERN:
+        await filled(client, one, first=1, partitions=1)
     await impossible(client, task)
 
     strategies = {
@@ -85,7 +102,7 @@ async def main(task):
         "Timestamp": (PollingStrategy.Timestamp(1), task["expected"]),
     }
     for name, (strategy, expected) in strategies.items():
-        say(strategy=name, consumed=await consume(await group(client, task, name, strategy, partition_id=0), expected))
+        say(strategy=name, consumed=await consume(await group(client, one, name, strategy, partition_id=0), expected))
     say(strategy="partition 1", consumed=await consume(await group(client, task, "one", partition_id=1), 5))
 
     await group(client, task, "not joined", auto_join_consumer_group=False)

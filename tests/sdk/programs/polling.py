@@ -2,6 +2,7 @@
 
 from apache_iggy import PollingStrategy
 from scenario import carry_out, connected, refusal, say, send, text
+from versions import poll
 
 
 def strategy_of(words, times):
@@ -22,15 +23,15 @@ async def main(task):
     for size in task["batches"]:
         await send(client, task, 0, [f"{number + index}" for index in range(size)])
         number += size
-    everything = await client.poll_messages(stream, topic, 0, PollingStrategy.First(), 10_000, False)
+    everything = await poll(client, stream, topic, 0, PollingStrategy.First(), 10_000, False)
     times = {message.offset(): message.timestamp() for message in everything}
     for words, count, auto_commit in task["polls"]:
         strategy = strategy_of(words, times)
-        found = await client.poll_messages(stream, topic, task.get("partition", 0), strategy, count, auto_commit)
+        found = await poll(client, stream, topic, task.get("partition", 0), strategy, count, auto_commit)
         assert all(text(message) == f"{message.offset()}" for message in found)
         say(polled=[message.offset() for message in found])
     for *where, count in task.get("refused", []):
-        say(refused=await refusal(client.poll_messages, *where, PollingStrategy.First(), count, False))
+        say(refused=await refusal(poll, client, *where, PollingStrategy.First(), count, False))
 
 
 carry_out(main)

@@ -1,11 +1,14 @@
 """Sends numbered messages to all partitions in turn, and says of each batch when it is acknowledged.
 
 The text of a message is "partition:number". With a count it ends by itself, without one when it is told to stop.
+Labelled messages have ids and headers besides, where the SDK can.
 """
 
 import asyncio
 
-from scenario import Lasting, carry_out, heard, refusal, say, send
+from apache_iggy import SendMessage
+from scenario import Lasting, carry_out, heard, refusal, say, send_all
+from versions import labelled
 
 PAUSE_SECONDS = 0.002
 
@@ -19,12 +22,14 @@ async def main(task):
     say(ready=True)
     await heard("go")
     stopped = asyncio.ensure_future(heard("stop"))
+    made = labelled if task.get("labelled") else lambda text, _: SendMessage(text)
     number, size = task.get("first", 0), task.get("batch", 1)
     last = number + task.get("count", 10**9)
     while number < last and not stopped.done():
         for partition in range(task["partitions"]):
             texts = [f"{partition}:{number + index}" for index in range(size)]
-            while (failed := await refusal(send, lasting.client, task, partition, texts)) is not None:
+            messages = [made(text, number + index) for index, text in enumerate(texts)]
+            while (failed := await refusal(send_all, lasting.client, task, partition, messages)) is not None:
                 await lasting.failed(failed)
             lasting.worked()
             say(acknowledged=texts)

@@ -3,7 +3,8 @@
 import asyncio
 
 from apache_iggy import AutoCommit, AutoCommitWhen, PollingStrategy
-from scenario import carry_out, connected, consumer_group, milliseconds, say, text
+from scenario import carry_out, connected, milliseconds, say, text
+from versions import consumer_group, labels, origin, poll
 
 
 async def polled(client, task, partition):
@@ -11,10 +12,14 @@ async def polled(client, task, partition):
     found, answer = [], True
     while answer:
         strategy = PollingStrategy.Offset(len(found))
-        answer = await client.poll_messages(task["stream"], task["topic"], partition, strategy, 500, False)
+        answer = await poll(client, task["stream"], task["topic"], partition, strategy, 500, False)
         found += answer
     assert [message.offset() for message in found] == list(range(len(found)))
-    return [text(message) for message in found]
+    return found
+
+
+def seen(message):
+    return [text(message), str(message.id()), message.timestamp()]
 
 
 async def consumed(client, task, expected):
@@ -46,7 +51,12 @@ async def main(task):
     by_polling = [await polled(client, task, partition) for partition in range(task["partitions"])]
     if "group" in task:
         say(consumed=await consumed(client, task, sum(map(len, by_polling))))
-    say(polled=by_polling)
+    say(
+        polled=[[text(message) for message in messages] for messages in by_polling],
+        seen=[[seen(message) for message in messages] for messages in by_polling],
+        origins=[[origin(message) for message in messages] for messages in by_polling],
+        labels=[[labels(message) for message in messages] for messages in by_polling],
+    )
 
 
 carry_out(main)

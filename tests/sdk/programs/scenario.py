@@ -9,10 +9,13 @@ import time
 import traceback
 
 from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, SendMessage
+from versions import MODERN
 
 SECONDS_MAX = 40
 PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
 """Of a client that waits for a server that restarts, and is there at once when it is back."""
+ATTENTIVE = "&heartbeat_interval=100ms" if MODERN else ""
+"""Of one who is in a group: members of 0.9 ask at their heartbeats which partitions are theirs by now."""
 GIVE_UP_SECONDS = 2
 
 
@@ -64,7 +67,7 @@ class Lasting:
         return time.monotonic() - self.worked_at < GIVE_UP_SECONDS
 
     async def connect(self):
-        self.client = await connected(self.task, PATIENT)
+        self.client = await connected(self.task, PATIENT + ATTENTIVE)
         self.worked()
 
     async def failed(self, error):
@@ -78,13 +81,17 @@ async def refusal(method, *arguments, **options):
     """None when a call of the SDK succeeds, else what it says."""
     try:
         await method(*arguments, **options)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         return str(error)
     return None
 
 
 async def send(client, task, partition, payloads):
-    await client.send_messages(task["stream"], task["topic"], partition, [SendMessage(payload) for payload in payloads])
+    await send_all(client, task, partition, [SendMessage(payload) for payload in payloads])
+
+
+async def send_all(client, task, partition, messages):
+    await client.send_messages(task["stream"], task["topic"], partition, messages)
 
 
 async def heard(word):
@@ -99,12 +106,6 @@ def text(message):
 
 def milliseconds(number):
     return datetime.timedelta(milliseconds=number)
-
-
-async def consumer_group(client, *arguments, **options):
-    """The call is a coroutine since 0.7."""
-    made = client.consumer_group(*arguments, **options)
-    return await made if hasattr(made, "__await__") else made
 
 
 def auto_commit(words):

@@ -5,6 +5,7 @@ import time
 
 from apache_iggy import PollingStrategy, SendMessage
 from scenario import carry_out, connected, refusal, say, send
+from versions import poll, where
 
 
 def made(payload):
@@ -25,7 +26,6 @@ def digest(payload):
 def seen(message):
     content = message.payload()
     short = {"payload": content.hex()} if len(content) < 256 else {}
-    where = {"partition": message.partition_id()} if hasattr(message, "partition_id") else {}
     return {
         "offset": message.offset(),
         "id": str(message.id()),
@@ -34,7 +34,7 @@ def seen(message):
         "length": message.length(),
         "digest": digest(content),
         **short,
-        **where,
+        **where(message),
     }
 
 
@@ -43,7 +43,7 @@ async def poll_all(client, task, partition):
     found, answer = [], True
     while answer:
         strategy = PollingStrategy.Offset(len(found))
-        answer = await client.poll_messages(task["stream"], task["topic"], partition, strategy, 1000, False)
+        answer = await poll(client, task["stream"], task["topic"], partition, strategy, 1000, False)
         found += answer
     return found
 

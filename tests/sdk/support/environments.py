@@ -16,7 +16,10 @@ from pathlib import Path
 
 import pytest
 
-VERSIONS = ("0.6.0", "0.7.0", "0.8.0")
+VERSIONS = ("0.6.0", "0.7.0", "0.8.0", "0.9.0")
+NEWEST = VERSIONS[-1]
+CLASSIC = "0.8.0"
+"""The last version before the wire changed."""
 CACHE = Path(__file__).parents[3] / ".venv" / "sdk"
 INSTALL_SECONDS_MAX = 300
 

@@ -16,6 +16,8 @@ POLL_SECONDS = 0.01
 
 CREATE_TOKEN = 42
 LOGIN = 38
+POLL = 100
+SEND = 101
 GET_OFFSET = 120
 GET_TOPIC = 300
 GET_GROUP = 600
@@ -38,6 +40,18 @@ class Topic:
     name: str
     messages_of: dict[int, int]
     """By partition."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """As it crosses the wire to the SDKs 0.7 and 0.8."""
+
+    id: int
+    payload: bytes
+    headers: bytes = b""
+    offset: int = 0
+    timestamp: int = 0
+    origin: int = 0
 
 
 class Inspector:
@@ -102,6 +116,53 @@ class Inspector:
     def _offset(self, who: bytes, stream: str, topic: str, partition: int) -> int | None:
         answer = self.ask(GET_OFFSET, who + named(stream) + named(topic) + struct.pack("<BI", 1, partition))
         return struct.unpack("<IQQ", answer)[2] if answer else None
+
+    # ------------------------------------------------------------------------------------------------------- messages
+
+    def send(self, stream: str, topic: str, messages: list[Message], partition: int = 0) -> None:
+        area, index = b"", b""
+        for message in messages:
+            header = struct.pack(
+                "<Q16sQQQIIQ",
+                0,
+                message.id.to_bytes(16, "little"),
+                0,
+                0,
+                message.origin,
+                len(message.headers),
+                len(message.payload),
+                0,
+            )
+            area += header + message.payload + message.headers
+            index += struct.pack("<IIQ", 0, len(area), 0)
+        metadata = named(stream) + named(topic) + struct.pack("<BBII", 2, 4, partition, len(messages))
+        self.ask(SEND, struct.pack("<I", len(metadata)) + metadata + index + area)
+
+    def poll(self, stream: str, topic: str, partition: int = 0, count: int = 1000) -> list[Message]:
+        """From the beginning of a partition."""
+        who = struct.pack("<BBBI", CONSUMER, 1, 4, 0)
+        wanted = struct.pack("<BIBQIB", 1, partition, 3, 0, count, 0)
+        answer = self.ask(POLL, who + named(stream) + named(topic) + wanted)
+        position, found = 16, []
+        while position < len(answer):
+            _, identity, offset, timestamp, origin, headers, payload, reserved = struct.unpack_from(
+                "<Q16sQQQIIQ", answer, position
+            )
+            assert reserved == 0
+            body = position + 64
+            position = body + payload + headers
+            found.append(
+                Message(
+                    int.from_bytes(identity, "little"),
+                    answer[body : body + payload],
+                    answer[body + payload : position],
+                    offset,
+                    timestamp,
+                    origin,
+                )
+            )
+        assert len(found) == struct.unpack_from("<I", answer, 12)[0]
+        return found
 
     def token(self, name: str) -> str:
         """A new personal access token that does not expire."""

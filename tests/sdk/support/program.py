@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.sdk.support import environments
+from tests.sdk.support import environments, refusals
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SECONDS_MAX = 45
@@ -66,6 +66,10 @@ class Program:
         """What it has said under a key, in order."""
         self.hear()
         return [finding[key] for finding in self.said if key in finding]
+
+    def findings(self) -> Finding:
+        """All of them as one; of what it said twice, the last."""
+        return {key: value for finding in self.said for key, value in finding.items()}
 
     def hear(self) -> None:
         """Takes note of what has been said in the meantime."""
@@ -125,15 +129,25 @@ class Sdk:
     def release(self) -> tuple[int, ...]:
         return tuple(map(int, self.version.split(".")))
 
+    def error(self, answer: str | None) -> str | None:
+        """The name of the error that it speaks of."""
+        return answer and refusals.name_of(answer)
+
     def start(self, program: str, **task: Any) -> Program:
         python = environments.interpreter(self.version)
         script = str(PROGRAMS / f"{program}.py")
         return Program([str(python), "-EsB", script, json.dumps(task)], f"{program} {task} with {self.version}")
 
-    def run(self, program: str, **task: Any) -> Finding:
-        """To its end; the last finding."""
+    def finished(self, program: str, **task: Any) -> Program:
+        """One that has come to its end, and all that it said."""
         running = self.start(program, **task)
         try:
-            return running.end()
+            running.end()
         finally:
             running.close()
+        return running
+
+    def run(self, program: str, **task: Any) -> Finding:
+        """To its end; the last finding."""
+        said = self.finished(program, **task).said
+        return said[-1] if said else {}

@@ -1,0 +1,130 @@
+"""Groups by hand: made, joined, polled as, left and deleted; and consumers by their own names."""
+
+from apache_iggy import Consumer, PollingStrategy, SendMessage
+from scenario import carry_out, connected, refusal, say
+
+PARTITIONS = 4
+EACH = 5
+
+
+def group_seen(group):
+    return group and [group.id, group.name, group.partitions_count, group.members_count]
+
+
+def members_seen(group):
+    assert [member.partitions_count for member in group.members] == [len(member.partitions) for member in group.members]
+    return sorted(member.partitions for member in group.members)
+
+
+async def poll(client, task, consumer, count=10, auto_commit=True, strategy=None, partition=None):
+    messages = await client.poll_messages(
+        task["name"],
+        "t",
+        consumer=consumer,
+        polling_strategy=strategy or PollingStrategy.Next(),
+        count=count,
+        auto_commit=auto_commit,
+        **({} if partition is None else {"partition_id": partition}),
+    )
+    return [message.payload().decode() for message in messages]
+
+
+async def all_of(client, task, consumer, count=10):
+    """Until a whole round of the partitions gives nothing."""
+    found, empty = [], 0
+    while empty < PARTITIONS:
+        messages = await poll(client, task, consumer, count)
+        empty = 0 if messages else empty + 1
+        found += messages
+    return found
+
+
+async def kept(client, stream):
+    await client.create_topic(stream, "t", PARTITIONS)
+    for group in ("g", "h"):
+        await client.create_consumer_group(stream, "t", group)
+    number = (await client.get_consumer_group(stream, "t", "h")).id
+    say(
+        groups=[group_seen(group) for group in await client.get_consumer_groups(stream, "t")],
+        by_number=group_seen(await client.get_consumer_group(stream, "t", number)),
+        absent=group_seen(await client.get_consumer_group(stream, "t", "nobody made this")),
+        refused_groups=[
+            await refusal(client.create_consumer_group, stream, "t", "g"),
+            await refusal(client.create_consumer_group, stream, "nobody made this", "g"),
+            await refusal(client.create_consumer_group, stream, "t", "x" * 256),
+            await refusal(client.join_consumer_group, stream, "t", "nobody made this"),
+            await refusal(client.leave_consumer_group, stream, "t", "g"),
+            await refusal(client.delete_consumer_group, stream, "t", "nobody made this"),
+            await refusal(client.get_consumer_groups, stream, "nobody made this"),
+        ],
+    )
+    await client.delete_consumer_group(stream, "t", number)
+    say(groups_left=[group.name for group in await client.get_consumer_groups(stream, "t")])
+
+
+async def shared(task, stream):
+    # What is theirs members ask at every heartbeat.
+    first, second = await connected(task, "?heartbeat_interval=20ms"), await connected(task)
+    group = Consumer.Group("g")
+    say(stranger=await refusal(poll, first, task, group))
+    await first.join_consumer_group(stream, "t", "g")
+    await first.join_consumer_group(stream, "t", "g")
+    for partition in range(PARTITIONS):
+        messages = [SendMessage(f"{partition}:{number}") for number in range(EACH)]
+        await first.send_messages(stream, "t", partition, messages)
+    details = await first.get_consumer_group(stream, "t", "g")
+    say(alone=[group_seen(details), members_seen(details)], rounds=[await poll(first, task, group) for _ in range(5)])
+
+    await second.join_consumer_group(stream, "t", "g")
+    details = await first.get_consumer_group(stream, "t", "g")
+    say(together=[group_seen(details), members_seen(details)])
+    for partition in range(PARTITIONS):
+        messages = [SendMessage(f"{partition}:{number}") for number in range(EACH, 2 * EACH)]
+        await first.send_messages(stream, "t", partition, messages)
+    say(shares=[await all_of(first, task, group, 2), await all_of(second, task, Consumer.Group(details.id), 3)])
+
+    mine = next(m.partitions for m in details.members if m.partitions)[0]
+    say(explicit=[await poll(client, task, group, partition=mine, auto_commit=False) for client in (first, second)])
+
+    await second.leave_consumer_group(stream, "t", "g")
+    details = await first.get_consumer_group(stream, "t", "g")
+    say(after_leaving=[group_seen(details), members_seen(details)], left=await refusal(poll, second, task, group))
+    for partition in range(PARTITIONS):
+        await first.send_messages(stream, "t", partition, [SendMessage(f"{partition}:last")])
+    found = []
+    while len(found) < PARTITIONS:
+        found += await poll(first, task, group)
+    say(alone_again=sorted(found))
+    await first.logout_user()
+    await first.login_user("iggy", "iggy")
+    say(after_logout=group_seen(await first.get_consumer_group(stream, "t", "g")))
+    await first.delete_consumer_group(stream, "t", "g")
+    say(deleted=group_seen(await first.get_consumer_group(stream, "t", "g")))
+
+
+async def single(client, task):
+    """Consumers by name and by number, each with its own offset in each partition."""
+    named, numbered, last = Consumer.Single("named"), Consumer.Single(7), PollingStrategy.Last()
+    say(
+        single=[
+            await poll(client, task, named, 2),
+            await poll(client, task, named, 2),
+            await poll(client, task, numbered, 3, partition=1),
+            await poll(client, task, named, 2, partition=1),
+            await poll(client, task, numbered, 1, auto_commit=False, partition=1),
+            await poll(client, task, numbered, 1, auto_commit=False, partition=1),
+            await poll(client, task, named, 2, strategy=last),
+            await poll(client, task, named, 2),
+        ]
+    )
+
+
+async def main(task):
+    client, stream = await connected(task), task["name"]
+    await client.create_stream(stream)
+    await kept(client, stream)
+    await shared(task, stream)
+    await single(client, task)
+
+
+carry_out(main)

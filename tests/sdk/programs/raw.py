@@ -1,0 +1,19 @@
+"""Requests as bytes: what the SDK has no call for. The test makes them, and reads the answers."""
+
+from apache_iggy import SendMessage
+from scenario import carry_out, connected, say
+
+
+async def main(task):
+    client = await connected(task)
+    await client.create_stream(task["name"])
+    await client.create_topic(task["name"], "t", 1)
+    await client.send_messages(task["name"], "t", 0, [SendMessage(f"{number}") for number in range(5)])
+    for code, payload in task["requests"]:
+        try:
+            say(answer=(await client.send_binary_request(code, bytes.fromhex(payload))).hex())
+        except RuntimeError as error:
+            say(answer={"refused": str(error)})
+
+
+carry_out(main)

@@ -1,0 +1,87 @@
+"""Groups by hand: who is in, which partitions are whose, and that everybody gets what is theirs, once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sdk.support.program import Sdk
+from tests.sdk.support.server import Server
+
+
+@pytest.fixture(scope="module")
+def said(newest: Sdk, server: Server) -> dict[str, Any]:
+    return newest.finished("membership", address=server.address, name="membership").findings()
+
+
+def numbered(partition: int, *numbers: int) -> list[str]:
+    return [f"{partition}:{number}" for number in range(*numbers)]
+
+
+def test_groups_are_made_found_and_deleted(said: dict[str, Any], newest: Sdk) -> None:
+    (first, *_), (second, *_) = said["groups"]
+    assert first != second
+    assert said["groups"] == [[first, "g", 4, 0], [second, "h", 4, 0]]
+    assert said["by_number"] == said["groups"][1]
+    assert said["absent"] is None
+    assert said["groups_left"] == ["g"]
+    assert [newest.error(answer) for answer in said["refused_groups"]] == [
+        "ConsumerGroupNameAlreadyExists",
+        "TopicIdNotFound",
+        "InvalidFormat",
+        "ConsumerGroupIdNotFound",
+        "ConsumerGroupMemberNotFound",
+        "ConsumerGroupIdNotFound",
+        None,
+    ]
+    assert said["deleted"] is None
+
+
+def test_who_is_not_in_a_group_gets_none_of_its_messages(said: dict[str, Any], newest: Sdk) -> None:
+    assert newest.error(said["stranger"]) == newest.error(said["left"]) == "ConsumerGroupMemberNotFound"
+
+
+def test_the_only_member_reads_every_partition_in_turn(said: dict[str, Any]) -> None:
+    group, members = said["alone"]
+    assert group[1:] == ["g", 4, 1]
+    assert members == [[0, 1, 2, 3]]
+    assert said["rounds"] == [numbered(partition, 5) for partition in range(4)] + [[]]
+
+
+def test_two_members_share_the_partitions_and_nobody_gets_what_was_committed(said: dict[str, Any]) -> None:
+    group, members = said["together"]
+    assert group[1:] == ["g", 4, 2]
+    assert sorted(map(len, members)) == [2, 2]
+    first, second = said["shares"]
+    assert sorted(first + second) == sorted(message for partition in range(4) for message in numbered(partition, 5, 10))
+    assert len(first) == len(second) == 10
+    assert not {message[0] for message in first} & {message[0] for message in second}
+
+
+def test_a_partition_that_is_anothers_gives_nothing(said: dict[str, Any]) -> None:
+    assert said["explicit"] == [[], []]
+
+
+def test_who_stays_gets_the_partitions_of_who_leaves(said: dict[str, Any]) -> None:
+    group, members = said["after_leaving"]
+    assert group[1:] == ["g", 4, 1]
+    assert members == [[0, 1, 2, 3]]
+    assert said["alone_again"] == [f"{partition}:last" for partition in range(4)]
+
+
+def test_logging_out_is_leaving(said: dict[str, Any]) -> None:
+    assert said["after_logout"][1:] == ["g", 4, 0]
+
+
+def test_every_consumer_has_its_own_place_in_every_partition(said: dict[str, Any]) -> None:
+    assert said["single"] == [
+        numbered(0, 2),
+        numbered(0, 2, 4),
+        numbered(1, 3),
+        numbered(1, 2),
+        ["1:3"],
+        ["1:3"],
+        ["0:9", "0:last"],
+        [],
+    ]

@@ -1,0 +1,98 @@
+"""The options of topics: described, set by those who make topics, derived for the rest, refused if they are wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.sdk.support.program import Sdk
+from tests.sdk.support.server import Server
+
+NEVER = UNLIMITED = 2**64 - 1
+HOUR_US = 3_600_000_000
+KINDS = {
+    "compression_algorithm": "string",
+    "message_expiry": "uint64",
+    "max_topic_size": "uint64",
+    "segment_size": "uint64",
+    "durability": "string",
+    "consumer_offset_durability": "string",
+    "messages_required_to_save": "uint32",
+    "size_of_messages_required_to_save": "uint64",
+    "preallocate_segments": "bool",
+}
+DEFAULTS = {
+    "compression_algorithm": ["String", "none"],
+    "message_expiry": ["UnsignedInt64", NEVER],
+    "max_topic_size": ["UnsignedInt64", UNLIMITED],
+    "segment_size": ["UnsignedInt64", 1 << 30],
+    "durability": ["String", "replicated"],
+    "consumer_offset_durability": ["String", "replicated"],
+    # Iggy gathers 1024 messages; Whippet writes what it acknowledges, unless its operator says else.
+    "messages_required_to_save": ["UnsignedInt32", 1],
+    "size_of_messages_required_to_save": ["UnsignedInt64", 1 << 20],
+    "preallocate_segments": ["Bool", False],
+}
+GIVEN = {
+    "compression_algorithm": ["String", "gzip"],
+    "message_expiry": ["UnsignedInt64", HOUR_US],
+    "max_topic_size": ["UnsignedInt64", 20 << 30],
+    "segment_size": ["UnsignedInt64", 128 << 20],
+    "durability": ["String", "persisted"],
+    "consumer_offset_durability": ["String", "persisted"],
+    "messages_required_to_save": ["UnsignedInt32", 17],
+    "size_of_messages_required_to_save": ["UnsignedInt64", 1 << 20],
+    "preallocate_segments": ["Bool", False],
+}
+ALWAYS_SENT = ("consumer_offset_durability", "durability")
+"""By the SDK, whether or not it was asked to."""
+
+
+@pytest.fixture(scope="module")
+def said(newest: Sdk, server: Server) -> dict[str, Any]:
+    return newest.finished("options", address=server.address, name="options").findings()
+
+
+def without(options: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in options.items() if key not in keys}
+
+
+def only(options: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: options[key] for key in keys}
+
+
+def test_the_catalogue_names_every_option_of_topics_with_its_kind_and_default(said: dict[str, Any]) -> None:
+    assert said["catalogue"] == {key: [kind, DEFAULTS[key], True] for key, kind in KINDS.items()}
+    assert said["empty"] == [[], []]
+
+
+def test_what_is_not_asked_for_is_derived(said: dict[str, Any]) -> None:
+    assert said["none"] == {"explicit": only(DEFAULTS, *ALWAYS_SENT), "derived": without(DEFAULTS, *ALWAYS_SENT)}
+
+
+def test_what_is_asked_for_is_explicit(said: dict[str, Any]) -> None:
+    assert said["every"] == {"explicit": GIVEN, "derived": {}}
+
+
+def test_a_text_is_as_good_as_a_number(said: dict[str, Any]) -> None:
+    durability = only(DEFAULTS, *ALWAYS_SENT)
+    assert said["text"] == {"explicit": GIVEN | durability, "derived": {}}
+
+
+def test_what_makes_no_sense_is_refused_and_makes_no_topic(said: dict[str, Any], newest: Sdk) -> None:
+    assert [newest.error(answer) for answer in said["refused"]] == [
+        *["UnsupportedOptionKey"] * 2,
+        *["InvalidOptionValue"] * 4,
+        "InvalidTopicSize",
+        *["InvalidOptionValue"] * 2,
+    ]
+    assert said["topics_left"] == ["none", "every", "text"]
+
+
+def test_a_change_makes_an_option_explicit(said: dict[str, Any]) -> None:
+    changed = {"max_topic_size": ["UnsignedInt64", 5 << 30]}
+    assert said["updated"] == {
+        "explicit": only(DEFAULTS, *ALWAYS_SENT) | changed,
+        "derived": without(DEFAULTS, *ALWAYS_SENT, "max_topic_size"),
+    }
