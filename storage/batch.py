@@ -120,6 +120,12 @@ def header(batch: Readable) -> Header:
     return Header._make(HEADER.unpack_from(batch))
 
 
+def first_offset(batch: Readable) -> int:
+    """Of the first message: a batch that was cut keeps the base offset of the whole one."""
+    delta: int = _FRAME_NUMBERS.unpack_from(batch, HEADER_BYTES + 24)[0]
+    return header(batch).base_offset + delta
+
+
 # ------------------------------------------------------------------------------------------------------------ checking
 
 

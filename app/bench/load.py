@@ -16,7 +16,6 @@ import os
 import resource
 import select
 import socket
-import struct
 import sys
 import time
 from array import array
@@ -29,11 +28,11 @@ import numpy as np
 import uvloop
 
 from app.client.packing import pack
-from app.client.tcp import encoded
+from app.client.wires import WIRES, Prepared, Wire
 from app.commands import requests as ask
+from storage.batch import Readable
 
 SCRATCH_BYTES = 1 << 20
-HEADER = struct.Struct("<II")
 PERCENTILES = (50.0, 99.0, 99.9)
 OVERTIME_S = 30
 
@@ -43,6 +42,7 @@ class Place(msgspec.Struct, frozen=True):
 
     port: int
     token: str
+    wire: str = "classic"
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True):
@@ -106,20 +106,21 @@ class Refused(Exception):
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
-def logging_in(place: Place) -> bytes:
-    return encoded(ask.LoginWithPersonalAccessToken(place.token or "nobody"))
+def logging_in(place: Place, wire: Wire) -> Prepared:
+    return wire.prepare(ask.LoginWithPersonalAccessToken(place.token or "nobody"))
 
 
-def sending(stream: int, topic: int, messages: int, payload: int) -> bytes:
+def sending(wire: str, stream: int, topic: int, messages: int, payload: int) -> Prepared:
     to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 0)
     batch = pack([os.urandom(payload) for _ in range(messages)])
-    return encoded(ask.SendMessages(stream, topic, to, (batch,)))
+    return WIRES[wire]().prepare(ask.SendMessages(stream, topic, to, (batch,)))
 
 
-def polling(job: Consume) -> list[bytes]:
+def polling(job: Consume) -> list[Prepared]:
     consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+    wire = WIRES[job.place.wire]()
     return [
-        encoded(
+        wire.prepare(
             ask.PollMessages(
                 consumer,
                 job.stream,
@@ -137,52 +138,70 @@ def polling(job: Consume) -> list[bytes]:
 # ---------------------------------------------------------------------------------------------------------- closed loop
 
 
-def blocking(place: Place, prepared: Sequence[bytes], count: int) -> Outcome:
+def blocking(place: Place, prepared: Sequence[Prepared], count: int) -> Outcome:
     """One connection with one request under way; the prepared ones again and again."""
-    link = connect(place)
     scratch = memoryview(bytearray(SCRATCH_BYTES))
-    received = answer(link, scratch)
+    link, wire = connect(place, scratch)
+    received = 0
     start = time.perf_counter()
     for number in range(count):
-        link.sendall(prepared[number % len(prepared)])
-        received += answer(link, scratch)
+        send(link, wire.frame(prepared[number % len(prepared)]))
+        received += answer(link, wire, scratch)
     seconds = time.perf_counter() - start
     link.close()
     return Outcome(seconds, received)
 
 
-def connect(place: Place) -> socket.socket:
-    """With the request to log in on its way."""
+def connect(place: Place, scratch: memoryview) -> tuple[socket.socket, Wire]:
+    """Logged in."""
     link = socket.create_connection(("127.0.0.1", place.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.sendall(logging_in(place))
-    return link
+    wire = WIRES[place.wire]()
+    login = logging_in(place, wire)
+    send(link, wire.frame(login))
+    if place.token:
+        body_bytes = answer(link, wire, scratch)
+        head, body = scratch[: wire.head_bytes], scratch[wire.head_bytes : wire.head_bytes + body_bytes]
+        wire.answer(login, head, body)
+    else:
+        answer(link, wire, scratch)
+    return link, wire
 
 
-def answer(link: socket.socket, scratch: memoryview) -> int:
-    """Reads one answer and says how long its payload was."""
+def send(link: socket.socket, buffers: list[Readable]) -> None:
+    sent = link.sendmsg(buffers)
+    for buffer in buffers:
+        if sent < len(buffer):
+            link.sendall(memoryview(buffer)[sent:])
+        sent = max(sent - len(buffer), 0)
+
+
+def answer(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
+    """Reads one answer and says how long its body was; a short one is at the beginning of the scratch buffer."""
+    head_bytes = wire.head_bytes
     read = link.recv_into(scratch)
-    while read < HEADER.size:
+    while read < head_bytes:
         more = link.recv_into(scratch[read:])
         if not more:
             raise Refused("the connection was closed")
         read += more
-    status, length = HEADER.unpack_from(scratch)
-    if status:
-        raise Refused(f"error {status}")
-    left = length + HEADER.size - read
+    if not wire.is_success(scratch[:head_bytes]):
+        raise Refused(f"a refusal: {bytes(scratch[:head_bytes]).hex()}")
+    length = wire.body_bytes(scratch[:head_bytes])
+    left = length + head_bytes - read
     while left > 0:
-        more = link.recv_into(scratch)
+        more = link.recv_into(scratch[read:] if read < head_bytes + 64 else scratch)
         if not more:
             raise Refused("the connection was closed")
+        read += more
         left -= more
-    return int(length)
+    return length
 
 
 class Run:
     """What the connections of one job share."""
 
-    def __init__(self, prepared: Sequence[bytes], count: int) -> None:
+    def __init__(self, prepared: Sequence[Prepared], count: int) -> None:
         self.prepared = prepared
         self.count = count
         self.sent = 0
@@ -199,9 +218,10 @@ class Run:
 class Requester(asyncio.BufferedProtocol):
     """A connection that asks again when it is answered. The answer to the first request, the login, is only awaited."""
 
-    def __init__(self, run: Run, login: bytes) -> None:
+    def __init__(self, run: Run, place: Place) -> None:
         self._run = run
-        self._login = login
+        self._wire = WIRES[place.wire]()
+        self._login = logging_in(place, self._wire)
         self._transport = cast(asyncio.Transport, None)
         self._part = b""
         self._left = 0
@@ -210,7 +230,7 @@ class Requester(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._login)
+        self._transport.writelines(self._wire.frame(self._login))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.ready.done():
@@ -234,17 +254,25 @@ class Requester(asyncio.BufferedProtocol):
                 if not self._left:
                     self._on_answer()
                 continue
-            if size - position < HEADER.size:
+            head = data[position : position + self._wire.head_bytes]
+            if len(head) < self._wire.head_bytes:
                 self._part = bytes(data[position:])
                 return
-            status, self._left = HEADER.unpack_from(data, position)
-            position += HEADER.size
-            self._run.received += self._left
-            if status:
-                self._run.fail(f"error {status}")
+            if not self._wire.is_success(head):
+                self._run.fail(f"a refusal: {bytes(head).hex()}")
                 return
+            self._left = self._wire.body_bytes(head)
+            position += len(head)
+            self._run.received += self._left
+            if not self.ready.done() and position + self._left <= size:
+                self._log_in(head, data[position : position + self._left])
             if not self._left:
                 self._on_answer()
+
+    def _log_in(self, head: memoryview, body: memoryview) -> None:
+        """The answer to a login comes in one piece; the yardstick's says nothing."""
+        if body:
+            self._wire.answer(self._login, head, body)
 
     def _on_answer(self) -> None:
         if not self.ready.done():
@@ -259,19 +287,18 @@ class Requester(asyncio.BufferedProtocol):
 
     def ask(self) -> None:
         run = self._run
-        self._transport.write(run.prepared[run.sent % len(run.prepared)])
+        self._transport.writelines(self._wire.frame(run.prepared[run.sent % len(run.prepared)]))
         run.sent += 1
 
     def close(self) -> None:
         self._transport.abort()
 
 
-async def looping(place: Place, prepared: Sequence[bytes], count: int, connections: int, in_flight: int) -> Outcome:
+async def looping(place: Place, prepared: Sequence[Prepared], count: int, connections: int, in_flight: int) -> Outcome:
     loop = asyncio.get_running_loop()
     run = Run(prepared, count)
-    login = logging_in(place)
     made = [
-        (await loop.create_connection(lambda: Requester(run, login), "127.0.0.1", place.port))[1]
+        (await loop.create_connection(lambda: Requester(run, place), "127.0.0.1", place.port))[1]
         for _ in range(connections)
     ]
     await asyncio.gather(*(requester.ready for requester in made))
@@ -289,7 +316,10 @@ async def looping(place: Place, prepared: Sequence[bytes], count: int, connectio
 
 
 def closed_loop(job: Produce | Consume) -> Outcome:
-    prepared = [sending(job.stream, job.topic, job.messages, job.payload)] if isinstance(job, Produce) else polling(job)
+    if isinstance(job, Produce):
+        prepared = [sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)]
+    else:
+        prepared = polling(job)
     if job.connections == job.in_flight == 1:
         return blocking(job.place, prepared, job.requests)
     return uvloop.run(looping(job.place, prepared, job.requests, job.connections, job.in_flight))
@@ -300,11 +330,13 @@ def closed_loop(job: Produce | Consume) -> Outcome:
 
 def open_loop(job: Measure) -> Outcome:
     """`select` rather than an event loop, because its timeout is exact to the microsecond."""
-    request = sending(job.stream, job.topic, 1, job.payload)
+    request = sending(job.place.wire, job.stream, job.topic, 1, job.payload)
     scratch = memoryview(bytearray(SCRATCH_BYTES))
-    links = [connect(job.place) for _ in range(job.connections)]
-    for link in links:
-        answer(link, scratch)
+    connected = [connect(job.place, scratch) for _ in range(job.connections)]
+    wires = dict(connected)
+    links = list(wires)
+    # All answers are the same size: nothing else was asked.
+    answer_bytes = 0
     due_times: dict[socket.socket, deque[float]] = {link: deque() for link in links}
     latencies = array("d")
     interval = 1 / job.per_second
@@ -314,7 +346,7 @@ def open_loop(job: Measure) -> Outcome:
     while len(latencies) < count:
         while sent < count and (due := start + sent * interval) <= now:
             link = links[sent % len(links)]
-            link.sendall(request)
+            send(link, wires[link].frame(request))
             due_times[link].append(due)
             sent += 1
             if sent % 16 == 0:
@@ -326,11 +358,14 @@ def open_loop(job: Measure) -> Outcome:
         if not readable and sent == count:
             raise Refused(f"no answer in {OVERTIME_S} s")
         for link in readable:
-            read = link.recv_into(scratch)
-            if not read or read % HEADER.size or any(scratch[:read]):
+            read, wire = link.recv_into(scratch), wires[link]
+            if not read or not wire.is_success(scratch[: wire.head_bytes]):
                 raise Refused("an answer was no success")
+            answer_bytes = answer_bytes or wire.head_bytes + wire.body_bytes(scratch[: wire.head_bytes])
+            if read % answer_bytes:
+                raise Refused("an answer was cut off")
             waiting = due_times[link]
-            for _ in range(read // HEADER.size):
+            for _ in range(read // answer_bytes):
                 latencies.append(now - waiting.popleft())
     for link in links:
         link.close()
@@ -344,11 +379,8 @@ def open_loop(job: Measure) -> Outcome:
 
 def hold(job: Hold) -> tuple[Outcome, list[socket.socket]]:
     start = time.perf_counter()
-    scratch = memoryview(bytearray(64))
-    links = []
-    for _ in range(job.connections):
-        links.append(connect(job.place))
-        answer(links[-1], scratch)
+    scratch = memoryview(bytearray(1024))
+    links = [connect(job.place, scratch)[0] for _ in range(job.connections)]
     return Outcome(time.perf_counter() - start), links
 
 

@@ -1,6 +1,7 @@
 """Connection strings: `iggy://user:password@host:port?key=value&...`, `iggy+tcp://token@host:port`, as Iggy's SDKs
 have them. User, password and token are written as they are, nothing is encoded; a user has no colon.
 
+    wire                  classic (default), or modern, the protocol of 0.9
     tls                   true or false (default)
     tls_ca_file           trust this certificate instead of those of the system
     tls_domain            the name that the certificate must have, if it is not the host
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from app.client.wires import WIRES
 from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
 from app.config.formats import Invalid, parse_duration
 from app.version import version
@@ -46,6 +48,7 @@ class Destination(msgspec.Struct, frozen=True):
     tls_domain: str | None = None
     heartbeat_s: float = 5.0
     reconnect: Reconnect | None = None
+    wire: str = "classic"
 
     @property
     def address(self) -> str:
@@ -66,7 +69,11 @@ def parse(text: str) -> Destination:
     options = dict(parse_qsl(query, keep_blank_values=True))
     tls, domain = _tls(options)
     heartbeat_s = _seconds(options, "heartbeat_interval", 5.0)
-    found = Destination(transport, host, port, _login(credentials), tls, domain, heartbeat_s, _reconnect(options))
+    wire = options.pop("wire", "classic")
+    if wire not in WIRES:
+        raise ValueError(f"wire is {' or '.join(WIRES)}, not {wire!r}")
+    login, reconnect = _login(credentials), _reconnect(options)
+    found = Destination(transport, host, port, login, tls, domain, heartbeat_s, reconnect, wire)
     if options:
         raise ValueError(f"the connection string has options that do not exist: {', '.join(sorted(options))}")
     return found

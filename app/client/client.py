@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from app.client import tcp
 from app.client.address import Destination, Reconnect, parse
 from app.client.commands import Commands
@@ -70,15 +72,8 @@ class Client(Commands):
         """`address` is a connection string (app/client/address.py); the named arguments override what it says."""
         destination = parse(address)
         if tls is not None or reconnect is not None:
-            destination = Destination(
-                destination.transport,
-                destination.host,
-                destination.port,
-                destination.login,
-                tls or destination.tls,
-                destination.tls_domain,
-                destination.heartbeat_s,
-                reconnect or destination.reconnect,
+            destination = msgspec.structs.replace(
+                destination, tls=tls or destination.tls, reconnect=reconnect or destination.reconnect
             )
         return cls(destination, await _log_in(destination))
 

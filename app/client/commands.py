@@ -16,6 +16,7 @@ from app.client.packing import as_batch
 from app.commands import answers
 from app.commands import requests as ask
 from app.commands.requests import Consumer, Identifier, Partitioning, PartitioningKind, Strategy, StrategyKind
+from app.model.options import Option, OptionScope
 from storage.batch import Message
 
 Future = asyncio.Future
@@ -61,6 +62,10 @@ class Commands(ABC):
 
     def get_cluster_metadata(self) -> Future[answers.ClusterMetadata]:
         return self.call(ask.GetClusterMetadata())
+
+    def describe_options(self, scope: OptionScope) -> Future[tuple[answers.OptionDescription, ...]]:
+        """Of the modern wire alone, as are options."""
+        return self.call(ask.DescribeOptions(scope))
 
     def get_me(self) -> Future[answers.ClientInfo]:
         return self.call(ask.GetMe())
@@ -209,10 +214,11 @@ class Commands(ABC):
         message_expiry: int = 0,
         max_topic_size: int = 0,
         replication_factor: int = 0,
+        options: Sequence[Option] = (),
     ) -> Future[answers.TopicDetails]:
         """Expiry in us and size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited."""
         settings = (compression_algorithm, message_expiry, max_topic_size, replication_factor)
-        return self.call(ask.CreateTopic(stream, name, partitions_count, *settings))
+        return self.call(ask.CreateTopic(stream, name, partitions_count, *settings, tuple(options)))
 
     def delete_topic(self, stream: Identifier, topic: Identifier) -> Future[None]:
         return self.call(ask.DeleteTopic(stream, topic))
@@ -228,7 +234,7 @@ class Commands(ABC):
         max_topic_size: int = 0,
         replication_factor: int = 0,
     ) -> Future[None]:
-        """All settings are replaced; they mean what they mean for `create_topic`."""
+        """Settings mean what they mean for `create_topic`, but 0 keeps what is."""
         settings = (compression_algorithm, message_expiry, max_topic_size, replication_factor)
         return self.call(ask.UpdateTopic(stream, topic, name, *settings))
 
@@ -266,3 +272,10 @@ class Commands(ABC):
 
     def leave_consumer_group(self, stream: Identifier, topic: Identifier, group: Identifier) -> Future[None]:
         return self.call(ask.LeaveConsumerGroup(stream, topic, group))
+
+    def sync_consumer_group(
+        self, stream: Identifier, topic: Identifier, group: Identifier
+    ) -> Future[answers.GroupAssignment | None]:
+        """What this member may poll, None when it is none. Of the modern wire alone; nobody needs it who names no
+        partition when polling as a member."""
+        return self.call(ask.SyncConsumerGroup(stream, topic, group))

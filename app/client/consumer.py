@@ -323,7 +323,7 @@ class GroupConsumer(_Reader):
         if polled.current_offset + 1 < position:
             del self._positions[partition_id]
             return polled
-        if batches.header(polled.batches[0]).base_offset >= position:
+        if batches.first_offset(polled.batches[0]) >= position:
             return polled
         more = await self._as_member(from_offset(position), partition_id)
         return more if more.messages_count and more.partition_id == partition_id else None
@@ -370,8 +370,8 @@ _NOTHING_TO_LEAVE = frozenset(
 
 
 def _last_offset(polled: Polled) -> int:
-    named = batches.header(polled.batches[-1])
-    return named.base_offset + named.message_count - 1
+    last = polled.batches[-1]
+    return batches.first_offset(last) + batches.header(last).message_count - 1
 
 
 def _received(polled: Polled) -> Iterator[Received]:

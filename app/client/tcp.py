@@ -1,9 +1,6 @@
-"""The client's connection over TCP, with or without TLS, in the classic protocol: the one that all servers speak.
+"""The client's connection over TCP, with or without TLS: frames out, answers in, in the same order.
 
-The codec is the server's own, `transports.wire`: pure functions over bytes. This module is the only one of `app` that
-knows it (but for the composition root), and pyproject.toml says so to import-linter.
-
-A response that is not whole in the scratch buffer gets a buffer of its own, and its rest is read straight into that.
+An answer that is not whole in the scratch buffer gets a buffer of its own, and its rest is read straight into that.
 """
 
 from __future__ import annotations
@@ -15,14 +12,11 @@ from typing import Any, cast
 
 from app.client.address import Destination
 from app.client.connection import Disconnected
+from app.client.wires import WIRES, NoAnswer, Prepared, Wire
 from app.commands.requests import Request
 from app.errors import Code, CommandError
-from transports.wire.classic import answers, frames, requests
-from transports.wire.classic.dialect import Dialect
 
 SCRATCH_BYTES = 64 << 10
-RESPONSE_BYTES_MAX = 2 << 30
-"""Nothing that a server answers is larger; a length above it is no answer."""
 GONE_S = 30
 """A machine that has acknowledged nothing for so long is taken to be gone."""
 JOINED_BYTES = 64 << 10
@@ -34,18 +28,19 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     transport = "tcp"
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, wire: Wire) -> None:
         self._address = address
+        self._wire = wire
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
-        self._pending: deque[tuple[int, asyncio.Future[Any]]] = deque()
+        self._pending: deque[tuple[Prepared, asyncio.Future[Any]]] = deque()
         """Requests that have no answer yet, the oldest first."""
-        self._dialect = Dialect()
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
         """Bytes in the scratch buffer: never more than part of a header, between two reads."""
-        self._payload: memoryview | None = None
-        self._payload_filled = 0
+        self._head = memoryview(b"")
+        self._body: memoryview | None = None
+        self._body_filled = 0
         self._writable: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._reason: str | None = None
@@ -62,16 +57,17 @@ class TcpConnection(asyncio.BufferedProtocol):
             future.set_exception(self._disconnected())
             return future
         try:
-            code, payload = requests.code_of(request), requests.encode_request(request)
+            prepared = self._wire.prepare(request)
         except CommandError as refused:
             future.set_exception(refused)
             return future
-        self._pending.append((code, future))
-        if len(payload) <= JOINED_BYTES:
-            self._transport.write(frames.request(code, payload))
-        else:
-            self._transport.write(frames.HEADER.pack(frames.CODE_BYTES + len(payload), code))
-            self._transport.write(payload)
+        buffers = self._wire.frame(prepared)
+        # The body is not needed any more.
+        self._pending.append((prepared._replace(body=[]), future))
+        if sum(map(len, buffers)) <= JOINED_BYTES:
+            buffers = [b"".join(buffers)]
+        for buffer in buffers:
+            self._transport.write(buffer)
         return future
 
     async def drained(self) -> None:
@@ -110,58 +106,57 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._writable = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._payload is not None:
-            return self._payload[self._payload_filled :]
+        if self._body is not None:
+            return self._body[self._body_filled :]
         return self._scratch[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._payload is None:
+        if self._body is None:
             self._filled += nbytes
-            self._take_apart()
+            try:
+                self._take_apart()
+            except NoAnswer:
+                self._reason = "the server sends what is no answer to anything"
+                self._transport.abort()
             return
-        self._payload_filled += nbytes
-        if self._payload_filled == len(self._payload):
-            payload, self._payload = self._payload, None
-            self._answered(frames.OK, payload)
+        self._body_filled += nbytes
+        if self._body_filled == len(self._body):
+            body, self._body = self._body, None
+            self._answered(self._head, body)
 
     def _take_apart(self) -> None:
         scratch, position, end = self._scratch, 0, self._filled
-        while end - position >= frames.HEADER_BYTES and self._payload is None:
-            status, length = frames.response_header(scratch[position:end])
-            position += frames.HEADER_BYTES
-            if status != frames.OK:
-                length = 0
-            elif length > RESPONSE_BYTES_MAX or not self._pending:
-                self._reason = "the server sends what is no answer to anything"
-                self._transport.abort()
-                return
+        head_bytes = self._wire.head_bytes
+        while end - position >= head_bytes and self._body is None:
+            head = scratch[position : position + head_bytes]
+            length = self._wire.body_bytes(head)
+            if length and not self._pending:
+                raise NoAnswer
+            position += head_bytes
             if end - position >= length:
-                self._answered(status, scratch[position : position + length])
+                self._answered(head, scratch[position : position + length])
                 position += length
                 continue
-            self._payload = memoryview(bytearray(length))
-            self._payload_filled = end - position
-            self._payload[: self._payload_filled] = scratch[position:end]
+            self._head = memoryview(bytes(head))
+            self._body = memoryview(bytearray(length))
+            self._body_filled = end - position
+            self._body[: self._body_filled] = scratch[position:end]
             position = end
         scratch[: end - position] = bytes(scratch[position:end])
         self._filled = end - position
 
-    def _answered(self, status: int, payload: memoryview) -> None:
-        """The payload may lie in the scratch buffer: what is made of it is a copy."""
+    def _answered(self, head: memoryview, body: memoryview) -> None:
+        """Both may lie in the scratch buffer: what is made of them is a copy."""
         if not self._pending:
-            self._reason = self._reason or f"the server refused the connection: error {status}"
+            self._reason = self._reason or self._wire.unasked(head)
             return
-        code, future = self._pending.popleft()
+        asked, future = self._pending.popleft()
         if future.done():
             return
-        if status != frames.OK:
-            future.set_exception(_refusal(status))
-            return
         try:
-            future.set_result(answers.decode_answer(code, payload, self._dialect))
-        except (CommandError, ValueError, IndexError) as error:
-            # The latter two are what numpy and enumerations say of bytes that are not what they should be.
-            future.set_exception(CommandError(Code.INVALID_FORMAT, f"the answer to {code} cannot be read: {error}"))
+            future.set_result(self._wire.answer(asked, head, body))
+        except CommandError as refused:
+            future.set_exception(refused)
 
 
 def _notice_silence(link: socket.socket | None) -> None:
@@ -175,25 +170,13 @@ def _notice_silence(link: socket.socket | None) -> None:
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
-def encoded(request: Request) -> bytes:
-    """A whole request as it travels: for the benchmark, which prepares its requests before it sends them."""
-    return frames.request(requests.code_of(request), requests.encode_request(request))
-
-
-def _refusal(status: int) -> CommandError:
-    try:
-        return CommandError(Code(status))
-    except ValueError:
-        return CommandError(Code.ERROR, f"the server refused with the number {status}, which nobody knows here")
-
-
 async def connect(destination: Destination) -> TcpConnection:
     """Not logged in. OSError and ssl.SSLError come as Disconnected."""
     loop = asyncio.get_running_loop()
     name = (destination.tls_domain or destination.host) if destination.tls else None
     try:
         _, connection = await loop.create_connection(
-            lambda: TcpConnection(destination.address),
+            lambda: TcpConnection(destination.address, WIRES[destination.wire]()),
             destination.host,
             destination.port,
             ssl=destination.tls,

@@ -11,20 +11,20 @@ from app.client.commands import FIRST, LAST, Commands, by_key, from_offset, from
 from app.commands.registry import COMMANDS
 from app.commands.requests import Consumer, ConsumerKind, UserStatus
 from app.errors import Code
+from app.model.options import Option, OptionScope, ValueKind
 from storage import batch as batches
 from storage.batch import Message
 from tests.app.access.support.world import refusal
-from tests.app.client.support.server import connected, serving
+from tests.app.client.support.server import Server, connected, serving
 from tests.storage.support.world import run, texts
-from transports.wire.classic.frames import SEND_MESSAGES
-from transports.wire.classic.requests import LAYOUTS
 
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 
 
-def test_there_is_a_method_for_every_command_that_its_protocol_has_and_no_other() -> None:
+def test_there_is_a_method_for_every_command_but_those_that_a_cluster_needs() -> None:
     methods = {name for name, _ in inspect.getmembers(Commands, inspect.isfunction)} - {"call"}
-    assert methods == {command.name for command in COMMANDS if command.code in (*LAYOUTS, SEND_MESSAGES)}
+    of_clusters = {"attach_session", "get_poll_routing", "get_offset_routing"}
+    assert methods == {command.name for command in COMMANDS} - of_clusters
 
 
 def test_the_system(tmp_path: Path) -> None:
@@ -40,6 +40,27 @@ def test_the_system(tmp_path: Path) -> None:
             assert await client.get_client(me.client_id) == me
             assert await client.get_client(me.client_id + 1) is None
             assert [one.client_id for one in await client.get_clients()] == [me.client_id]
+
+    run(main())
+
+
+def test_what_only_the_newer_protocol_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(tmp_path) as (_, client):
+            await client.create_consumer_group("s", "t", "g")
+            if Server.wire == "classic":
+                assert await refusal(client.describe_options(OptionScope.TOPIC)) == Code.FEATURE_UNAVAILABLE
+                return
+            assert "durability" in {option.key for option in await client.describe_options(OptionScope.TOPIC)}
+            assert await client.describe_options(OptionScope.STREAM) == ()
+            option = Option("durability", ValueKind.STRING, b"persisted")
+            made = await client.create_topic("s", "safe", options=[option])
+            assert made.info.explicit == (option,)
+            assert await client.sync_consumer_group("s", "t", "g") is None
+            await client.join_consumer_group("s", "t", "g")
+            assigned = await client.sync_consumer_group("s", "t", "g")
+            assert assigned is not None
+            assert assigned.partitions == (0,)
 
     run(main())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
 from app.client.packing import as_batch, pack
@@ -18,7 +20,10 @@ def test_a_packed_batch_is_good_and_has_the_payloads_in_their_order(sizes: list[
     assert batches.check(packed).message_count == len(sizes)
     found = list(batches.messages(packed))
     assert [message.payload for message in found] == payloads
-    assert {(message.id, message.user_headers, message.origin_timestamp) for message in found} == {(0, b"", NOON)}
+    assert {(message.user_headers, message.origin_timestamp) for message in found} == {(b"", NOON)}
+    ids = {uuid.UUID(bytes=message.id.to_bytes(16, "little")) for message in found}
+    assert len(ids) == len(sizes)
+    assert {identity.version for identity in ids} == {4}
 
 
 def test_whatever_a_caller_has_becomes_a_batch() -> None:

@@ -37,6 +37,10 @@ POLLS = frozenset({100, 104})
 NO_OPTIONS = followed(tlv.SIZED, ())
 """Behind what could have options and has none."""
 
+_KNOWN_COMPRESSIONS = (1, 2)
+COMPRESSION = Part(U8.read, lambda algorithm: U8.write(algorithm if algorithm in _KNOWN_COMPRESSIONS else 1))
+"""Clients know none and gzip, and cannot read an answer with another one. It is not the server that compresses."""
+
 STREAM = NO_OPTIONS(classic.STREAM)
 TOPIC = structure(
     partial(say.TopicInfo, replication_factor=1),
@@ -44,7 +48,7 @@ TOPIC = structure(
     created_at=U64,
     partitions_count=U32,
     message_expiry=U64,
-    compression_algorithm=U8,
+    compression_algorithm=COMPRESSION,
     max_topic_size=U64,
     size_bytes=U64,
     messages_count=U64,

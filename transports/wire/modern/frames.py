@@ -79,21 +79,12 @@ def request_of(frame: Readable) -> Request:
     return Request._make(_REQUEST.unpack_from(frame))
 
 
-def request(
-    client: bytes, number: int, operation: int, session: int, code: int, body: Readable, checksum: int = 0
+def request_head(
+    client: bytes, number: int, operation: int, session: int, code: int, body_size: int, checksum: int = 0
 ) -> bytes:
-    header = _REQUEST.pack(
-        HEADER_BYTES + len(body),
-        REQUEST,
-        client,
-        checksum.to_bytes(16, "little"),
-        0,
-        number,
-        operation,
-        session,
-        code,
-    )
-    return b"".join((header, body))
+    """For our own client. `code` only for what has no operation of its own."""
+    summed = checksum.to_bytes(16, "little")
+    return _REQUEST.pack(HEADER_BYTES + body_size, REQUEST, client, summed, 0, number, operation, session, code)
 
 
 def reply(asked: Request, operation_number: int, body: Sequence[Readable] = (), status: int = 0) -> list[Readable]:

@@ -6,10 +6,11 @@ The batches go out as the log has them, or cut at both ends; nothing is copied.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from app.commands.answers import Polled
 from app.errors import Code, CommandError
-from storage.batch import Readable
+from storage.batch import HEADER, HEADER_BYTES, Readable
 from transports.wire.primitives import U32_MAX
 
 PREFIX = struct.Struct("<IQI")
@@ -29,5 +30,13 @@ def decode(body: memoryview) -> Polled:
     partition_id, current_offset, count = PREFIX.unpack_from(body)
     if partition_id == U32_MAX:
         return Polled(0, 0, 0, (), owned=False)
-    batches: tuple[Readable, ...] = (bytes(body[PREFIX.size :]),) if count else ()
-    return Polled(partition_id, current_offset, count, batches)
+    return Polled(partition_id, current_offset, count, tuple(_batches(memoryview(bytes(body[PREFIX.size :])))))
+
+
+def _batches(octets: memoryview) -> Iterator[memoryview]:
+    while octets:
+        length = HEADER.unpack_from(octets)[4] if len(octets) >= HEADER_BYTES else 0
+        if not HEADER_BYTES < length <= len(octets):
+            raise CommandError(Code.INVALID_MESSAGE_PAYLOAD_LENGTH, "the batches do not fill the answer")
+        yield octets[:length]
+        octets = octets[length:]

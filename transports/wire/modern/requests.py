@@ -5,9 +5,11 @@ The server decodes, our own client encodes; both follow the same table. A send i
 
 from __future__ import annotations
 
+import msgspec
+
 from app.commands import requests as ask
 from app.errors import Code, CommandError
-from app.model.options import OptionScope
+from app.model.options import Option, OptionScope, ValueKind
 from storage.batch import Readable
 from transports.wire.classic import requests as classic
 from transports.wire.modern import operations, sends, tlv
@@ -58,6 +60,26 @@ def _read_attach(reader: Reader) -> ask.AttachSession:
 
 ATTACH = Part(_read_attach, lambda request: b"".join((request.client, u64(request.number), u64(0))))
 
+
+def _all_in_options(part: Part) -> Part:
+    """Settings of a topic that have fields of their own elsewhere. What is not set is left out."""
+
+    def write(request: ask.CreateTopic | ask.UpdateTopic) -> Readable:
+        settings = [
+            Option(key, ValueKind.UINT64, u64(value))
+            for key in ("max_topic_size", "message_expiry")
+            if (value := getattr(request, key))
+        ]
+        if request.compression_algorithm == GZIP:
+            settings.append(Option("compression_algorithm", ValueKind.STRING, b"gzip"))
+        named = {option.key: option for option in (*settings, *request.options)}
+        options = tuple(named[key] for key in sorted(named))
+        return part.write(msgspec.structs.replace(request, options=options))
+
+    return Part(part.read, write)
+
+
+GZIP = 2
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
 OPTIONS = {"options": tlv.REST}
 OFFSET_OF = {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}
@@ -78,8 +100,6 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
         (123, ask.GetOffsetRouting, OFFSET_OF),
         (202, ask.CreateStream, {"name": NAME} | OPTIONS),
         (204, ask.UpdateStream, S | {"name": NAME} | OPTIONS),
-        (302, ask.CreateTopic, S | {"partitions_count": U32, "name": NAME} | OPTIONS),
-        (304, ask.UpdateTopic, S | T | {"name": NAME} | OPTIONS),
         (606, ask.SyncConsumerGroup, S | T | G),
     )
 }
@@ -90,6 +110,12 @@ LAYOUTS[121] = (
     ACKNOWLEDGED(structure(ask.StoreConsumerOffset, **OFFSET_OF, offset=U64)),
 )
 LAYOUTS[122] = ask.DeleteConsumerOffset, ACKNOWLEDGED(structure(ask.DeleteConsumerOffset, **OFFSET_OF))
+
+LAYOUTS[302] = (
+    ask.CreateTopic,
+    _all_in_options(structure(ask.CreateTopic, **S, partitions_count=U32, name=NAME, **OPTIONS)),
+)
+LAYOUTS[304] = ask.UpdateTopic, _all_in_options(structure(ask.UpdateTopic, **S, **T, name=NAME, **OPTIONS))
 
 _READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
 _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items() if code != 104}

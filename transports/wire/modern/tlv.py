@@ -34,7 +34,7 @@ def read(octets: memoryview) -> tuple[Option, ...]:
         key = text(key_octets)
         kind, value = _entry(reader, f"value of {key!r}")
         if key in found:
-            raise CommandError(Code.INVALID_FORMAT, f"the option {key!r} is there twice")
+            raise CommandError(Code.INVALID_OPTION_VALUE, f"the option {key!r} is there twice")
         found[key] = Option(key, kind, bytes(value))
     return tuple(found.values())
 

@@ -33,6 +33,9 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class Server:
+    wire = "classic"
+    """What its clients speak."""
+
     def __init__(self, path: object, files: Files | None, tls: ssl.SSLContext | None, options: dict[str, Any]) -> None:
         self._files = files
         self._tls = tls
@@ -63,7 +66,7 @@ class Server:
     @property
     def address(self) -> str:
         user, password = ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]
-        return f"iggy://{user}:{password}@127.0.0.1:{self.port}?heartbeat_interval=0"
+        return f"iggy://{user}:{password}@127.0.0.1:{self.port}?heartbeat_interval=0&wire={self.wire}"
 
     async def client(self, reconnect: Reconnect | None = None) -> Client:
         return await Client.connect(self.address, reconnect=reconnect)

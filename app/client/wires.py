@@ -1,0 +1,208 @@
+"""What the client says over a connection, in either of the two protocols: requests into frames, frames into answers.
+
+The codec is the server's own, `transports.wire`: pure functions over bytes. This module is the only one of `app` that
+knows it (but for the composition root), and pyproject.toml says so to import-linter.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import xxhash
+
+from app.commands.answers import LoggedIn
+from app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request
+from app.errors import Code, CommandError
+from app.version import version
+from storage.batch import Readable
+from transports.wire.classic import answers, frames, requests
+from transports.wire.classic.dialect import Dialect
+from transports.wire.modern import answers as modern_answers
+from transports.wire.modern import frames as modern_frames
+from transports.wire.modern import operations, registration
+from transports.wire.modern import requests as modern_requests
+from transports.wire.modern.frames import Reason
+
+Answer = TypeVar("Answer")
+PROTOCOL = registration.packed(0, 11, 0)
+"""What we say that we speak."""
+SDK = "whippet"
+ANSWER_BYTES_MAX = 2 << 30
+"""Nothing that a server answers is larger; a length above it is no answer."""
+
+
+class NoAnswer(Exception):
+    """What came is no answer to anything; what follows cannot be told apart."""
+
+
+class Prepared(NamedTuple):
+    """A request that can be sent, more than once."""
+
+    operation: int
+    """0 where the protocol has only codes."""
+    code: int
+    body: list[Readable]
+
+
+class Wire(Protocol):
+    """The protocol on one connection. Requests are framed in the order in which they are sent, and answers given to
+    `answer` in the order in which they come."""
+
+    head_bytes: int
+
+    def prepare(self, request: Request) -> Prepared:
+        """What is the same each time that it is sent."""
+
+    def frame(self, prepared: Prepared) -> list[Readable]:
+        """The frame in buffers."""
+
+    def body_bytes(self, head: memoryview) -> int:
+        """How much follows the head of an answer."""
+
+    def is_success(self, head: memoryview) -> bool:
+        """Whether an answer is no refusal, as far as its head says."""
+
+    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
+        """What was answered, as a copy; a refusal is raised."""
+
+    def unasked(self, head: memoryview) -> str:
+        """What the server says to somebody who has asked nothing."""
+
+
+def refusal(status: int) -> CommandError:
+    try:
+        return CommandError(Code(status))
+    except ValueError:
+        return CommandError(Code.ERROR, f"the server refused with the number {status}, which nobody knows here")
+
+
+def _understood(asked: Prepared, decode: Callable[[], Answer]) -> Answer:
+    try:
+        return decode()
+    except (CommandError, ValueError, IndexError, struct.error) as error:
+        # The last three are what numpy, enumerations and struct say of bytes that are not what they should be.
+        sentence = f"the answer to command {asked.code} cannot be read: {error}"
+        raise CommandError(Code.INVALID_FORMAT, sentence) from error
+
+
+class ClassicWire:
+    head_bytes = frames.HEADER_BYTES
+
+    def __init__(self) -> None:
+        self._dialect = Dialect()
+
+    def prepare(self, request: Request) -> Prepared:
+        try:
+            return Prepared(0, requests.code_of(request), [requests.encode_request(request)])
+        except KeyError:
+            sentence = f"{type(request).__name__} is not in the classic protocol: connect with wire=modern"
+            raise CommandError(Code.FEATURE_UNAVAILABLE, sentence) from None
+
+    def frame(self, prepared: Prepared) -> list[Readable]:
+        (payload,) = prepared.body
+        return [frames.HEADER.pack(frames.CODE_BYTES + len(payload), prepared.code), payload]
+
+    def body_bytes(self, head: memoryview) -> int:
+        status, length = frames.response_header(head)
+        if status != frames.OK:
+            return 0
+        if length > ANSWER_BYTES_MAX:
+            raise NoAnswer
+        return length
+
+    def is_success(self, head: memoryview) -> bool:
+        return frames.response_header(head).status == frames.OK
+
+    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
+        status, _ = frames.response_header(head)
+        if status != frames.OK:
+            raise refusal(status)
+        return _understood(asked, lambda: answers.decode_answer(asked.code, body, self._dialect))
+
+    def unasked(self, head: memoryview) -> str:
+        return f"the server refused the connection: error {frames.response_header(head).status}"
+
+
+EVICTED = {
+    Reason.INVALID_CREDENTIALS: Code.INVALID_CREDENTIALS,
+    Reason.INVALID_TOKEN: Code.INVALID_PERSONAL_ACCESS_TOKEN,
+    Reason.STALE_CLIENT: Code.STALE_CLIENT,
+    Reason.MALFORMED_LOGIN: Code.INVALID_FORMAT,
+}
+
+
+class ModernWire:
+    head_bytes = modern_frames.HEADER_BYTES
+
+    def __init__(self) -> None:
+        self._client = uuid.uuid4().bytes
+        self._session = 0
+        self._next_number = 1
+
+    def prepare(self, request: Request) -> Prepared:
+        if isinstance(request, LoginUser | LoginWithPersonalAccessToken):
+            return Prepared(operations.REGISTER, 0, [registration.encode(PROTOCOL, request, SDK, version())])
+        code = modern_requests.code_of(request)
+        return Prepared(operations.OF_CODE.get(code, operations.READ), code, modern_requests.encode(request))
+
+    def frame(self, prepared: Prepared) -> list[Readable]:
+        operation, code, body = prepared
+        if operation == operations.REGISTER:
+            # Under a new name: the numbers begin again.
+            self._client, self._session, self._next_number = uuid.uuid4().bytes, 0, 0
+        number, checksum = self._next_number, 0
+        if operation != operations.READ:
+            code = 0
+            self._next_number += 1
+            if operation < operations.SEND_MESSAGES:
+                checksum = xxhash.xxh3_64_intdigest(b"".join(body))
+        size = sum(map(len, body))
+        head = modern_frames.request_head(self._client, number, operation, self._session, code, size, checksum)
+        return [head, *body]
+
+    def body_bytes(self, head: memoryview) -> int:
+        size = modern_frames.reply_of(head).size
+        if not self.head_bytes <= size <= ANSWER_BYTES_MAX:
+            raise NoAnswer
+        return size - self.head_bytes
+
+    def is_success(self, head: memoryview) -> bool:
+        reply = modern_frames.reply_of(head)
+        return reply.kind == modern_frames.REPLY and not reply.status
+
+    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
+        reply = modern_frames.reply_of(head)
+        if reply.kind == modern_frames.EVICTION:
+            raise CommandError(_code_of(reply.reason))
+        if reply.kind != modern_frames.REPLY or reply.operation != asked.operation:
+            raise CommandError(Code.INVALID_FORMAT, f"a frame of kind {reply.kind} is no reply to {asked.operation}")
+        if reply.status:
+            raise refusal(reply.status)
+        if asked.operation not in operations.PLAIN:
+            refused, body = _understood(asked, partial(modern_frames.refused, body))
+            if refused is not None:
+                raise refusal(refused)
+        if asked.operation == operations.REGISTER:
+            registered = _understood(asked, lambda: registration.decode_answer(body))
+            self._session = registered.session
+            return LoggedIn(registered.user_id)
+        return _understood(asked, lambda: modern_answers.decode(asked.code, body))
+
+    def unasked(self, head: memoryview) -> str:
+        reply = modern_frames.reply_of(head)
+        return f"the server has ended the connection: {_code_of(reply.reason).name.lower()}"
+
+
+def _code_of(reason: int) -> Code:
+    try:
+        return EVICTED.get(Reason(reason), Code.UNAUTHENTICATED)
+    except ValueError:
+        return Code.UNAUTHENTICATED
+
+
+WIRES: dict[str, type[ClassicWire] | type[ModernWire]] = {"classic": ClassicWire, "modern": ModernWire}
+"""By the names that a connection string has for them: of the clients 0.6 to 0.8, and of those since 0.9."""
