@@ -26,6 +26,7 @@ from app.access.ended_tokens import End, EndedTokens, Entry
 from app.access.jws import Forged, NotAToken, Secret, WrongAlgorithm
 from app.access.trusted_issuers import TrustedIssuers
 from app.access.users import User, Users
+from app.config.error import ConfigError
 from app.config.listeners import HttpJwt
 from app.errors import Code, CommandError
 
@@ -93,7 +94,10 @@ class AccessTokens:
     async def open(cls, config: HttpJwt, data_folder: str, users: Users, clock: Callable[[], int]) -> AccessTokens:
         folder = os.path.join(data_folder, FOLDER)
         keys = await asyncio.to_thread(signing_key.read_or_make, config, folder)
-        ended = await asyncio.to_thread(EndedTokens.read, folder, clock() // SECOND)
+        try:
+            ended = await asyncio.to_thread(EndedTokens.read, folder, clock() // SECOND)
+        except OSError as error:
+            raise ConfigError(f"{error.filename or folder} cannot be used: {error.strerror or error}") from error
         issuers = TrustedIssuers(config.trusted_issuers, config.clock_skew)
         issuers.fetch_all()
         return cls(config, keys, ended, users, clock, issuers)

@@ -145,8 +145,11 @@ class EndedTokens:
 
     def _rewrite(self) -> None:
         entries = [entry for of_user in list(self._of_user.values()) for entry in list(of_user.values())]
-        content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-        files.replace(files.Files(), self._path, content)
+        if entries:
+            content = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
+            files.replace(files.Files(), self._path, content)
+        else:
+            files.Files().remove(self._path)
         self._lines = len(entries)
 
 

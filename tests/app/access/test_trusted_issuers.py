@@ -1,0 +1,252 @@
+"""Tokens of issuers that the configuration trusts: keys from their configured address, and from nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
+
+from app.access.trusted_issuers import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS, TrustedIssuers
+from app.config.listeners import TrustedIssuer
+
+NOW = 1_800_000_000
+ISSUER = "https://Issuer.example/realm"
+JWKS = "https://issuer.example/keys"
+ENTRY = TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=7)
+RSA_KEY = rsa.generate_private_key(65537, 2048)
+WEAK_KEY = rsa.generate_private_key(65537, 1024)
+EC_KEYS = {
+    "ES256": ("P-256", ec.generate_private_key(ec.SECP256R1()), 32, hashes.SHA256()),
+    "ES384": ("P-384", ec.generate_private_key(ec.SECP384R1()), 48, hashes.SHA384()),
+    "ES512": ("P-521", ec.generate_private_key(ec.SECP521R1()), 66, hashes.SHA512()),
+}
+RSA_HASHES = {"RS256": hashes.SHA256(), "RS384": hashes.SHA384(), "RS512": hashes.SHA512()}
+
+
+def part(octets: bytes) -> str:
+    return base64.urlsafe_b64encode(octets).rstrip(b"=").decode()
+
+
+def number(value: int, size: int | None = None) -> str:
+    return part(value.to_bytes(size or (value.bit_length() + 7) // 8, "big"))
+
+
+def rsa_key(key: rsa.RSAPrivateKey = RSA_KEY, **more: str) -> dict[str, str]:
+    numbers = key.public_key().public_numbers()
+    return {"kty": "RSA", "kid": "r", "n": number(numbers.n), "e": number(numbers.e)} | more
+
+
+def ec_key(algorithm: str, **more: str) -> dict[str, str]:
+    curve, key, size, _ = EC_KEYS[algorithm]
+    numbers = key.public_key().public_numbers()
+    return {
+        "kty": "EC",
+        "kid": algorithm,
+        "crv": curve,
+        "x": number(numbers.x, size),
+        "y": number(numbers.y, size),
+    } | more
+
+
+def claims(**more: Any) -> dict[str, Any]:
+    return {"iss": ISSUER, "aud": "whippet", "exp": NOW + 60, "sub": "somebody"} | more
+
+
+def token(algorithm: str = "RS256", kid: str | None = "r", said: dict[str, Any] | None = None, **head: Any) -> str:
+    header = {"alg": algorithm, **({} if kid is None else {"kid": kid}), **head}
+    begin = f"{part(json.dumps(header).encode())}.{part(json.dumps(said or claims()).encode())}"
+    return f"{begin}.{part(signature(algorithm, begin.encode()))}"
+
+
+def signature(algorithm: str, octets: bytes, key: rsa.RSAPrivateKey = RSA_KEY) -> bytes:
+    if algorithm in RSA_HASHES:
+        return key.sign(octets, padding.PKCS1v15(), RSA_HASHES[algorithm])
+    if algorithm in EC_KEYS:
+        _, private, size, digest = EC_KEYS[algorithm]
+        r, s = utils.decode_dss_signature(private.sign(octets, ec.ECDSA(digest)))
+        return r.to_bytes(size, "big") + s.to_bytes(size, "big")
+    return b""
+
+
+class World:
+    def __init__(self, *keys: dict[str, str], entry: TrustedIssuer = ENTRY) -> None:
+        self.keys: Any = list(keys)
+        self.asked: list[str] = []
+        self.answer: Callable[[httpx.Request], httpx.Response] = self._keys
+        self.now = 1000.0
+        transport = httpx.MockTransport(self._answer)
+        self.issuers = TrustedIssuers(
+            (entry,), 5.0, clock=lambda: self.now, client=lambda: httpx.AsyncClient(transport=transport)
+        )
+
+    def _answer(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(str(request.url))
+        return self.answer(request)
+
+    def _keys(self, request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, json={"keys": self.keys})
+
+    async def who(self, text: str) -> int | None:
+        return await self.issuers.user_id(text, NOW)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(main)
+
+
+@pytest.mark.parametrize("algorithm", [*RSA_HASHES, *EC_KEYS])
+def test_a_token_of_a_trusted_issuer_acts_as_the_configured_user(algorithm: str) -> None:
+    async def main() -> None:
+        world = World(rsa_key(), *(ec_key(name) for name in EC_KEYS))
+        assert await world.who(token(algorithm, "r" if algorithm in RSA_HASHES else algorithm)) == 7
+        assert world.asked == [JWKS]
+
+    run(main())
+
+
+def confused() -> str:
+    head = json.dumps({"alg": "HS256", "kid": "r"}).encode()
+    begin = f"{part(head)}.{part(json.dumps(claims()).encode())}"
+    return f"{begin}.{part(hmac.digest(rsa_key()['n'].encode(), begin.encode(), 'sha256'))}"
+
+
+def by_another(**head: Any) -> str:
+    begin = token(**head).rpartition(".")[0]
+    return f"{begin}.{part(signature('RS256', begin.encode(), WEAK_KEY))}"
+
+
+FORGED: dict[str, Callable[[], str]] = {
+    "no kid": lambda: token(kid=None),
+    "an unknown kid": lambda: token(kid="x"),
+    "another issuer": lambda: token(said=claims(iss="https://issuer.example/other")),
+    "another audience": lambda: token(said=claims(aud="else")),
+    "expired": lambda: token(said=claims(exp=NOW - 6)),
+    "not yet": lambda: token(said=claims(nbf=NOW + 6)),
+    "without an end": lambda: token(said={"iss": ISSUER, "aud": "whippet"}),
+    "alg none": lambda: token("none"),
+    "crit": lambda: token(crit=["x"]),
+    "another algorithm's signature": lambda: f"{token('RS512').rpartition('.')[0]}.{token('RS256').rpartition('.')[2]}",
+    "the key of a curve under RSA": lambda: token("RS256", "ES256"),
+    "an RSA key under a curve": lambda: token("ES256", "r"),
+    "the public key as a secret": confused,
+    "signed by another": by_another,
+    "a key that it brings": lambda: by_another(jwk=rsa_key(WEAK_KEY)),
+    "an address that it brings": lambda: by_another(jku="https://evil.example/keys", x5u="https://evil.example/x"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name: str) -> None:
+    async def main() -> None:
+        world = World(rsa_key(), *(ec_key(each) for each in EC_KEYS))
+        assert await world.who(FORGED[name]()) is None
+        assert set(world.asked) <= {JWKS}
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        rsa_key(WEAK_KEY),
+        rsa_key(use="enc"),
+        rsa_key(alg="RS512"),
+        rsa_key() | {"kty": "oct"},
+        rsa_key() | {"n": ""},
+        rsa_key() | {"e": "%%"},
+        {"kty": "RSA", "n": rsa_key()["n"], "e": rsa_key()["e"]},
+    ],
+)
+def test_keys_that_are_weak_for_another_use_or_not_whole_are_not_used(key: dict[str, str]) -> None:
+    async def main() -> None:
+        world = World(key)
+        begin = token().rpartition(".")[0]
+        for private in (RSA_KEY, WEAK_KEY):
+            assert await world.who(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
+
+    run(main())
+
+
+def test_the_issuer_is_compared_with_scheme_and_host_in_small_letters() -> None:
+    async def main() -> None:
+        world = World(rsa_key())
+        assert await world.who(token(said=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
+        assert await world.who(token(said=claims(iss="https://issuer.example/REALM"))) is None
+        assert await world.who(token(said=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
+
+    run(main())
+
+
+def test_the_root_user_is_never_acted_as() -> None:
+    async def main() -> None:
+        world = World(rsa_key(), entry=TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=0))
+        assert await world.who(token()) is None
+        assert world.asked == []
+
+    run(main())
+
+
+def test_keys_are_fetched_once_for_all_and_not_again_for_every_stranger() -> None:
+    async def main() -> None:
+        world = World(rsa_key())
+        assert await asyncio.gather(*(world.who(token()) for _ in range(20))) == [7] * 20
+        for _ in range(5):
+            assert await world.who(token(kid="x")) is None
+        assert len(world.asked) == 1
+        world.now += FETCH_SECONDS_BETWEEN + 1
+        world.keys = [rsa_key(kid="x")]
+        assert await world.who(token(kid="x")) == 7
+        assert await world.who(token()) is None, "a key that the issuer shows no more is of no use"
+        assert len(world.asked) == 2
+
+    run(main())
+
+
+def test_old_keys_serve_while_new_ones_are_fetched_and_when_they_cannot_be() -> None:
+    async def main() -> None:
+        world = World(rsa_key())
+        assert await world.who(token()) == 7
+        world.now += KEYS_SECONDS + 1
+        world.answer = lambda request: httpx.Response(500)
+        assert await world.who(token()) == 7
+        await asyncio.sleep(0)
+        await world.issuers.close()
+        assert len(world.asked) == 2
+        assert await world.who(token()) == 7
+
+    run(main())
+
+
+def unreachable(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("no route")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        unreachable,
+        lambda request: httpx.Response(404),
+        lambda request: httpx.Response(302, headers={"location": "https://evil.example/keys"}),
+        lambda request: httpx.Response(200, content=b"{"),
+        lambda request: httpx.Response(200, json={"keys": "none"}),
+        lambda request: httpx.Response(200, json=[rsa_key()]),
+        lambda request: httpx.Response(200, json={"keys": [1, None, {"kty": 1}]}),
+        lambda request: httpx.Response(200, content=b" " * KEYS_BYTES_MAX + json.dumps({"keys": [rsa_key()]}).encode()),
+    ],
+)
+def test_an_answer_that_has_no_keys_gives_none(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    async def main() -> None:
+        world = World(rsa_key())
+        world.answer = answer
+        assert await world.who(token()) is None
+        assert world.asked == [JWKS]
+
+    run(main())
