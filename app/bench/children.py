@@ -38,9 +38,10 @@ class Server(NamedTuple):
     token: str
     seconds: float
     """From the start of the process until it listened."""
+    wire: str
 
     def place(self) -> Place:
-        return Place(self.port, self.token)
+        return Place(self.port, self.token, self.wire)
 
     def resident_bytes(self) -> int:
         with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
@@ -56,8 +57,9 @@ class Server(NamedTuple):
 
 
 @asynccontextmanager
-async def server(path: str, **settings: str) -> AsyncIterator[Server]:
-    """`settings` are variables of the environment without `IGGY_`; whatever else is set there counts for nothing."""
+async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIterator[Server]:
+    """`wire` is spoken with it. `settings` are variables of the environment without `IGGY_`; whatever else is set there
+    counts for nothing."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
     environment |= {
         "IGGY_SYSTEM_PATH": path,
@@ -80,15 +82,15 @@ async def server(path: str, **settings: str) -> AsyncIterator[Server]:
                 *(client.delete_personal_access_token(old.name) for old in await client.get_personal_access_tokens())
             )
             token = (await client.create_personal_access_token("load")).token
-            yield Server(process, port, client, token, seconds)
+            yield Server(process, port, client, token, seconds, wire)
     finally:
         await _end(process)
 
 
 @asynccontextmanager
-async def yardstick(path: str, *, sync: bool = False) -> AsyncIterator[Place]:
-    """The bare server of app/bench/receiver.py, which writes to a file of this name."""
-    arguments = [sys.executable, "-m", "app.bench.receiver", path, *(["sync"] if sync else [])]
+async def yardstick(path: str, *mode: str) -> AsyncIterator[Place]:
+    """The bare server of app/bench/receiver.py, which writes to a file of this name, or reads it."""
+    arguments = [sys.executable, "-m", "app.bench.receiver", path, *mode]
     process = await asyncio.create_subprocess_exec(*arguments, stdin=DEVNULL, stdout=PIPE)
     try:
         yield Place(await _said(process, rb"(\d+)"), "")

@@ -4,6 +4,9 @@ It reads frames as the server does, writes the bytes of each to one file, and an
 payload. With `sync` it writes what one turn of the loop has brought, syncs once, and answers then. The file only grows,
 as the server's does: both have to find room for it. `python -m app.bench.receiver FILE [sync]` prints its port and runs
 until SIGTERM.
+
+`python -m app.bench.receiver FILE send BYTES COUNT` is the same for reading: it fills the file with COUNT times so many
+bytes, and answers each frame with the next ones of these, read from the file.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import cast
 import uvloop
 
 ANSWER = bytes(8)
+HEADER = struct.Struct("<II")
 SCRATCH = memoryview(bytearray(256 << 10))
 LENGTH = struct.Struct("<I")
 
@@ -45,8 +49,27 @@ class File:
             transport.write(ANSWER)
 
 
+class Sender:
+    """What answers requests to read."""
+
+    def __init__(self, path: str, size: int, count: int) -> None:
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        self._size = size
+        self._total = size * count
+        self._position = 0
+        self._header = HEADER.pack(0, size)
+        chunk = os.urandom(size)
+        for _ in range(count):
+            os.write(self._handle, chunk)
+
+    def take(self, frame: memoryview, transport: asyncio.Transport) -> None:
+        octets = os.pread(self._handle, self._size, self._position)
+        self._position = (self._position + self._size) % self._total
+        transport.writelines((self._header, octets))
+
+
 class Receiver(asyncio.BufferedProtocol):
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File | Sender) -> None:
         self._file = file
         self._transport = cast(asyncio.Transport, None)
         self._part = b""
@@ -88,9 +111,9 @@ class Receiver(asyncio.BufferedProtocol):
             data = data[size:]
 
 
-async def _serve(path: str, sync: bool) -> None:
+async def _serve(path: str, *mode: str) -> None:
     loop = asyncio.get_running_loop()
-    file = File(path, sync)
+    file = Sender(path, int(mode[1]), int(mode[2])) if mode[:1] == ("send",) else File(path, mode == ("sync",))
     server = await loop.create_server(lambda: Receiver(file), "127.0.0.1", 0)
     print(server.sockets[0].getsockname()[1], flush=True)
     told = asyncio.Event()
@@ -99,4 +122,4 @@ async def _serve(path: str, sync: bool) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(sys.argv[1], "sync" in sys.argv[2:]))
+    uvloop.run(_serve(*sys.argv[1:]))

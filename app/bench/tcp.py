@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import NamedTuple
 
 import uvloop
@@ -21,6 +22,8 @@ from app.bench.children import ChildFailed, Load, Server
 from app.bench.load import Place
 from app.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from app.bench.world import Unsynced
+from app.client.wires import WIRES
+from storage.batch import FRAME_BYTES, HEADER_BYTES
 from storage.catalog import StreamDocument, TopicDocument
 from storage.options import StoreOptions
 from storage.store import Store
@@ -53,6 +56,10 @@ class Bench(NamedTuple):
     folder: str
     scale: Scale
     load: Load
+    wire: str
+
+    def server(self, name: str, **settings: str) -> AbstractAsyncContextManager[Server]:
+        return children.server(f"{self.folder}/{name}", self.wire, **settings)
 
 
 class Measure(NamedTuple):
@@ -73,23 +80,66 @@ WRITTEN = Level("written", {})
 SYNCED = Level("synced", {"SYSTEM_PARTITION_ENFORCE_FSYNC": "true"}, synced=True)
 
 HALF = Target("ratio", ">=", 0.5)
+MOST = Target("ratio", ">=", 0.7)
 IS_PRODUCE = "the yardstick is sending them, one connection"
 IS_GROUP_SYNC = "the yardstick syncs once for all that one turn of its loop has brought"
 
-KB_1_ROWS = (
-    Row("produce 1,000 x 1 KB, 1 connection", "server 1", "yardstick 1", HALF),
-    Row("produce 1,000 x 1 KB, 8 connections", "server 8", "yardstick 8", HALF),
-)
-BYTES_100_ROWS = (
-    Row("produce 1,000 x 100 B, 1 connection", "server 1", "yardstick 1", Target("value", ">=", 1_500_000)),
-    Row("produce 1,000 x 100 B, 8 connections", "server 8", "yardstick 8", Target("value", ">=", 1_500_000)),
-)
-CONSUME_ROWS = (
-    Row("consume 1,000 x 1 KB from the tail", "tail", "produce", Target("ratio", ">=", 1), IS_PRODUCE),
-    Row("consume 1,000 x 1 KB from the disk", "disk", "produce", Target("ratio", ">=", 1), IS_PRODUCE),
-    Row("consume 1,000 x 100 B from the tail", "small tail", "small produce", Target("ratio", ">=", 1), IS_PRODUCE),
-    Row("consume 1,000 x 100 B from the disk", "small disk", "small produce", Target("ratio", ">=", 1), IS_PRODUCE),
-)
+
+def _produce_rows(what: str, target: Target) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            f"produce 1,000 x {what}, {number} connection{'s' * (number > 1)}",
+            f"server {number}",
+            f"yardstick {number}",
+            target,
+        )
+        for number in (1, 8)
+    )
+
+
+IS_FROM_FILE = "the yardstick sends the same bytes from a file"
+
+
+def _consume_rows(target: Target | None) -> tuple[Row, ...]:
+    return tuple(
+        row
+        for what, prefix in (("1 KB", ""), ("100 B", "small "))
+        for place in ("tail", "disk")
+        for row in (
+            Row(
+                f"consume 1,000 x {what} from the {place}",
+                f"{prefix}{place}",
+                f"{prefix}produce",
+                Target("ratio", ">=", 1),
+                IS_PRODUCE,
+            ),
+            Row(
+                f"consume 1,000 x {what} from the {place}, against a file",
+                f"{prefix}{place}",
+                f"{prefix}file",
+                target if not prefix else None,
+                IS_FROM_FILE,
+            ),
+        )
+    )
+
+
+class Expected(NamedTuple):
+    """What is asked of a wire."""
+
+    kb_1: tuple[Row, ...]
+    bytes_100: tuple[Row, ...]
+    consume: tuple[Row, ...]
+
+
+EXPECTED = {
+    "classic": Expected(
+        _produce_rows("1 KB", HALF), _produce_rows("100 B", Target("value", ">=", 1_500_000)), _consume_rows(None)
+    ),
+    "modern": Expected(
+        _produce_rows("1 KB", MOST), _produce_rows("100 B", Target("value", ">=", 2_000_000)), _consume_rows(MOST)
+    ),
+}
 SINGLE_ROWS = {
     "memory": (
         Row("one 100 B a request, memory, 1 connection", "server 1", "yardstick 1"),
@@ -143,7 +193,7 @@ async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figu
     requests = max(bench.scale.round_bytes // (BATCH * payload), 8)
     async with (
         children.yardstick(f"{bench.folder}/yardstick") as bare,
-        children.server(f"{bench.folder}/produce-{payload}") as server,
+        bench.server(f"produce-{payload}") as server,
     ):
         await fill_tail(bench, server)
         contenders = {}
@@ -155,11 +205,11 @@ async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figu
 
 
 async def produce_1kb(bench: Bench) -> list[Figure]:
-    return await _produce(bench, 1024, KB_1_ROWS)
+    return await _produce(bench, 1024, EXPECTED[bench.wire].kb_1)
 
 
 async def produce_100b(bench: Bench) -> list[Figure]:
-    return await _produce(bench, 100, BYTES_100_ROWS)
+    return await _produce(bench, 100, EXPECTED[bench.wire].bytes_100)
 
 
 # ------------------------------------------------------------------------------------------------------------ consuming
@@ -178,21 +228,27 @@ def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -
 async def consume(bench: Bench) -> list[Figure]:
     """The tail of one server holds everything that is read, that of the other nothing."""
     no_tail = {"SYSTEM_LIMITS_TAIL_BYTES": "1"}
-    async with (
-        children.server(f"{bench.folder}/consume-produce") as produce,
-        children.server(f"{bench.folder}/consume-tail") as tail,
-        children.server(f"{bench.folder}/consume-disk", **no_tail) as disk,
-    ):
+    shapes = [
+        (prefix, payload, max(bench.scale.round_bytes // share // (BATCH * payload), 8))
+        for prefix, payload, share in (("", 1024, 2), ("small ", 100, 8))
+    ]
+    async with AsyncExitStack() as stack:
+        produce = await stack.enter_async_context(bench.server("consume-produce"))
+        tail = await stack.enter_async_context(bench.server("consume-tail"))
+        disk = await stack.enter_async_context(bench.server("consume-disk", **no_tail))
         await fill_tail(bench, produce)
         contenders = {}
-        for prefix, payload, share in (("", 1024, 2), ("small ", 100, 8)):
-            requests = max(bench.scale.round_bytes // share // (BATCH * payload), 8)
+        for prefix, payload, requests in shapes:
             contenders[f"{prefix}produce"] = producing(bench, produce.place(), BATCH, payload, requests, 1, produce)
             for name, server in (("tail", tail), ("disk", disk)):
                 ids = await server.topic(f"consume-{payload}")
                 await bench.load.run(load.Produce(server.place(), *ids, BATCH, payload, requests))
                 contenders[f"{prefix}{name}"] = consuming(bench, server.place(), ids, requests)
-        return rates(CONSUME_ROWS, await race(contenders, bench.scale.rounds), "msg/s")
+            size = HEADER_BYTES + BATCH * (FRAME_BYTES + payload)
+            file = f"{bench.folder}/file-{payload}"
+            bare = await stack.enter_async_context(children.yardstick(file, "send", str(size), str(requests)))
+            contenders[f"{prefix}file"] = consuming(bench, bare, (0, 0), requests)
+        return rates(EXPECTED[bench.wire].consume, await race(contenders, bench.scale.rounds), "msg/s")
 
 
 # ---------------------------------------------------------------------------------------- one message, and its latency
@@ -202,8 +258,8 @@ async def _singles(bench: Bench, level: Level) -> list[Figure]:
     scale = bench.scale
     many = scale.singles // 8 if level.synced else scale.singles
     async with (
-        children.yardstick(f"{bench.folder}/yardstick", sync=level.synced) as bare,
-        children.server(f"{bench.folder}/{level.name}", **level.settings) as server,
+        children.yardstick(f"{bench.folder}/yardstick", *(["sync"] if level.synced else [])) as bare,
+        bench.server(f"{level.name}", **level.settings) as server,
     ):
         contenders = {}
         for connections, requests in ((1, max(many // 8, 100)), (MANY, many)):
@@ -244,7 +300,7 @@ async def one_synced(bench: Bench) -> list[Figure]:
 
 async def idle(bench: Bench) -> list[Figure]:
     count = bench.scale.idle_connections
-    async with children.server(f"{bench.folder}/idle") as server:
+    async with bench.server("idle") as server:
         # The first half fills what was freed before and kept, such as the memory of a password's hash.
         await bench.load.run(load.Hold(server.place(), count - count // 2))
         before = server.resident_bytes()
@@ -266,10 +322,10 @@ async def start(bench: Bench) -> list[Figure]:
     await store.close()
     full, empty = [], []
     for number in range(min(bench.scale.rounds, 3)):
-        async with children.server(path) as server:
+        async with children.server(path, bench.wire) as server:
             assert len(await server.client.get_topics(0)) == bench.scale.topics
             full.append(server.seconds)
-        async with children.server(f"{bench.folder}/empty-{number}") as server:
+        async with bench.server(f"empty-{number}") as server:
             empty.append(server.seconds)
     row = Row(
         f"start with {bench.scale.topics:,} topics until it listens",
@@ -296,6 +352,9 @@ MEASURES = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = [measure.name for measure in MEASURES]
+    parser.add_argument(
+        "--wire", choices=list(WIRES), default="classic", help="the protocol, of the clients 0.6 to 0.8 or since 0.9"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON list of the figures and nothing else")
     parser.add_argument(
         "--only", nargs="+", metavar="NAME", choices=names, help=f"measure only these: {', '.join(names)}"
@@ -312,7 +371,7 @@ def run(arguments: argparse.Namespace) -> int:
         scale = scale._replace(rounds=arguments.rounds)
     try:
         with tempfile.TemporaryDirectory(prefix="whippet-bench-", dir=arguments.path) as folder:
-            figures = uvloop.run(_run(chosen, os.path.abspath(folder), scale))
+            figures = uvloop.run(_run(chosen, os.path.abspath(folder), scale, arguments.wire))
     except (OSError, ChildFailed) as error:
         print(f"whippet bench tcp: {error}", file=sys.stderr)
         return 1
@@ -320,12 +379,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _run(chosen: Sequence[Measure], folder: str, scale: Scale) -> list[Figure]:
+async def _run(chosen: Sequence[Measure], folder: str, scale: Scale, wire: str) -> list[Figure]:
     figures: list[Figure] = []
     async with children.load() as running:
         for measure in chosen:
             print(f"measuring {measure.name} ...", file=sys.stderr)
-            figures += await measure.run(Bench(folder, scale, running))
+            figures += await measure.run(Bench(folder, scale, running, wire))
     return figures
 
 
