@@ -6,7 +6,7 @@ Bodies share a budget of memory; small ones are below its notice. A body is read
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -109,9 +109,9 @@ def field_of(error: msgspec.ValidationError) -> str | None:
     return ".".join(filter(None, (path, named))) or None
 
 
-def refuse_duplicates(body: bytes) -> None:
+def refuse_duplicates(body: bytes, hook: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
     try:
-        json.loads(body, object_pairs_hook=_pairs)
+        return json.loads(body, object_pairs_hook=hook or _pairs)
     except (ValueError, RecursionError):
         # It was decoded already: only the limits of this decoder are in the way.
         raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply, or a number is too long") from None
@@ -123,26 +123,3 @@ def _pairs(pairs: list[tuple[str, Any]]) -> None:
         if name in seen:
             raise unfit(f"duplicate field `{name}`", name)
         seen.add(name)
-
-
-def decode_many(decoder: msgspec.json.Decoder[Any], body: bytes, into: type[msgspec.Struct]) -> Any:
-    """A body of many messages, whose own members must not be there twice; those of messages are not looked through.
-
-    As long as the name of a member is in the body only once, in plain letters, it cannot be a second time.
-    """
-    found = decode_once(decoder, body)
-    plain = b"\\" not in body
-    if not plain or any(body.count(b'"%s"' % name.encode()) != 1 for name in into.__struct_encode_fields__):
-        _refuse_duplicate_members(body)
-    return found
-
-
-def _refuse_duplicate_members(body: bytes) -> None:
-    try:
-        pairs = json.loads(body, object_pairs_hook=tuple)
-    except (ValueError, RecursionError):
-        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply, or a number is too long") from None
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise unfit(f"duplicate field `{name}`", name)

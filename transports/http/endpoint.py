@@ -22,7 +22,6 @@ from transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compr
 from transports.http.api import Api
 from transports.http.bodies import Gone
 from transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
-from transports.http.messages import NewMessages
 from transports.http.operation import Call, Operation
 
 _log = logging.getLogger(__name__)
@@ -38,6 +37,7 @@ class Endpoint:
         self._api = api
         self._handler = operation.handler
         self._decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
+        self._decode = operation.decode or bodies.decode
         limit = api.config.max_request_size
         self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
         self._headers: Headers = (JSON, SECRET) if operation.secret else (JSON, VIEW)
@@ -85,11 +85,6 @@ class Endpoint:
         if isinstance(found, Answer | Response):
             return found
         return await self._encoded(found, headers)
-
-    def _decode(self, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-        if self.operation.body is NewMessages:
-            return bodies.decode_many(decoder, body, NewMessages)
-        return bodies.decode(decoder, body)
 
     async def _encoded(self, found: Any, headers: dict[bytes, bytes]) -> Answer:
         operation = self.operation

@@ -17,7 +17,7 @@ from transports.http import parameters
 from transports.http.answering import JSON, VIEW, Answer
 from transports.http.numbers import U32, U64, check_u64
 from transports.http.operation import Call
-from transports.http.packing import MessageBody, pack
+from transports.http.packing import NewMessages, PartitioningBody, pack
 from transports.http.unpacking import PolledMessages, messages_of
 
 _log = logging.getLogger(__name__)
@@ -35,18 +35,6 @@ KINDS = {
 }
 STRATEGIES = {kind.name.lower(): kind for kind in StrategyKind}
 STRATEGIES |= {name[0]: kind for name, kind in STRATEGIES.items()}
-
-
-class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
-    """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
-
-    kind: Literal["balanced", "partition_id", "messages_key"]
-    value: bytes
-
-
-class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    partitioning: PartitioningBody
-    messages: list[MessageBody]
 
 
 class Confirmation(msgspec.Struct, frozen=True):

@@ -39,6 +39,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     query: type[msgspec.Struct] | None = None
     body: Any = None
     """What the JSON body is decoded into; None: no body is read."""
+    decode: Callable[[Any, bytes], Any] | None = None
+    """How the bytes of the body are decoded, where it is not done like everywhere."""
     status: int = 200
     also: tuple[tuple[int, str], ...] = ()
     """Other statuses that are no refusals, and when they are answered."""

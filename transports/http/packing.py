@@ -1,7 +1,8 @@
 """Messages of JSON become one batch as the store has it, and what `storage.batch.check` would say of it.
 
-A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once; what is
-left for each message is to put its parts together and to hash them, each in one call.
+A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once. Where
+all messages have one size the payloads are put between them in one step; else what is left for each message is to put
+its parts together and to hash them, each in one call.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import re
 import struct
 from array import array
 from collections.abc import Sequence
-from itertools import accumulate, chain
-from typing import Any
+from itertools import chain
+from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -21,15 +22,24 @@ import xxhash
 
 from app.errors import Code, CommandError
 from storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
-from transports.http import userheaders
+from transports.http import bodies, userheaders
 from transports.http.bodies import unfit
 from transports.wire.classic import batching
 from transports.wire.classic.batching import UNPLACED, Made, Plain
+from transports.wire.classic.message import frame_type, rows, uniform_checksums
 
 FEW = 12
+AROUND_BYTES_MAX = 4096
 U128_MAX = 2**128 - 1
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
+
+
+class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
+    """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
+
+    kind: Literal["balanced", "partition_id", "messages_key"]
+    value: bytes
 
 
 class MessageBody(msgspec.Struct, frozen=True, gc=False):
@@ -38,6 +48,40 @@ class MessageBody(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
     id: int | str | None = 0
     user_headers: userheaders.Incoming = None
+
+
+class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    partitioning: PartitioningBody
+    messages: list[MessageBody]
+
+
+_MESSAGES = msgspec.json.Decoder(list[MessageBody])
+
+
+def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessages:
+    """The members around the messages must not be there twice; those of messages are not looked through for that.
+
+    So the messages are cut out, from the first bracket to the last, and what is around them is looked at closely. Where
+    that is not how the body is made, or it is wrong, all of it is looked at, slowly.
+    """
+    first, last = body.find(b"["), body.rfind(b"]")
+    around = body[: first + 1] + body[last:]
+    if 0 < first < last and len(around) <= AROUND_BYTES_MAX:
+        try:
+            outer = decoder.decode(around)
+            messages = _MESSAGES.decode(memoryview(body)[first : last + 1])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            if not outer.messages:
+                bodies.refuse_duplicates(around)
+                return NewMessages(outer.partitioning, messages)
+    found: NewMessages = bodies.decode_once(decoder, body)
+    names = [name for name, _ in bodies.refuse_duplicates(body, tuple)]
+    for name in names:
+        if names.count(name) > 1:
+            raise unfit(f"duplicate field `{name}`", name)
+    return found
 
 
 _HEAD_TYPE = np.dtype(
@@ -64,18 +108,21 @@ def pack(messages: Sequence[MessageBody], now_us: int, limits: Limits) -> Made:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
     payloads = [message.payload for message in messages]
     lengths = list(map(len, payloads))
-    _check_payloads(lengths, limits)
+    uniform = lengths.count(lengths[0]) == count
+    _check_payloads(lengths[:1] if uniform else lengths, limits)
     headers = [message.user_headers for message in messages]
     blocks = None if headers.count(None) == count else _blocks(headers, limits)
     ids = [message.id for message in messages]
     named = None if ids.count(0) == count else [_id(i, each) for i, each in enumerate(ids)]
     if count <= FEW:
         return _few(payloads, blocks, named, now_us)
+    if blocks is None and uniform:
+        return _uniform(payloads, named, now_us)
     return _many(payloads, lengths, blocks, named, now_us)
 
 
 def _check_payloads(lengths: list[int], limits: Limits) -> None:
-    if min(lengths) == 0:
+    if 0 in lengths:
         raise unfit(f"Invalid message payload length - at `$.messages[{lengths.index(0)}].payload`", "payload")
     if max(lengths) > limits.payload_bytes:
         raise unfit(f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}", "payload")
@@ -127,13 +174,41 @@ def _few(payloads: list[bytes], blocks: list[bytes] | None, ids: list[int] | Non
     return batching.plain(plain, os.urandom)[0]
 
 
+def _uniform(payloads: list[bytes], ids: list[int] | None, now_us: int) -> Made:
+    """Many of one size, without user headers."""
+    count, length = len(payloads), len(payloads[0])
+    stride = FRAME_BYTES + length
+    octets = np.empty(HEADER_BYTES + count * stride, dtype=np.uint8)
+    octets[:HEADER_BYTES] = 0
+    batch = octets.data
+    rows(batch, HEADER_BYTES + FRAME_BYTES, count, stride, length)[:] = rows(
+        b"".join(payloads), 0, count, length, length
+    )
+    frames = np.ndarray((count,), dtype=frame_type(stride), buffer=batch, offset=HEADER_BYTES)
+    frames["id_low"], frames["id_high"] = _random_ids(count) if ids is None else _ids(ids)
+    frames["delta"] = _counting(count)
+    frames["payload"] = length
+    for name in ("time", "headers", "reserved"):
+        frames[name] = 0
+    found = uniform_checksums(batch, HEADER_BYTES, count, stride)
+    frames["checksum"] = found
+    checksums = found.tobytes()
+    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
+    stamp(batch, *UNPLACED, checksums)
+    return Made(batch, Checked(count, stride, checksums))
+
+
+def _counting(count: int) -> Any:
+    return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.uint32)
+
+
 def _many(
     payloads: list[bytes], lengths: list[int], blocks: list[bytes] | None, ids: list[int] | None, now_us: int
 ) -> Made:
     count = len(payloads)
     heads = np.zeros(count, dtype=_HEAD_TYPE)
     heads["id_low"], heads["id_high"] = _random_ids(count) if ids is None else _ids(ids)
-    heads["delta"] = _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.uint32)
+    heads["delta"] = _counting(count)
     heads["payload"] = lengths
     texts: list[bytes] = heads.view(_HEAD_ITEM).tolist()
     if blocks is None:
@@ -147,17 +222,19 @@ def _many(
     batch = bytearray().join(chain((_NO_HEADER,), chain.from_iterable(zip(each, hashed, strict=True))))
     HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
     stamp(batch, *UNPLACED, checksums)
-    return Made(batch, Checked(count, _frames(hashed), checksums))
+    return Made(batch, Checked(count, _frames(heads), checksums))
 
 
 _NO_HEADER = bytes(HEADER_BYTES)
 
 
-def _frames(hashed: list[bytes]) -> Frames:
-    sizes = list(map(len, hashed))
-    if sizes.count(sizes[0]) == len(sizes):
-        return sizes[0] + 8
-    return array("I", accumulate((size + 8 for size in sizes), initial=HEADER_BYTES))
+def _frames(heads: Any) -> Frames:
+    sizes = heads["headers"].astype(np.int64) + heads["payload"] + FRAME_BYTES
+    if (sizes == sizes[0]).all():
+        return int(sizes[0])
+    positions = array("I", (HEADER_BYTES,))
+    positions.frombytes((np.cumsum(sizes) + HEADER_BYTES).astype(np.uint32).tobytes())
+    return positions
 
 
 _KEPT = (0xFF0F_FFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF_FF3F)

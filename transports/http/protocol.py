@@ -30,6 +30,7 @@ from typing import Any
 import httptools
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
@@ -241,10 +242,16 @@ class Protocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        """In place of uvicorn's, which copies a body that comes in one piece into a buffer and out of it again."""
         self._body_bytes += len(body)
-        if self.phase is Phase.DRAINING:
+        cycle: Any = self.cycle
+        if cycle.response_complete:
             self._throw_away(len(body))
-        super().on_body(body)
+            return
+        cycle.body = cycle.body + body if cycle.body else body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_chunk_header(self) -> None:
         self._chunks += 1
