@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.errors import Code, CommandError
+from app.errors import Code
 from storage.batch import Readable
 
 HEADER_BYTES = 8
@@ -43,27 +43,9 @@ def code_of(frame: Readable) -> int:
     return int(_U32.unpack_from(frame, LENGTH_BYTES)[0])
 
 
-class RequestHeader(NamedTuple):
-    code: int
-    payload_bytes: int
-
-
 class ResponseHeader(NamedTuple):
     status: int
     payload_bytes: int
-
-
-def request_header(octets: Readable, send_bytes_max: int) -> RequestHeader:
-    """What the eight bytes announce, or why the payload that follows must not be read into memory."""
-    length, code = HEADER.unpack_from(octets)
-    if length < CODE_BYTES:
-        raise CommandError(Code.INVALID_COMMAND, f"a frame of length {length} has no room for its command code")
-    limit = send_bytes_max if code == SEND_MESSAGES else PAYLOAD_BYTES_MAX
-    if length - CODE_BYTES > limit:
-        raise CommandError(
-            Code.INVALID_COMMAND, f"a payload of {length - CODE_BYTES} bytes is over the limit of {limit}"
-        )
-    return RequestHeader(code, length - CODE_BYTES)
 
 
 def response_header(octets: Readable) -> ResponseHeader:

@@ -94,7 +94,8 @@ def test_requests_of_real_clients_are_understood_and_our_client_sends_the_same(n
         sent = frames.request(code, requests.encode_request(request))
         surplus = WITH_TRAILING_BYTES.get(name, 0)
         assert sent[8:] == payload[: len(payload) - surplus]
-        assert frames.request_header(sent, 0) == (code, len(payload) - surplus)
+        assert frames.measure(sent) == len(sent)
+        assert frames.code_of(sent) == code
 
 
 TOPIC_1 = say.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 3, "t1")
