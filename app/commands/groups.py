@@ -102,9 +102,10 @@ async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveCons
 async def sync_group(
     gateway: Gateway, session: Session, request: ask.SyncConsumerGroup, target: Target
 ) -> answers.GroupAssignment | None:
-    """None: not a member."""
-    group = find_group(target.topic, request.group)
-    member = group.member(session.member.client_id)
+    """None: not a member. That holds for a group that is gone, too: consumers make it and join it again when they
+    hear that, and stand still when they hear anything else."""
+    group = target.topic.groups.find(request.group)
+    member = None if group is None else group.member(session.member.client_id)
     return None if member is None else answers.GroupAssignment(group.generation, member.offered)
 
 

@@ -111,7 +111,7 @@ COMMANDS: tuple[Command, ...] = (
     C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
     C(604, "join_consumer_group", ask.JoinConsumerGroup, groups.join_group, may.read_topic),
     C(605, "leave_consumer_group", ask.LeaveConsumerGroup, groups.leave_group, may.read_topic),
-    C(606, "sync_consumer_group", ask.SyncConsumerGroup, groups.sync_group, may.read_topic),
+    C(606, "sync_consumer_group", ask.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
 )
 
 BY_CODE = {command.code: command for command in COMMANDS}

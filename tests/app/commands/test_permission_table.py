@@ -102,7 +102,7 @@ COMMANDS: dict[int, tuple[str, ask.Request]] = {
     605: ("topic read", ask.LeaveConsumerGroup(*HERE, 0)),
     606: ("topic read", ask.SyncConsumerGroup(*HERE, 0)),
 }
-NOT_FOUND_IS_NOTHING = {120, 200, 300, 301, 600, 601}
+NOT_FOUND_IS_NOTHING = {120, 200, 300, 301, 600, 601, 606}
 
 
 def flags(kind: type[Any]) -> list[str]:
