@@ -106,7 +106,9 @@ async def sync_group(
     hear that, and stand still when they hear anything else."""
     group = target.topic.groups.find(request.group)
     member = None if group is None else group.member(session.member.client_id)
-    return None if member is None else answers.GroupAssignment(group.generation, member.offered)
+    if group is None or member is None:
+        return None
+    return answers.GroupAssignment(group.generation, member.offered)
 
 
 def find_group(topic: Topic, group: ask.Identifier) -> Group:
