@@ -122,3 +122,17 @@ def test_offsets_are_stored_and_deleted_by_hand_and_reading_begins_where_the_str
     assert inspector.members(name, "t", "not joined") == []
     assert program.until("patient")["patient"] == [7]
     program.end()
+
+
+def test_a_consumer_goes_on_while_its_topic_changes_beneath_it(newest: Sdk, server: Server, name: str) -> None:
+    program = newest.finished("changing", address=server.address, name=name)
+    after = {finding["after"]: finding["consumed"] for finding in program.said}
+
+    def messages(what: str, partitions: int = 2) -> list[list[int | str]]:
+        return [[partition, f"{what} {partition}"] for partition in range(partitions)]
+
+    two = ("joining", "shrinking", "a purge", "logging in again", "the topic was made again")
+    expected = {what: messages(what) for what in two} | {"growing": messages("growing", 4)}
+    # With the group its offsets are gone: whoever makes it again begins at the beginning.
+    expected["the group was deleted"] = sorted(messages(two[-1]) + messages("the group was deleted"))
+    assert after == expected

@@ -58,11 +58,13 @@ async def streams(client, name):
     first, second = f"{name}-first", f"{name}-second"
     await client.create_stream(first)
     await client.create_stream(second)
-    mine = [stream for stream in await client.get_streams() if stream.name in (first, second)]
-    details = await client.get_stream(first)
+    listed = await client.get_streams()
+    mine = {stream.name: stream for stream in listed if stream.name in (first, second)}
+    details, of_list = await client.get_stream(first), mine[first]
     say(
-        streams=[stream_seen(stream) for stream in mine],
-        same=[details.id == mine[0].id, details.created_at == mine[0].created_at, details.size == mine[0].size == 0],
+        streams=[stream_seen(mine[name]) for name in (first, second)],
+        same=[details.id == of_list.id, details.created_at == of_list.created_at, details.size == of_list.size == 0],
+        numbers=[stream.id for stream in listed],
     )
     await client.update_stream(first, f"{name}-renamed")
     await client.update_stream(details.id, f"{name}-renamed", {})

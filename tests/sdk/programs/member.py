@@ -4,7 +4,7 @@ import asyncio
 
 from apache_iggy import PollingStrategy
 from scenario import Lasting, auto_commit, carry_out, heard, milliseconds, say, text
-from versions import consumer_group
+from versions import consume_endlessly, consumer_group
 
 
 async def joined(client, task):
@@ -26,7 +26,7 @@ async def consume(consumer, note, lasting, restless):
 
     Consumers of 0.7 and 0.8 may come back from a lost connection logged in, but in no group, and wait.
     """
-    consuming = asyncio.ensure_future(consumer.consume_messages(note, None))
+    consuming = asyncio.ensure_future(consume_endlessly(consumer, note))
     while not consuming.done():
         await asyncio.wait([consuming], timeout=0.1)
         if restless and not lasting.works():

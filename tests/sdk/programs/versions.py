@@ -3,6 +3,8 @@
 What only the newest has is used directly, by programs of its own.
 """
 
+import asyncio
+
 import apache_iggy
 
 MODERN = hasattr(apache_iggy, "TcpConfig")
@@ -30,6 +32,11 @@ async def consumer_group(client, *arguments, **options):
     """The call is a coroutine since 0.7."""
     made = client.consumer_group(*arguments, **options)
     return await made if hasattr(made, "__await__") else made
+
+
+async def consume_endlessly(consumer, note):
+    """Without an end. Without an event 0.9 would stop at once."""
+    await consumer.consume_messages(note, asyncio.Event() if MODERN else None)
 
 
 def topic_settings(settings):
