@@ -20,12 +20,25 @@ from storage.batch import Readable
 from transports.classic_conversation import STRANGER_FRAME_BYTES
 from transports.wire.modern import answers, frames, registration, requests
 from transports.wire.modern.frames import HEADER_BYTES, Reason
-from transports.wire.modern.operations import CODES, LOGINS, LOGOUT, MEMBERSHIPS, PLAIN, READ, REGISTER, SEND_MESSAGES
+from transports.wire.modern.operations import (
+    CODES,
+    LOGINS,
+    LOGOUT,
+    MEMBERSHIPS,
+    OF_CODE,
+    PLAIN,
+    READ,
+    REGISTER,
+    SEND_MESSAGES,
+)
 
 _log = logging.getLogger(__name__)
 
 BODY_BYTES_MAX = 10 * 1024 * 1024
 """Of every request but a send, whose limit is the operator's."""
+KEPT_BYTES_MAX = 4096
+"""Of an answer that is remembered. Longer ones are rare: they tell of a topic with a hundred partitions, or of a user
+with permissions for as many streams."""
 DIGESTED_BYTES = 2048
 """The beginning of a send has the destination and the header of the batch, with the checksum of all that is in it."""
 
@@ -43,6 +56,7 @@ SAID_ANEW = {Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED
 NOT_DONE = frozenset(
     {
         Code.ERROR,
+        Code.STALE_CLIENT,
         Code.UNAUTHENTICATED,
         Code.TRANSIENT_NOT_COMMITTED,
         Code.TRANSIENT_NOT_ACCEPTED,
@@ -64,6 +78,8 @@ class ModernConversation:
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
         self.over = False
+        self._closed = False
+        """A request may still be in hand."""
         self._gateway = gateway
         self._answered: Answered | None = None
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
@@ -96,7 +112,7 @@ class ModernConversation:
             return self._refusal(asked, refused)
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
             _log.exception("%s: operation %d ended in a defect", self.session.address, asked.operation)
-            return frames.reply(asked, 0, status=Code.ERROR)
+            return _failure(asked)
 
     def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
         _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
@@ -121,6 +137,8 @@ class ModernConversation:
         if operation == READ:
             if asked.code in LOGINS:
                 raise Evicted(Reason.MALFORMED_LOGIN)
+            if asked.code in OF_CODE:
+                raise CommandError(Code.INVALID_COMMAND, f"command {asked.code} has an operation of its own")
             if asked.session and registered is not None:
                 _check(asked, registered)
                 if asked.session < registered.number:
@@ -140,38 +158,32 @@ class ModernConversation:
         """What was asked before with this number is answered as it was then."""
         answered = self._answered
         assert answered is not None
-        session = asked.session
-        digest = _digest(body[:DIGESTED_BYTES] if asked.operation == SEND_MESSAGES else body)
-        before = answered.before(
-            session,
-            asked.number,
-            asked.operation,
-            digest,
-            append=asked.operation == SEND_MESSAGES,
-            counted=asked.checksum != frames.NOBODY,
-        )
+        append, counted = asked.operation == SEND_MESSAGES, asked.checksum != frames.NOBODY
+        session, number, operation = asked.session, asked.number, asked.operation
+        digest = _digest(body[:DIGESTED_BYTES] if append else body)
+        before = answered.before(session, number, operation, digest, append=append, counted=counted)
         if before is not None:
             return await asyncio.shield(before)
         if session != answered.session:
             raise Evicted(Reason.SESSION_TOO_LOW)
-        slot = answered.begin(asked.number, asked.operation, digest)
-        reply: list[Readable] | None = None
+        slot = answered.begin(number, operation, digest, counted=counted)
+        reply, done = _failure(asked), False
         try:
-            try:
-                self._gateway.operations += 1
-                reply = await self._carry_out(asked, code, body, self._gateway.operations)
-            except CommandError as refused:
-                reply = self._refusal(asked, refused)
-                if refused.code in NOT_DONE:
-                    answered.forget(session, asked.number)
+            self._gateway.operations += 1
+            reply = await self._carry_out(asked, code, body, self._gateway.operations)
+            done = True
+        except CommandError as refused:
+            reply = self._refusal(asked, refused)
+            # A refused append has stored nothing; the next one may find what this one missed.
+            done = not append and refused.code not in NOT_DONE
         finally:
-            if reply is None:
-                answered.forget(session, asked.number)
-                slot.cancel()
-            else:
-                slot.set_result(reply)
-        if asked.operation == LOGOUT:
-            self._gateway.answered.end(asked.client)
+            if not done:
+                answered.forget(session, number)
+            elif sum(map(len, reply)) > KEPT_BYTES_MAX:
+                answered.lose(session, number)
+            slot.set_result(reply)
+        if self.session.registration is None:
+            self._gateway.answered.end(answered)
             self._answered = None
         return reply
 
@@ -201,7 +213,9 @@ class ModernConversation:
         except CommandError as refused:
             if refused.code in LOGIN_REFUSED:
                 raise Evicted(LOGIN_REFUSED[refused.code]) from refused
-            return frames.reply(asked, 0, status=refused.code)
+            raise
+        if self._closed:
+            raise CommandError(Code.DISCONNECTED)
         self._leave()
         self._gateway.operations += 1
         number = self._gateway.operations
@@ -211,15 +225,21 @@ class ModernConversation:
         return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))
 
     def _leave(self) -> None:
-        """The session that was here until now."""
+        """The session that was here until now is over, and what it was a member of is not what the next one is."""
+        groups.leave_all(self._gateway, self.session)
+        self.session.attached = None
         if self._answered is not None:
             self._gateway.answered.leave(self._answered)
             self._answered = None
 
     def close(self) -> None:
+        self._closed = True
         self._leave()
-        groups.leave_all(self._gateway, self.session)
         self._gateway.sessions.remove(self.session)
+
+
+def _failure(asked: frames.Request) -> list[Readable]:
+    return frames.reply(asked, 0, status=Code.ERROR)
 
 
 def _check(asked: frames.Request, registered: Registration) -> None:

@@ -9,6 +9,7 @@ from app.commands import answers, groups
 from app.commands import requests as ask
 from app.commands.target import Target
 from app.errors import Code, CommandError
+from app.model.sessions import Registration
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
@@ -32,12 +33,12 @@ async def logout_user(gateway: Gateway, session: Session, request: ask.LogoutUse
 
 async def attach(gateway: Gateway, session: Session, request: ask.AttachSession, target: Target) -> None:
     """For clients that poll on one connection and are members of groups on another, as in a cluster they have to."""
-    other = gateway.sessions.registered(request.client)
-    if other is None or other.registration is None or other.registration.number != request.number:
+    other = gateway.sessions.registered(Registration(request.client, request.number))
+    if other is None or other.registration is None:
         raise CommandError(Code.CLIENT_NOT_FOUND, "there is no such session to attach to")
     if other.user_id != session.user_id:
         raise CommandError(Code.UNAUTHORIZED, "the session to attach to is another user's")
-    session.attached = None if other is session else other
+    session.attached = None if other is session else (other, other.registration)
 
 
 def _bind(session: Session, user: User) -> answers.LoggedIn:

@@ -18,6 +18,7 @@ from app.errors import Code, CommandError
 class _Asked(NamedTuple):
     operation: int
     digest: int
+    counted: bool
     answer: asyncio.Future[Any]
 
 
@@ -51,9 +52,9 @@ class Answered:
         belongs to a session that is over.
 
         `append`: it carries messages, which are never the same twice, so the same ones under the same number are a
-        repetition even if the client has begun a new session for it. `counted`: the client is known to give every
-        such request a number of its own. Early 0.9 clients do not count what concerns one partition, so the newest
-        number may come again with something else.
+        repetition even if the client has begun a new session for it. `counted`: the client is known to give such
+        requests numbers of their own. Early 0.9 clients do not count what concerns one partition, so the newest number
+        may come again with something else, unless both are counted.
         """
         known = self._kept.get((session, number))
         if known is not None and (known.operation, known.digest) == (operation, digest):
@@ -66,30 +67,43 @@ class Answered:
             return self._append_before(number, digest) if append else None
         if known is None:
             raise CommandError(Code.ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
-        if counted or number != self._newest:
+        if number != self._newest or (counted and known.counted):
             raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
         return None
 
     def _append_before(self, number: int, digest: int) -> asyncio.Future[Any] | None:
-        for (_, other), asked in self._kept.items():
+        """In earlier sessions, which lie before this one: what many requests have pushed out is not looked for."""
+        for (session, other), asked in self._kept.items():
+            if session == self.session:
+                return None
             if other == number and asked.digest == digest:
                 return asked.answer
         return None
 
-    def begin(self, number: int, operation: int, digest: int) -> asyncio.Future[Any]:
-        """The request is new and is being carried out; whoever does that sets the answer."""
+    def begin(self, number: int, operation: int, digest: int, *, counted: bool) -> asyncio.Future[Any]:
+        """The request is new and is being carried out; whoever does that sets the answer, whatever happens."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._newest = number
-        self._kept[self.session, number] = _Asked(operation, digest, answer)
+        key = self.session, number
+        self._kept[key] = _Asked(operation, digest, counted, answer)
+        self._kept.move_to_end(key)
         while len(self._kept) > self._kept_max:
             self._kept.popitem(last=False)
         return answer
 
     def forget(self, session: int, number: int) -> None:
         """Nothing was done: it may be asked again."""
-        self._kept.pop((session, number), None)
+        self.lose(session, number)
         if session == self.session and number == self._newest:
             self._newest -= 1
+
+    def lose(self, session: int, number: int) -> None:
+        """It was done, and the answer is not worth its memory."""
+        self._kept.pop((session, number), None)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to remember."""
+        return bool(self._kept)
 
 
 class AnsweredSessions:
@@ -122,19 +136,24 @@ class AnsweredSessions:
         answered.connections -= 1
         if answered.connections or self._sessions.get(answered.client) is not answered:
             return
+        if not answered:
+            # Whoever only comes and goes pushes nobody out.
+            self.end(answered)
+            return
         answered.left_at = self._clock()
         self._away[answered.client] = answered
         self._forget_old()
 
-    def end(self, client: bytes) -> None:
-        """It has logged out."""
-        self._sessions.pop(client, None)
-        self._away.pop(client, None)
+    def end(self, answered: Answered) -> None:
+        """It has logged out, or was away for too long. Another user may go by the same name by now."""
+        if self._sessions.get(answered.client) is answered:
+            del self._sessions[answered.client]
+            self._away.pop(answered.client, None)
 
     def _forget_old(self) -> None:
         oldest = self._clock() - self._memory_us
         while self._away:
-            client, answered = next(iter(self._away.items()))
+            answered = next(iter(self._away.values()))
             if answered.left_at > oldest and len(self._away) <= self._away_max:
                 return
-            self.end(client)
+            self.end(answered)

@@ -62,8 +62,9 @@ class Session:
         self.last_heartbeat = now_us
         self.registration: Registration | None = None
         """Of a 0.9 client that has logged in."""
-        self.attached: Session | None = None
-        """Another connection of the same user, in whose group memberships this one acts."""
+        self.attached: tuple[Session, Registration] | None = None
+        """Another connection of the same user, in whose group memberships this one acts as long as it has not logged in
+        anew, perhaps as somebody else."""
         self.stale = False
         """Evicted for its silence: the next command is refused, then the connection ends."""
         self.end = end
@@ -71,7 +72,10 @@ class Session:
     @property
     def member(self) -> Session:
         """Whose memberships count when this one polls and commits for a group."""
-        return self.attached or self
+        if self.attached is None:
+            return self
+        other, registration = self.attached
+        return other if other.registration is registration else self
 
 
 class Sessions:
@@ -92,11 +96,8 @@ class Sessions:
     def get(self, client_id: int) -> Session | None:
         return self._by_id.get(client_id)
 
-    def registered(self, client: bytes) -> Session | None:
-        found = (session for session in self._by_id.values() if session.registration is not None)
-        return next(
-            (session for session in found if session.registration and session.registration.client == client), None
-        )
+    def registered(self, registration: Registration) -> Session | None:
+        return next((session for session in self._by_id.values() if session.registration == registration), None)
 
     def of_user(self, user_id: int) -> list[Session]:
         return [session for session in self._by_id.values() if session.user_id == user_id]
