@@ -5,7 +5,9 @@ A path is taken apart before it is decoded, so what is in a name never becomes a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -14,8 +16,10 @@ import msgspec
 
 from app.commands.requests import Identifier
 from app.errors import Code, CommandError
+from transports.http.bodies import field_of
 from transports.http.errors import Refused
 
+_DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 U32_MAX = 2**32 - 1
 NAME_BYTES = range(1, 256)
 QUERY_FIELDS_MAX = 64
@@ -81,7 +85,8 @@ def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:
 
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     """A query as its struct; what the struct does not know is ignored."""
-    fields: dict[str, str] = {}
+    fields: dict[str, Any] = {}
+    numbers = _numbers_of(into)
     try:
         for pair in raw.split(b"&", QUERY_FIELDS_MAX)[:QUERY_FIELDS_MAX] if raw else ():
             key, _, value = pair.partition(b"=")
@@ -90,13 +95,20 @@ def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
                 continue
             if name in fields:
                 raise _bad_query(f"duplicate field `{name}`", name)
-            fields[name] = _unquoted(value)
-        return msgspec.convert(fields, into, strict=False)
+            text = _unquoted(value)
+            fields[name] = int(text) if name in numbers and _DIGITS.fullmatch(text) else text
+        return msgspec.convert(fields, into)
     except msgspec.ValidationError as error:
-        field = str(error).partition("`$.")[2].rstrip("`") or None
-        raise _bad_query(str(error), field) from None
+        raise _bad_query(str(error), field_of(error)) from None
     except ValueError as error:
         raise _bad_query(str(error), None) from None
+
+
+@lru_cache
+def _numbers_of(query: type[msgspec.Struct]) -> frozenset[str]:
+    info = msgspec.inspect.type_info(query)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return frozenset(field.encode_name for field in info.fields if isinstance(field.type, msgspec.inspect.IntType))
 
 
 def _bad_query(why: str, field: str | None) -> Refused:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import httpx
 import msgspec
+from starlette.types import ASGIApp
 
 from app.access.access_tokens import AccessTokens
 from app.config.listeners import Http
@@ -72,8 +73,9 @@ def refusal(response: httpx.Response) -> tuple[int, int, str | None]:
 
 
 class Calling:
-    def __init__(self, made: World, api: Api, client: httpx.AsyncClient) -> None:
+    def __init__(self, made: World, api: Api, application: ASGIApp, client: httpx.AsyncClient) -> None:
         self.world = made
+        self.application = application
         self.api = api
         self.gateway = made.gateway
         self.clock = made.clock
@@ -109,9 +111,10 @@ async def calling(
 ) -> AsyncIterator[Calling]:
     async with world(path, **options) as made:
         api = await make_api(made, made.store, config)
-        transport = httpx.ASGITransport(application.create(api, operations), raise_app_exceptions=False)
+        created = application.create(api, operations)
+        transport = httpx.ASGITransport(created, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
-            found = Calling(made, api, client)
+            found = Calling(made, api, created, client)
             found.root = await found.log_in(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"])
             yield found
         await api.close()

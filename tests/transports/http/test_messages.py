@@ -1,0 +1,592 @@
+"""Messages and stored offsets over HTTP: what may be sent, how it comes back, and what is refused with which number."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from app.commands import requests as ask
+from app.config.listeners import Http, HttpLimits
+from storage.batch import check, header, messages
+from storage.options import Durability
+from tests.storage.support.world import split
+from tests.transports.http.support.calling import Calling, calling
+
+MESSAGES = "/streams/s/topics/t/messages"
+OFFSETS = "/streams/s/topics/t/consumer-offsets"
+FIRST = {"kind": "partition_id", "value": "AAAAAA=="}
+BALANCED = {"kind": "balanced", "value": ""}
+Test = Callable[[Calling], Awaitable[None]]
+
+
+def run(tmp_path: Path, test: Test, config: Http | None = None, partitions: int = 3, **options: Any) -> None:
+    async def main() -> None:
+        async with calling(tmp_path, config, **options) as world:
+            await world.root.post("/streams", {"name": "s"})
+            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
+            await test(world)
+
+    asyncio.run(main())
+
+
+def b64(octets: bytes) -> str:
+    return base64.b64encode(octets).decode()
+
+
+def message(payload: bytes = b"x", **more: Any) -> dict[str, Any]:
+    return {"payload": b64(payload), **more}
+
+
+def sent(*given: dict[str, Any], to: dict[str, str] = FIRST, **more: Any) -> dict[str, Any]:
+    return {"partitioning": to, "messages": list(given), **more}
+
+
+def header_entry(kind: str, key: bytes, value_kind: str, value: bytes) -> dict[str, Any]:
+    return {"key": {"kind": kind, "value": b64(key)}, "value": {"kind": value_kind, "value": b64(value)}}
+
+
+async def poll(world: Calling, query: str = "count=1000") -> list[Any]:
+    polled = await world.root.get(f"{MESSAGES}?{query}")
+    assert polled["count"] == len(polled["messages"])
+    return list(polled["messages"])
+
+
+async def payloads(world: Calling, query: str = "count=1000") -> list[bytes]:
+    return [base64.b64decode(each["payload"]) for each in await poll(world, query)]
+
+
+async def stored(world: Calling, partition: int = 0) -> list[Any]:
+    """As it lies in the log, checked."""
+    root = await world.world.root()
+    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 9)
+    polled = await root.ask(
+        ask.PollMessages(consumer, "s", "t", partition, ask.Strategy(ask.StrategyKind.FIRST), 100_000, False)
+    )
+    batches = split(polled.batches)
+    for each in batches:
+        check(each)
+    return batches
+
+
+# ------------------------------------------------------------------------------------------------- sending
+
+
+def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for offset in (0, 2):
+            response = await world.root.ask("POST", MESSAGES, sent(message(b"one"), message(b"two")))
+            confirmation = {"stream_id": 0, "topic_id": 0, "partition_id": 0, "base_offset": offset}
+            assert (response.status_code, response.json()) == (201, {"confirmations": [confirmation]})
+            assert response.headers["iggy-durability"] == "replicated"
+        assert await payloads(world) == [b"one", b"two"] * 2
+
+    run(tmp_path, test)
+
+
+def test_a_send_to_what_is_synced_says_persisted(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        response = await world.root.ask("POST", MESSAGES, sent(message()))
+        assert response.headers["iggy-durability"] == "persisted"
+
+    run(tmp_path, test, durability=Durability.SYNCED)
+
+
+def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(message(b"hello", id=339142883498231908523420813)))
+        response = await world.root.ask("GET", f"{MESSAGES}?kind=offset&value=0&count=10")
+        (batch,) = await stored(world)
+        (one,) = messages(batch)
+        checksum = struct.unpack_from("<Q", batch, 256)[0]
+        assert response.text == (
+            '{"partition_id":0,"current_offset":0,"count":1,"messages":[{"header":{"checksum":'
+            f'{checksum},"id":339142883498231908523420813,"offset":0,"timestamp":{one.timestamp},"origin_timestamp":'
+            f'{one.origin_timestamp},"user_headers_length":0,"payload_length":5,"reserved":0}},"payload":"aGVsbG8=",'
+            '"user_headers":[]}]}'
+        )
+        assert response.headers["iggy-view"] == "0"
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("count", [1, 2, 12, 13, 50, 1000, 1100, 3000])
+@pytest.mark.parametrize("kind", ["uniform", "mixed", "named", "with headers"])
+def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: int, kind: str) -> None:
+    sizes = {"uniform": lambda i: 100, "mixed": lambda i: 1 + i * 7 % 300}.get(kind, lambda i: 20)
+    expected = [bytes([i % 256]) * sizes(i) for i in range(count)]
+    entries = [header_entry("string", b"n", "uint8", b"\x07")]
+
+    def given(i: int) -> dict[str, Any]:
+        more = {"named": {"id": i and 2**127 + i}, "with headers": {"user_headers": entries if i % 3 else None}}
+        return message(expected[i], **more.get(kind, {}))
+
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(*map(given, range(count))))
+        found = await poll(world, f"count={count}")
+        assert [base64.b64decode(each["payload"]) for each in found] == expected
+        assert [each["header"]["offset"] for each in found] == list(range(count))
+        assert len({each["header"]["timestamp"] for each in found}) == 1
+        assert len({each["header"]["id"] for each in found}) == count
+        assert all(each["header"]["payload_length"] == len(expected[i]) for i, each in enumerate(found))
+        if kind == "named":
+            assert [each["header"]["id"] for each in found][1:] == [2**127 + i for i in range(1, count)]
+        random = UUID(int=int.from_bytes(found[0]["header"]["id"].to_bytes(16, "little"), "big"))
+        assert random.version == 4
+        if kind == "with headers":
+            assert [each["user_headers"] for each in found] == [entries if i % 3 else [] for i in range(count)]
+        (batch,) = await stored(world)
+        assert header(batch).message_count == count
+        checksums = [struct.unpack_from("<Q", batch, at)[0] for at in frame_starts(batch)]
+        assert [each["header"]["checksum"] for each in found] == checksums
+
+    run(tmp_path, test)
+
+
+def frame_starts(batch: bytes) -> list[int]:
+    starts, position = [], 256
+    while position < len(batch):
+        starts.append(position)
+        position += 48 + sum(struct.unpack_from("<II", batch, position + 32))
+    return starts
+
+
+def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
+    uuid = "0123abcd-4567-89AB-cdef-0123456789ab"
+    given: list[tuple[Any, int | None]] = [
+        (12345, 12345),
+        (2**64, 2**64),
+        (2**128 - 1, 2**128 - 1),
+        ("12345", 12345),
+        (str(2**128 - 1), 2**128 - 1),
+        (uuid, UUID(uuid).int),
+        (uuid.replace("-", ""), UUID(uuid).int),
+        ("1" * 32, int("1" * 32)),
+        (0, None),
+        ("0", None),
+        (None, None),
+    ]
+
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(*(message(id=each) for each, _ in given), message()))
+        found = [each["header"]["id"] for each in await poll(world)]
+        for (_, expected), identity in zip(given, found, strict=False):
+            assert identity == expected or (expected is None and identity > 0)
+        for wrong in (-1, 2**128, 1.5, "", "x", "-1", str(2**128), "1" * 40, True, [1], uuid[:-1], f"{{{uuid}}}"):
+            for count in (1, 20):
+                body = sent(message(id=wrong), *[message()] * count)
+                assert (await world.root.refused("POST", MESSAGES, body))[:2] == (422, 422), wrong
+
+    run(tmp_path, test)
+
+
+def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        async def where(kind: str, value: bytes) -> int:
+            said = await world.root.post(MESSAGES, sent(message(), to={"kind": kind, "value": b64(value)}))
+            return int(said["confirmations"][0]["partition_id"])
+
+        assert [await where("balanced", b"") for _ in range(4)] == [0, 1, 2, 0]
+        assert await where("partition_id", b"\x02\0\0\0") == 2
+        assert await where("partition_id", b"\x01\0\0\0more") == 1
+        assert await where("messages_key", b"user-1") == await where("messages_key", b"user-1")
+        assert await where("messages_key", b"k" * 255) in range(3)
+
+    run(tmp_path, test)
+
+
+# ------------------------------------------------------------------------------------------------- user headers
+
+
+KINDS = (
+    *("raw", "string", "bool", "int8", "int16", "int32", "int64", "int128"),
+    *("uint8", "uint16", "uint32", "uint64", "uint128", "float32", "float64"),
+)
+
+
+def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
+    entries = [header_entry(kind, b"k", kind, bytes([number + 1])) for number, kind in enumerate(KINDS)]
+    twice = header_entry("raw", b"k", "raw", b"first")
+
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(message(user_headers=[twice, *reversed(entries)])))
+        (found,) = await poll(world)
+        assert found["user_headers"] == entries
+        assert found["header"]["user_headers_length"] == 15 * 12
+
+    run(tmp_path, test)
+
+
+def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        in_map = {"Trace": {"kind": "string", "value": b64(b"abc")}, "n": {"kind": "uint8", "value": "Bw=="}}
+        secret = b64(b"encrypted: nobody can read it")
+        await world.root.post(
+            MESSAGES, sent(message(user_headers=in_map), message(user_headers=secret), message(user_headers=""))
+        )
+        first, second, third = await poll(world)
+        assert first["user_headers"] == [
+            header_entry("string", b"n", "uint8", b"\x07"),
+            header_entry("string", b"trace", "string", b"abc"),
+        ]
+        assert second["user_headers"] == secret
+        assert third["user_headers"] == []
+
+    run(tmp_path, test)
+
+
+def test_a_client_of_0_6_polls_a_map_or_nothing(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        entries = [header_entry("string", b"n", "uint8", b"\x07"), header_entry("uint8", b"\x01", "raw", b"x")]
+        only_typed = [header_entry("uint8", b"\x01", "raw", b"x")]
+        several = [message(), message(user_headers=entries), message(user_headers=only_typed)]
+        await world.root.post(MESSAGES, sent(*several))
+        await world.root.post(MESSAGES, sent(*[message()] * 100))
+        old = await world.log_in("root", "root's password", version="0.8.0", context="")
+        found = (await old.get(f"{MESSAGES}?count=200"))["messages"]
+        assert "user_headers" not in found[0]
+        assert found[1]["user_headers"] == {"n": {"kind": "uint8", "value": "Bw=="}}
+        assert all("user_headers" not in each for each in found[2:])
+        assert len(found) == 103
+        again = (await old.post("/users/refresh-token", {"token": old.token}))["access_token"]["token"]
+        old.token = again
+        assert "user_headers" not in (await old.get(f"{MESSAGES}?count=1"))["messages"][0]
+        for version, context in (("0.9.0", ""), ("0.11.0", ""), ("0.8.0", "csharp-sdk"), ("", ""), ("x", "")):
+            other = await world.log_in("root", "root's password", version=version, context=context)
+            assert (await other.get(f"{MESSAGES}?count=1"))["messages"][0]["user_headers"] == []
+
+    run(tmp_path, test)
+
+
+def test_user_headers_have_a_limit(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        long = [header_entry("raw", bytes([i]), "raw", b"x" * 60_000) for i in (1, 2)]
+        assert await world.root.refused("POST", MESSAGES, sent(message(user_headers=long))) == (
+            422,
+            422,
+            "user_headers",
+        )
+        raw = b64(b"x" * 100_001)
+        assert await world.root.refused("POST", MESSAGES, sent(message(user_headers=raw))) == (400, 4017, None)
+        for wrong in ("%%", "abc", [1], {"k": 1}, [{"key": {}}], 5, [header_entry("text", b"k", "raw", b"v")]):
+            found = await world.root.refused("POST", MESSAGES, sent(message(user_headers=wrong)))
+            assert found[:2] == (422, 422), wrong
+
+    run(tmp_path, test, Http(max_request_size=1 << 20))
+
+
+# ------------------------------------------------------------------------------------------------- refusals
+
+
+def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        for to, expected in (
+            ({"kind": "messages_key", "value": ""}, (400, 4028, None)),
+            ({"kind": "messages_key", "value": b64(b"k" * 256)}, (400, 4028, None)),
+            ({"kind": "balanced", "value": b64(b"k" * 256)}, (400, 4028, None)),
+            ({"kind": "partition_id", "value": ""}, (400, 4028, None)),
+            ({"kind": "partition_id", "value": "AAA="}, (400, 3, None)),
+            ({"kind": "partition_id", "value": "CQAAAA=="}, (404, 3007, "partition_id")),
+            ({"kind": "perhaps", "value": ""}, (422, 422, "partitioning.kind")),
+            ({"kind": "balanced"}, (422, 422, "partitioning.value")),
+        ):
+            assert await root.refused("POST", MESSAGES, sent(message(), to=to)) == expected, to
+        assert await root.refused("POST", MESSAGES, sent()) == (400, 4009, None)
+        for path, expected in (
+            ("/streams/x/topics/t/messages", (404, 1009, "stream_id")),
+            ("/streams/s/topics/x/messages", (404, 2010, "topic_id")),
+        ):
+            for to in (FIRST, BALANCED):
+                assert await root.refused("POST", path, sent(message(), to=to)) == expected
+        assert await payloads(world) == []
+
+    run(tmp_path, test)
+
+
+def test_a_topic_without_partitions_takes_nothing(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for to in (BALANCED, {"kind": "messages_key", "value": "aw=="}):
+            assert await world.root.refused("POST", MESSAGES, sent(message(), to=to)) == (404, 2010, "topic_id")
+        assert (await world.root.refused("POST", MESSAGES, sent(message())))[:2] == (404, 3007)
+
+    run(tmp_path, test, partitions=0)
+
+
+GOOD = msgspec.json.encode(sent(message(), message()))
+M = b'[{"payload":"eA=="}]'
+P = b'{"kind":"balanced","value":""}'
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b"nonsense", 400),
+        (b"\xff", 400),
+        (GOOD[:-1], 400),
+        (GOOD + b"x", 400),
+        (b"[" * 100_000 + b"]" * 100_000, 422),
+        (b'{"partitioning":' + b'{"a":' * 50_000, 400),
+        (b"null", 422),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"messages":' + M + b"}", 422),
+        (b'{"partitioning":' + P + b"}", 422),
+        (b'{"partitioning":' + P + b',"messages":null}', 422),
+        (b'{"partitioning":' + P + b',"messages":{}}', 422),
+        (b'{"partitioning":' + P + b',"messages":[null]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":""}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":null}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":5}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":"%%%%"}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":"eA"}]}', 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"more":1}', 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"more":[]}', 422),
+        (b'{"messages":' + M + b',"partitioning":' + P + b',"options":{}}', 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"messages":' + M + b"}", 422),
+        (b'{"messages":' + M + b',"partitioning":' + P + b',"messages":' + M + b"}", 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"partitioning":' + P + b"}", 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"part\\u0069tioning":' + P + b"}", 422),
+        (b'{"partitioning":' + P + b',"messages":' + M + b',"\\u006dessages":' + M + b"}", 422),
+        (b'{"messages":' + M + b',"partitioning":' + P + b"}", 201),
+        (b' {\n"partitioning" : ' + P + b' , "messages" : ' + M + b" } \r\n", 201),
+        (b'{"part\\u0069tioning":' + P + b',"messages":' + M + b"}", 201),
+        (b'{"partitioning":' + P + b',"messages":[{"payload":"eA==","header":{"a":["messages"]},"x":null}]}', 201),
+        (b'{"partitioning":' + P[:-1] + b',"more":[1]},"messages":' + M + b"}", 201),
+    ],
+)
+def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes, status: int) -> None:
+    async def test(world: Calling) -> None:
+        response = await world.root.ask("POST", MESSAGES, body)
+        assert response.status_code == status, response.text
+        if status != 201:
+            assert list(response.json()) == ["id", "code", "reason", "field"]
+            assert response.json()["id"] == status
+            assert await payloads(world) == []
+
+    run(tmp_path, test)
+
+
+def test_a_send_says_that_it_is_json_and_is_not_too_long(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for kind in ("text/plain", "application/octet-stream", "", "application/x-www-form-urlencoded"):
+            found = await world.root.refused("POST", MESSAGES, GOOD, content_type=kind)
+            assert found == (415, 415, "content-type")
+        for kind in ("application/json", "Application/JSON; charset=utf-8", "application/cloudevents+json"):
+            assert (await world.root.ask("POST", MESSAGES, GOOD, content_type=kind)).status_code == 201
+        long = await world.root.ask("POST", MESSAGES, sent(message(b"x" * 1000)))
+        assert (long.status_code, long.headers["connection"]) == (413, "close")
+        assert "http.max_request_size" in long.json()["reason"]
+
+    run(tmp_path, test, Http(max_request_size=1000))
+
+
+def test_an_unknown_ack_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        assert await world.root.refused("POST", f"{MESSAGES}?ack=perhaps", GOOD) == (400, 400, "ack")
+        assert (await world.root.ask("POST", f"{MESSAGES}?ack=replicated&notanoption=1", GOOD)).status_code == 201
+
+    run(tmp_path, test)
+
+
+def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: Calling) -> None:
+        async def broken(*_: Any, **__: Any) -> None:
+            raise RuntimeError("after it was stored, perhaps")
+
+        partition = world.gateway.streams.find("s").topics.find("t").partitions[0]  # type: ignore[union-attr]
+        monkeypatch.setattr(type(partition), "append", broken)
+        assert await world.root.refused("POST", MESSAGES, GOOD) == (400, 1, None)
+
+    run(tmp_path, test)
+
+
+# ------------------------------------------------------------------------------------------------- polling
+
+
+def test_polls_start_where_they_are_asked_to(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for number in range(3):
+            await world.root.post(MESSAGES, sent(*(message(f"{number}{i}".encode()) for i in range(5))))
+            world.clock.now += 1_000_000
+        everything = [f"{number}{i}".encode() for number in range(3) for i in range(5)]
+        second = (await poll(world))[5]["header"]["timestamp"]
+        for query, expected in (
+            ("", everything[:10]),
+            ("count=2", everything[:2]),
+            ("count=0", []),
+            ("value=13", everything[13:]),
+            ("kind=offset&value=7&count=3", everything[7:10]),
+            ("kind=o&value=99", []),
+            (f"kind=timestamp&value={second}&count=2", everything[5:7]),
+            ("kind=first&count=1", everything[:1]),
+            ("kind=l&count=2", everything[13:]),
+            ("kind=next&count=1&consumer_id=none", everything[:1]),
+            ("partition_id=1", []),
+            ("notanoption=1&count=1", everything[:1]),
+            ("%63ount=1", everything[:1]),
+        ):
+            assert await payloads(world, query) == expected, query
+
+    run(tmp_path, test)
+
+
+def test_an_empty_partition_has_offset_0_and_no_messages(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        assert (await world.root.ask("GET", MESSAGES)).text == (
+            '{"partition_id":0,"current_offset":0,"count":0,"messages":[]}'
+        )
+        await world.root.post(MESSAGES, sent(message()))
+        await world.root.delete("/streams/s/topics/t/purge")
+        assert await world.root.get(MESSAGES) == {"partition_id": 0, "current_offset": 0, "count": 0, "messages": []}
+
+    run(tmp_path, test)
+
+
+def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(*(message(str(i).encode()) for i in range(5))))
+        query = "kind=next&count=2&auto_commit=true&consumer_id=billing"
+        assert (await world.root.ask("HEAD", f"{MESSAGES}?{query}")).status_code == 200
+        assert [await payloads(world, query) for _ in range(3)] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
+        assert (await world.root.get(f"{OFFSETS}?consumer_id=billing"))["stored_offset"] == 4
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "partition_id=",
+        "partition_id=x",
+        "partition_id=-1",
+        "partition_id=4294967296",
+        "value=18446744073709551616",
+        "value=1.0",
+        "kind=Offset",
+        "kind=later",
+        "count=",
+        "auto_commit=True",
+        "auto_commit=1",
+        "count=1&count=2",
+        "consumer_id=%FF",
+    ],
+)
+def test_a_query_that_means_nothing_is_refused(tmp_path: Path, query: str) -> None:
+    async def test(world: Calling) -> None:
+        status, number, _ = await world.root.refused("GET", f"{MESSAGES}?{query}")
+        assert (status, number) == (400, 400)
+
+    run(tmp_path, test)
+
+
+def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        assert await root.refused("GET", f"{MESSAGES}?partition_id=9") == (404, 3007, "partition_id")
+        assert await root.refused("GET", "/streams/x/topics/t/messages") == (404, 1009, "stream_id")
+        assert await root.refused("GET", "/streams/s/topics/x/messages") == (404, 2010, "topic_id")
+        assert await root.refused("GET", f"{MESSAGES}?consumer_id=") == (400, 6, None)
+        assert await root.refused("GET", f"{MESSAGES}?consumer_id={'x' * 256}") == (400, 6, None)
+
+    run(tmp_path, test)
+
+
+def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for size in (10, 200_000):
+            await world.root.post(MESSAGES, sent(*[message(b"x" * size)] * 6))
+        first = await world.root.ask("GET", f"{MESSAGES}?count=4294967295")
+        assert len(first.content) < 100_000
+        assert first.json()["count"] == 6
+        large = await world.root.ask("GET", f"{MESSAGES}?value=6&count=100")
+        assert large.json()["count"] == 1
+
+    run(tmp_path, test, Http(max_request_size=1 << 24, limits=HttpLimits(answer_bytes=65_536)))
+
+
+def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for path in ("0/true", "0/false", "2/fsync=true?partition_id=2&fsync=true", "0/fsync=True"):
+            response = await world.root.ask("GET", f"{MESSAGES}/flush/{path}")
+            assert (response.status_code, response.content) == (200, b""), path
+        assert await world.root.refused("GET", f"{MESSAGES}/flush/0/maybe") == (400, 400, "fsync")
+        assert await world.root.refused("GET", f"{MESSAGES}/flush/x/true") == (400, 400, "partition")
+        assert await world.root.refused("GET", f"{MESSAGES}/flush/9/true") == (404, 3007, "partition_id")
+
+    run(tmp_path, test)
+
+
+def test_a_long_answer_is_compressed_for_who_can_read_it(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        await world.root.post(MESSAGES, sent(*[message(b"x" * 500)] * 300))
+        plain = (await world.root.ask("GET", f"{MESSAGES}?count=300", accept_encoding="identity")).content
+        for accepted, encoding in (("gzip", "gzip"), ("gzip, zstd", "zstd"), ("br;q=1, *;q=0.5", "zstd")):
+            response = await world.root.ask("GET", f"{MESSAGES}?count=300", accept_encoding=accepted)
+            assert response.headers["content-encoding"] == encoding
+            assert response.headers["vary"] == "accept-encoding"
+            assert int(response.headers["content-length"]) < len(plain) / 4
+            if encoding == "gzip":
+                assert response.content == plain
+        for accepted in ("", "br", "gzip;q=0", "identity, gzip;q=0.5"):
+            response = await world.root.ask("GET", f"{MESSAGES}?count=300", accept_encoding=accepted)
+            assert "content-encoding" not in response.headers, accepted
+            assert response.headers["vary"] == "accept-encoding"
+
+    run(tmp_path, test)
+
+
+# ------------------------------------------------------------------------------------------------- stored offsets
+
+
+def test_an_offset_is_stored_read_and_deleted(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        await root.post(MESSAGES, sent(*[message()] * 10))
+        assert await root.refused("GET", f"{OFFSETS}?consumer_id=billing") == (404, 404, None)
+        await root.put(OFFSETS, {"consumer_id": "billing", "partition_id": 0, "offset": 7})
+        found = (await root.ask("GET", f"{OFFSETS}?consumer_id=billing&partition_id=0")).text
+        assert found == '{"partition_id":0,"current_offset":9,"stored_offset":7}'
+        await root.put(OFFSETS, {"offset": 3, "partition_id": None, "consumer_id": None})
+        assert (await root.get(OFFSETS))["stored_offset"] == 3
+        await root.put(OFFSETS, {"consumer_id": 5, "offset": 4})
+        assert (await root.get(f"{OFFSETS}?consumer_id=5"))["stored_offset"] == 4
+        await root.delete(f"{OFFSETS}/billing?partition_id=0")
+        await root.delete(f"{OFFSETS}/1")
+        assert await root.refused("DELETE", f"{OFFSETS}/billing") == (404, 3021, None)
+        assert (await root.get(f"{OFFSETS}?consumer_id=5"))["stored_offset"] == 4
+
+    run(tmp_path, test)
+
+
+def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        assert await root.refused("PUT", OFFSETS, {"offset": 0}) == (400, 4100, "offset")
+        await root.post(MESSAGES, sent(message()))
+        refused = await root.ask("PUT", OFFSETS, {"offset": 1})
+        assert '"id":4100' in refused.text
+        assert await root.refused("PUT", OFFSETS, {"offset": 0, "partition_id": 9}) == (404, 3007, "partition_id")
+        for body in ({}, {"offset": -1}, {"offset": "1"}, {"offset": 2**64}, {"offset": 0, "partition_id": -1}):
+            assert (await root.refused("PUT", OFFSETS, body))[:2] == (422, 422), body
+        assert await root.refused("PUT", OFFSETS, {"offset": 0, "consumer_id": ""}) == (400, 6, None)
+        for path, expected in (
+            ("/streams/x/topics/t/consumer-offsets", (404, 1009, "stream_id")),
+            ("/streams/s/topics/x/consumer-offsets", (404, 2010, "topic_id")),
+        ):
+            assert await root.refused("GET", path) == expected
+            assert await root.refused("PUT", path, {"offset": 0}) == expected
+            assert await root.refused("DELETE", f"{path}/1") == expected
+        assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 404, None)
+
+    run(tmp_path, test)
