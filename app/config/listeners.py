@@ -43,7 +43,7 @@ class HttpCors(Section, frozen=True):
     """Origins that may call; a first entry `*` allows any, an empty list none."""
     allowed_headers: Texts = ("content-type", "authorization")
     """Request headers that other origins may send."""
-    exposed_headers: Texts = ("",)
+    exposed_headers: Texts = ("iggy-view",)
     """Response headers that a browser's scripts may read."""
     allow_credentials: Boolean = False
     """Let browsers send cookies and credentials along."""

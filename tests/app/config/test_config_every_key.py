@@ -43,7 +43,7 @@ http.cors.enabled | true | false | False
 http.cors.allowed_methods | ["GET", "POST", "PUT", "DELETE"] | ["GET", "PATCH"] | ('GET', 'PATCH')
 http.cors.allowed_origins | ["*"] | ["a", "12"] | ('a', '12')
 http.cors.allowed_headers | ["content-type", "authorization"] | ["a", "12"] | ('a', '12')
-http.cors.exposed_headers | [""] | ["a", "12"] | ('a', '12')
+http.cors.exposed_headers | ["iggy-view"] | ["a", "12"] | ('a', '12')
 http.cors.allow_credentials | false | true | True
 http.cors.allow_private_network | false | true | True
 http.jwt.algorithm | "HS256" | "HS512" | 'HS512'

@@ -1,0 +1,237 @@
+"""The routes about the server itself, field for field; and what browsers of other origins may do with all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from app.commands import requests as ask
+from app.config.listeners import Http, HttpCors
+from tests.transports.http.support.calling import Calling, calling
+
+Test = Callable[[Calling], Awaitable[None]]
+ORIGIN = "https://ui.example"
+
+
+def run(tmp_path: Path, test: Test, config: Http | None = None) -> None:
+    async def main() -> None:
+        async with calling(tmp_path, config) as world:
+            await test(world)
+
+    asyncio.run(main())
+
+
+STATS = {
+    "process_id": int,
+    "cpu_usage": float,
+    "total_cpu_usage": float,
+    "memory_usage": str,
+    "total_memory": str,
+    "available_memory": str,
+    "run_time": int,
+    "start_time": int,
+    "read_bytes": str,
+    "written_bytes": str,
+    "messages_size_bytes": str,
+    "streams_count": int,
+    "topics_count": int,
+    "partitions_count": int,
+    "segments_count": int,
+    "messages_count": int,
+    "clients_count": int,
+    "consumer_groups_count": int,
+    "hostname": str,
+    "os_name": str,
+    "os_version": str,
+    "kernel_version": str,
+    "iggy_server_version": str,
+    "iggy_server_semver": int,
+    "cache_metrics": dict,
+    "threads_count": int,
+    "free_disk_space": str,
+    "total_disk_space": str,
+}
+
+
+def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        found = await world.root.get("/stats")
+        assert {name: type(value) for name, value in found.items()} == STATS
+        assert list(found) == list(STATS)
+        for name in ("memory_usage", "total_memory", "free_disk_space", "messages_size_bytes"):
+            number, unit = found[name].split(" ")
+            assert float(number) >= 0
+            assert unit in "EiB EB PiB PB TiB TB GiB GB MiB MB KiB KB B".split()  # noqa: SIM905
+
+    run(tmp_path, test)
+
+
+def test_connections_of_other_transports_are_listed_and_callers_of_this_one_are_not(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        assert await root.get("/clients") == []
+        await root.post("/streams", {"name": "s"})
+        await root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
+        await root.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
+        member = await world.world.root()
+        await member.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        number = member.session.client_id
+        client = {
+            "client_id": number,
+            "user_id": 0,
+            "address": member.session.address,
+            "transport": "tcp",
+            "consumer_groups_count": 1,
+        }
+        assert await root.get("/clients") == [client]
+        groups = [{"stream_id": 0, "topic_id": 0, "group_id": 0}]
+        assert await root.get(f"/clients/{number}") == {**client, "consumer_groups": groups}
+        for missing in (0, (number + 1) % 2**32):
+            assert await root.refused("GET", f"/clients/{missing}") == (404, 404, None)
+        for wrong in ("x", "-1", "4294967296"):
+            assert await root.refused("GET", f"/clients/{wrong}") == (400, 400, "client")
+
+    run(tmp_path, test)
+
+
+def test_the_cluster_is_this_node(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        world.gateway.addresses.http = 3000
+        assert await world.root.get("/cluster/metadata") == {
+            "name": "single-node",
+            "nodes": [
+                {
+                    "name": "iggy-node",
+                    "ip": "127.0.0.1",
+                    "endpoints": {"tcp": 0, "quic": 0, "http": 3000, "websocket": 0},
+                    "role": "leader",
+                    "status": "healthy",
+                }
+            ],
+        }
+
+    run(tmp_path, test)
+
+
+def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        root = world.root
+        response = await root.ask("POST", "/snapshot", {"compression": "Deflated", "snapshot_types": ["Test"]})
+        assert response.status_code == 200
+        assert response.headers["content-type"] == "application/zip"
+        disposition = response.headers["content-disposition"]
+        assert disposition.startswith('attachment; filename="iggy_snapshot_')
+        with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+            assert {name: archive.read(name) for name in archive.namelist()} == {"test.txt": b"test"}
+        response = await root.ask("POST", "/snapshot", {"compression": "Stored", "snapshot_types": ["All"]})
+        with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+            assert len(archive.namelist()) == 5
+        both = {"compression": "Stored", "snapshot_types": ["All", "Test"]}
+        assert await root.refused("POST", "/snapshot", both) == (400, 3, None)
+        for wrong in (
+            {},
+            {"compression": "stored", "snapshot_types": []},
+            {"compression": "Xz", "snapshot_types": [1]},
+        ):
+            assert (await root.refused("POST", "/snapshot", wrong))[:2] == (422, 422)
+
+    run(tmp_path, test)
+
+
+def test_options_are_described_with_the_bytes_of_their_defaults(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        found = {each.pop("key"): each for each in await world.root.get("/options/topic")}
+        assert list(found) == sorted(found)
+        assert found["compression_algorithm"]["default_value"] == list(b"none")
+        assert found["preallocate_segments"]["kind"] == "bool"
+        assert found["message_expiry"]["default_value"] == [255] * 8
+        for each in found.values():
+            assert list(each) == ["kind", "default_value", "description"]
+        for scope in ("stream", "user"):
+            assert await world.root.get(f"/options/{scope}") == []
+        assert await world.root.refused("GET", "/options/nope") == (400, 3, None)
+
+    run(tmp_path, test)
+
+
+# ------------------------------------------------------------------------------------------------- other origins
+
+
+def cors(**settings: Any) -> Http:
+    return msgspec.structs.replace(Http(), cors=HttpCors(**settings))
+
+
+async def preflight(world: Calling, path: str = "/streams", **headers: str) -> Any:
+    asked = {"origin": ORIGIN, "access-control-request-method": "POST"} | headers
+    return await world.client.request("OPTIONS", path, headers=asked)
+
+
+def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for path in ("/streams", "/users/login", "/nothing"):
+            response = await preflight(world, path)
+            assert (response.status_code, response.content) == (200, b"")
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert response.headers["access-control-allow-methods"] == "GET,POST,PUT,DELETE"
+            assert response.headers["access-control-allow-headers"] == "content-type,authorization"
+            assert "access-control-allow-credentials" not in response.headers
+            assert "access-control-request-method" in response.headers["vary"]
+
+    run(tmp_path, test)
+
+
+def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        for path in ("/streams", "/nothing", "/ping"):
+            response = await world.client.get(path, headers={"origin": ORIGIN})
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert response.headers["access-control-expose-headers"] == "iggy-view"
+            assert "access-control-allow-origin" not in (await world.client.get(path)).headers
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://ui.example.evil.example", "https://UI.example", "null", "https://ui.example:8443"]
+)
+def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) -> None:
+    async def test(world: Calling) -> None:
+        response = await preflight(world)
+        assert response.headers["access-control-allow-origin"] == ORIGIN
+        assert response.headers["access-control-allow-credentials"] == "true"
+        for refused in (await preflight(world, origin=origin), await world.client.get("/", headers={"origin": origin})):
+            assert "access-control-allow-origin" not in refused.headers
+            assert "origin" in refused.headers["vary"]
+
+    run(tmp_path, test, cors(allowed_origins=("https://other.example", ORIGIN), allow_credentials=True))
+
+
+def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) -> None:
+    name = "access-control-allow-private-network"
+    asked = {"access-control-request-private-network": "true"}
+
+    async def closed(world: Calling) -> None:
+        assert name not in (await preflight(world, **asked)).headers
+
+    async def opened(world: Calling) -> None:
+        assert (await preflight(world, **asked)).headers[name] == "true"
+        assert name not in (await preflight(world)).headers
+
+    run(tmp_path / "closed", closed)
+    run(tmp_path / "opened", opened, cors(allow_private_network=True))
+
+
+def test_cors_can_be_off(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        assert (await preflight(world)).status_code == 405
+        response = await world.client.get("/ping", headers={"origin": ORIGIN})
+        assert "access-control-allow-origin" not in response.headers
+
+    run(tmp_path, test, cors(enabled=False))
