@@ -39,6 +39,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _listeners(config)
     yield from _archiver(config)
     yield from _telemetry(config)
+    yield from _cors(config)
     yield from _trusted_issuers(config)
     if config.cluster.enabled:
         yield from _cluster(config)
@@ -187,6 +188,20 @@ def _telemetry(config: Config) -> Iterator[Problem]:
             yield (key, "telemetry.enabled"), f"{key} must not be empty while telemetry.enabled is true"
 
 
+def _cors(config: Config) -> Iterator[Problem]:
+    cors = config.http.cors
+    if not cors.enabled:
+        return
+    origins, key = [origin.strip() for origin in cors.allowed_origins], "http.cors.allowed_origins"
+    if "*" in origins[1:]:
+        yield (key,), f"{key}: `*`, any origin, can only be the first entry"
+    if cors.allow_credentials and origins[:1] == ["*"]:
+        yield (
+            ("http.cors.allow_credentials", key),
+            f"http.cors.allow_credentials needs the origins by name in {key}: with `*` any page may act for its visitors",
+        )
+
+
 def _trusted_issuers(config: Config) -> Iterator[Problem]:
     for number, issuer in enumerate(config.http.jwt.trusted_issuers):
         table = f"http.jwt.trusted_issuers.{number}"
@@ -194,6 +209,13 @@ def _trusted_issuers(config: Config) -> Iterator[Problem]:
             if not getattr(issuer, field).strip():
                 keys = tuple(f"{table}.{each}" for each in (field, "issuer", "audience", "jwks_url", "user_id"))
                 yield keys, f"{table}.{field} is needed: a trusted issuer has issuer, audience and jwks_url"
+        if not issuer.jwks_url.startswith(("https://", "http://")):
+            yield (f"{table}.jwks_url", f"{table}.issuer"), f"{table}.jwks_url has to begin with https:// or http://"
+        if not issuer.user_id:
+            yield (
+                (f"{table}.user_id", f"{table}.issuer"),
+                f"{table}.user_id is needed: the number of a user, and not 0, who is root",
+            )
 
 
 def _cluster(config: Config) -> Iterator[Problem]:

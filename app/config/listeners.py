@@ -61,7 +61,7 @@ class TrustedIssuer(Section, frozen=True):
     jwks_url: Text = ""
     """Where its public keys are fetched."""
     user_id: Annotated[int, integer(0)] = 0
-    """Number of the local user that its tokens act as; 0, the root user, is refused when a token is used."""
+    """Number of the local user that its tokens act as; not 0, who is the root user."""
 
 
 class HttpJwt(Section, frozen=True):
@@ -150,7 +150,7 @@ class Http(Section, frozen=True):
     """Start the HTTP interface."""
     address: Listen = Address("127.0.0.1", 3000)
     """Where it listens (TCP); port 0 takes any free port."""
-    max_request_size: Annotated[int, size()] = 2_000_000
+    max_request_size: Annotated[int, size(at_most=268_435_456)] = 2_000_000
     """Size that a request's body may have; a larger one is answered 413."""
     web_ui: Boolean = False
     """Serve the dashboard under `/ui`."""

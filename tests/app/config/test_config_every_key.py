@@ -59,7 +59,7 @@ http.jwt.decoding_secret | "" | "12345" | '12345'
 http.jwt.use_base64_secret | false | true | True
 http.jwt.trusted_issuers[].issuer | "" | "12345" | '12345'
 http.jwt.trusted_issuers[].audience | "" | "12345" | '12345'
-http.jwt.trusted_issuers[].jwks_url | "" | "12345" | '12345'
+http.jwt.trusted_issuers[].jwks_url | "" | "https://a" | 'https://a'
 http.jwt.trusted_issuers[].user_id | 0 | 4567 | 4567
 http.metrics.enabled | true | false | False
 http.metrics.endpoint | "/metrics" | "/12345" | '/12345'
@@ -250,8 +250,10 @@ BESIDES = {
     "http.jwt.trusted_issuers[]": {
         "http.jwt.trusted_issuers.0.issuer": "a",
         "http.jwt.trusted_issuers.0.audience": "b",
-        "http.jwt.trusted_issuers.0.jwks_url": "c",
+        "http.jwt.trusted_issuers.0.jwks_url": "https://c",
+        "http.jwt.trusted_issuers.0.user_id": "1",
     },
+    "http.cors.allow_credentials": {"http.cors.allowed_origins": "[https://a]"},
 }
 
 

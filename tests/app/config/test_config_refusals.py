@@ -119,6 +119,27 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
         "trusted_issuers.0.audience",
     ),
     (
+        {
+            "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER": "https://a.example",
+            "HTTP_JWT_TRUSTED_ISSUERS_0_AUDIENCE": "a",
+            "HTTP_JWT_TRUSTED_ISSUERS_0_JWKS_URL": "file:///etc/passwd",
+            "HTTP_JWT_TRUSTED_ISSUERS_0_USER_ID": "1",
+        },
+        "HTTP_JWT_TRUSTED_ISSUERS_0_JWKS_URL",
+        "https://",
+    ),
+    (
+        {
+            "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER": "https://a.example",
+            "HTTP_JWT_TRUSTED_ISSUERS_0_AUDIENCE": "a",
+            "HTTP_JWT_TRUSTED_ISSUERS_0_JWKS_URL": "https://a.example/keys",
+        },
+        "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER",
+        "trusted_issuers.0.user_id",
+    ),
+    ({"HTTP_CORS_ALLOW_CREDENTIALS": "true"}, "HTTP_CORS_ALLOW_CREDENTIALS", "http.cors.allowed_origins"),
+    ({"HTTP_CORS_ALLOWED_ORIGINS": "[a, *]"}, "HTTP_CORS_ALLOWED_ORIGINS", "the first entry"),
+    (
         {"CLUSTER_ENABLED": "true", "CLUSTER_NODE_OTHERS_0_NAME": "b"},
         "CLUSTER_NODE_OTHERS_0_NAME",
         "cluster.node.others.0.ip",
