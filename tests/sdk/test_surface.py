@@ -17,7 +17,7 @@ OTHER_TRANSPORTS = {
     "WebSocketFramingConfig",
     "WebSocketReconnectionConfig",
 }
-"""Whippet speaks TCP; these are tried when it speaks them."""
+"""This folder is about TCP; the others are tried where they are tested."""
 ONLY_RECEIVED = {
     "CacheMetrics",
     "CacheMetricsKey",

@@ -83,8 +83,14 @@ async def shared(task, stream):
         await first.send_messages(stream, "t", partition, messages)
     say(shares=[await all_of(first, task, group, 2), await all_of(second, task, Consumer.Group(details.id), 3)])
 
-    mine = next(m.partitions for m in details.members if m.partitions)[0]
-    say(explicit=[await poll(client, task, group, partition=mine, auto_commit=False) for client in (first, second)])
+    of_all = [member.partitions[0] for member in details.members]
+    again = {"auto_commit": False, "strategy": PollingStrategy.First(), "count": 3}
+    say(
+        explicit={
+            partition: [await poll(client, task, group, partition=partition, **again) for client in (first, second)]
+            for partition in of_all
+        }
+    )
 
     await second.leave_consumer_group(stream, "t", "g")
     details = await first.get_consumer_group(stream, "t", "g")

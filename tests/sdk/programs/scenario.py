@@ -81,7 +81,7 @@ async def refusal(method, *arguments, **options):
     """None when a call of the SDK succeeds, else what it says."""
     try:
         await method(*arguments, **options)
-    except (RuntimeError, ValueError) as error:
+    except RuntimeError as error:
         return str(error)
     return None
 
