@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from app.cli.main import SUBCOMMANDS
+from tests.app.support.process import starting
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "certs/README.md")
@@ -20,7 +23,7 @@ def commands(page: str) -> list[list[str]]:
     """The command lines of the fenced bash blocks, without comments and without variables set before them."""
     blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     lines = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
-    return [without_variables(line) for line in lines if line]
+    return [words for words in map(without_variables, lines) if words]
 
 
 def without_variables(words: list[str]) -> list[str]:
@@ -36,6 +39,21 @@ def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) ->
             assert set(plain) <= TARGETS, f"make {plain}"
         elif Path(program).name == "whippet":
             assert any(tuple(plain[: len(words)]) == words for words in WORDS), f"whippet {plain}"
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
+def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    section = re.search(r"^## Send and poll with curl\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert section
+    script = "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S))
+    with starting(tmp_path / "data") as start:
+        gateway = start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD="iggy")
+        script = script.replace("localhost:3000", gateway.address()).replace("curl -s ", "curl -sS --fail ")
+        done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    *_, polled, token = re.sub(r"(?<=[}\]])(?={)", "\n", done.stdout).splitlines()
+    assert '"payload":"aGVsbG8="' in polled
+    assert token.startswith('{"token":')
 
 
 def test_the_readme_shows_how_to_run_and_how_to_test() -> None:
