@@ -198,7 +198,7 @@ def _cors(config: Config) -> Iterator[Problem]:
     if cors.allow_credentials and origins[:1] == ["*"]:
         yield (
             ("http.cors.allow_credentials", key),
-            f"http.cors.allow_credentials needs the origins by name in {key}: with `*` any page may act for its visitors",
+            f"http.cors.allow_credentials needs the origins by name in {key}: with `*` any page may act for visitors",
         )
 
 
