@@ -87,3 +87,21 @@ def test_every_consumer_has_its_own_place_in_every_partition(said: dict[str, Any
         ["0:9", "0:last"],
         [],
     ]
+
+
+def test_a_connection_that_is_attached_to_a_member_polls_for_him_and_for_nobody_else(
+    newest: Sdk, server: Server, name: str
+) -> None:
+    said = newest.finished("attaching", address=server.address, name=name).findings()
+    errors = {key: newest.error(answer) for key, answer in said.items() if isinstance(answer, str | None)}
+    assert errors == {
+        "unattached": "ConsumerGroupMemberNotFound",
+        "to_nobody": "ClientNotFound",
+        "cut_off": "InvalidCommand",
+        "another_user": "Unauthorized",
+        "attached": None,
+        "after": "ConsumerGroupMemberNotFound",
+        "again": "ClientNotFound",
+    }
+    assert said["polled"] == [0, 1, 2]
+    assert said["members"] == [[0]]

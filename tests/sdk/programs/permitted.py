@@ -3,7 +3,6 @@
 from apache_iggy import (
     Consumer,
     GlobalPermissions,
-    IggyClient,
     Permissions,
     PollingStrategy,
     SendMessage,
@@ -58,8 +57,7 @@ async def main(task):
         user = await root.create_user(
             f"{name[-30:]}-{index}", "secret", permissions=permissions_of(grants, (await root.get_stream(name)).id, 0)
         )
-        client = IggyClient.from_connection_string(f"iggy://{user.username}:secret@{task['address']}")
-        await client.connect()
+        client = await connected(task, credentials=f"{user.username}:secret")
         answers = {}
         for act, (method, *arguments) in acts(client, user.username, name, "t").items():
             answers[act] = await refusal(method, *arguments)

@@ -41,9 +41,9 @@ def say(**finding):
     print(json.dumps(finding), flush=True)  # noqa: T201 -- this is how it speaks
 
 
-async def connected(task, options=""):
+async def connected(task, options="", credentials="iggy:iggy"):
     """A client that has logged in, as most programs begin."""
-    client = IggyClient.from_connection_string(f"iggy+tcp://iggy:iggy@{task['address']}{options}")
+    client = IggyClient.from_connection_string(f"iggy+tcp://{credentials}@{task['address']}{options}")
     await client.connect()
     return client
 

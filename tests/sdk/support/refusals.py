@@ -11,6 +11,7 @@ SENTENCES = {
     "CannotChangePermissions": "Cannot change permissions for user with ID: {}",
     "CannotDeleteUser": "Cannot delete user with ID: {}",
     "CannotEstablishConnection": "Cannot establish connection",
+    "ClientNotFound": "Client with ID: {} was not found.",
     "ClientShutdown": "Client shutdown",
     "ConsumerGroupIdNotFound": "Consumer group with ID: {} for topic with ID: {} was not found.",
     "ConsumerGroupMemberNotFound": "Consumer group member with client ID: {} for group with ID: {} "

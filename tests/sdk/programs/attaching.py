@@ -1,0 +1,51 @@
+"""Two connections of one consumer, as the SDK makes them where a cluster is: one is in the group, the other polls.
+
+With one node the SDK never does so by itself; the requests are made by hand.
+"""
+
+import struct
+
+from apache_iggy import GlobalPermissions, Permissions, SendMessage
+from scenario import carry_out, connected, refusal, say
+
+ATTACH, ROUTING, POLL_ON_PRIMARY = 14, 103, 104
+IDENTITY_BYTES = 32
+"""Of a client, its session, and what the session has seen: how a route begins, and all of an attachment."""
+
+
+def named(name):
+    return struct.pack("<BB", 2, len(name)) + name.encode()
+
+
+async def main(task):
+    stream, user = task["name"], f"{task['name'][-30:]}-u"
+    member, helper = await connected(task), await connected(task)
+    await member.create_stream(stream)
+    await member.create_topic(stream, "t", 1)
+    await member.create_consumer_group(stream, "t", "g")
+    await member.join_consumer_group(stream, "t", "g")
+    await member.send_messages(stream, "t", 0, [SendMessage("a"), SendMessage("b")])
+    of_group = b"\x02" + named("g") + named(stream) + named("t") + struct.pack("<BI", 1, 0)
+    poll = of_group + struct.pack("<BQIB", 5, 0, 10, 1)
+    identity = (await member.send_binary_request(ROUTING, poll))[:IDENTITY_BYTES]
+
+    await member.create_user(user, "secret", permissions=Permissions(GlobalPermissions(read_streams=True)))
+    stranger = await connected(task, credentials=f"{user}:secret")
+    say(
+        unattached=await refusal(helper.send_binary_request, POLL_ON_PRIMARY, poll),
+        to_nobody=await refusal(helper.send_binary_request, ATTACH, bytes(15) + b"\x01" + identity[16:]),
+        cut_off=await refusal(helper.send_binary_request, ATTACH, identity[:-1]),
+        another_user=await refusal(stranger.send_binary_request, ATTACH, identity),
+        attached=await refusal(helper.send_binary_request, ATTACH, identity),
+    )
+    polled = await helper.send_binary_request(POLL_ON_PRIMARY, poll)
+    details = await member.get_consumer_group(stream, "t", "g")
+    say(polled=struct.unpack_from("<IQI", polled), members=[one.partitions for one in details.members])
+    await member.logout_user()
+    say(
+        after=await refusal(helper.send_binary_request, POLL_ON_PRIMARY, poll),
+        again=await refusal(helper.send_binary_request, ATTACH, identity),
+    )
+
+
+carry_out(main)
