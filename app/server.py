@@ -76,8 +76,6 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
 
 def _refuse_empty_promises(config: Config) -> None:
     """Who asks for secrecy that this version does not have should learn it now, not from the network or the disk."""
-    if config.http.enabled and config.http.tls.enabled:
-        raise ConfigError("http.tls.enabled = true: this version serves HTTP without TLS only; turn it off to start")
     if config.system.encryption.enabled:
         raise ConfigError("system.encryption.enabled = true: this version does not encrypt; turn it off to start")
 
@@ -123,7 +121,11 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens)
             http = await http_server.start(
-                application.create(api), config.http.address, config.http.limits, config.system.limits.stop_time
+                application.create(api),
+                config.http.address,
+                config.http.limits,
+                config.system.limits.stop_time,
+                certificates.context(config.http.tls, "http.tls"),
             )
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
@@ -133,7 +135,8 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
             addresses["tcp"] = tcp.address
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
         await current_config.write(loaded, addresses)
-        banner.show(addresses, options, gateway.users.root.username, gateway.users.generated_root_password)
+        shown = {"https" if name == "http" and config.http.tls.enabled else name: at for name, at in addresses.items()}
+        banner.show(shown, options, gateway.users.root.username, gateway.users.generated_root_password)
         await _until_stop_or_failure(stopping, [http.serving] if http else [])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:

@@ -16,13 +16,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from app.config import ConfigError
-from app.config.listeners import Tls
+from app.config.listeners import HttpTls, Tls
 
 VALID_DAYS = 365
 
 
-def context(tls: Tls, section: str) -> ssl.SSLContext | None:
-    """None when TLS is off. Files that are named and there are used; without them a certificate is made, if allowed."""
+def context(tls: Tls | HttpTls, section: str) -> ssl.SSLContext | None:
+    """None when TLS is off. Files that are named and there are used; without them a certificate is made, if allowed.
+
+    It never is for HTTP: browsers and curl would not take it.
+    """
     if not tls.enabled:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -33,9 +36,10 @@ def context(tls: Tls, section: str) -> ssl.SSLContext | None:
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"{section}.cert_file, {section}.key_file: cannot be used: {error}") from error
         return made
-    if not tls.self_signed:
+    if isinstance(tls, HttpTls) or not tls.self_signed:
         missing = tls.key_file if os.path.exists(tls.cert_file) else tls.cert_file
-        raise ConfigError(f"{section}: {missing} is missing; put it there, or set {section}.self_signed = true")
+        otherwise = "" if isinstance(tls, HttpTls) else f", or set {section}.self_signed = true"
+        raise ConfigError(f"{section}: {missing} is missing; put it there{otherwise}")
     certificate, key = self_signed()
     # The ssl module reads files only; this one has no name and never leaves memory.
     with open(os.memfd_create("certificate"), "w+b") as file:

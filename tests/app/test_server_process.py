@@ -223,7 +223,7 @@ def test_a_bug_in_a_handler_is_answered_and_logged_with_its_trace_once_and_the_g
     assert gateway.err.count("RuntimeError: nobody thought of this") == 1
 
 
-@pytest.mark.parametrize("setting", ["IGGY_HTTP_TLS_ENABLED", "IGGY_SYSTEM_ENCRYPTION_ENABLED"])
+@pytest.mark.parametrize("setting", ["IGGY_SYSTEM_ENCRYPTION_ENABLED"])
 def test_secrecy_that_this_version_does_not_have_is_refused_not_ignored(start: Start, setting: str) -> None:
     key = base64.b64encode(bytes(32)).decode()
     gateway = start(**{setting: "true", "IGGY_SYSTEM_ENCRYPTION_KEY": key})

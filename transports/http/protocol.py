@@ -90,8 +90,8 @@ class Door:
         self.connections: set[Protocol] = set()
         self._full_said_at = float("-inf")
 
-    def has_room(self, now: float) -> bool:
-        if len(self.connections) < self.limits.connections:
+    def has_room(self, now: float, more: int = 0) -> bool:
+        if len(self.connections) + more < self.limits.connections:
             return True
         if now - self._full_said_at > FULL_SAID_SECONDS:
             self._full_said_at = now

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from starlette.types import ASGIApp
 from app.config.formats import Address
 from app.config.listeners import HttpLimits
 from transports import listening
+from transports.handshakes import Handshakes
 from transports.http.protocol import Door, Protocol
 
 SWEEPS = 8
@@ -29,7 +31,12 @@ class HttpServer:
     """One listener that is serving. Made by `start`, ended by `stop`; both on the event loop."""
 
     def __init__(
-        self, listener: socket.socket, application: ASGIApp, limits: HttpLimits, stop_seconds_max: float
+        self,
+        listener: socket.socket,
+        application: ASGIApp,
+        limits: HttpLimits,
+        stop_seconds_max: float,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
         self.address = listening.effective(listener)
@@ -46,7 +53,9 @@ class HttpServer:
                 server_header=False,
                 backlog=listening.BACKLOG_CONNECTIONS,
                 timeout_graceful_shutdown=max(1, round(stop_seconds_max)),
-            )
+            ),
+            tls,
+            self.door,
         )
         self.serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
         """Ends with `stop`. When it ends before, the listener has failed."""
@@ -73,11 +82,47 @@ class HttpServer:
             self._sweeping.cancel()
 
 
-async def start(application: ASGIApp, address: Address, limits: HttpLimits, stop_seconds_max: float) -> HttpServer:
-    return HttpServer(await listening.listen(address, "http.address"), application, limits, stop_seconds_max)
+async def start(
+    application: ASGIApp,
+    address: Address,
+    limits: HttpLimits,
+    stop_seconds_max: float,
+    tls: ssl.SSLContext | None = None,
+) -> HttpServer:
+    return HttpServer(await listening.listen(address, "http.address"), application, limits, stop_seconds_max, tls)
 
 
 class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, door: Door) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._door = door
+        self._handshakes: Handshakes | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """With TLS the connections of a client that is not through its handshake count as well."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        loop, door = asyncio.get_running_loop(), self._door
+
+        def connection() -> asyncio.BaseProtocol:
+            return Protocol(door, config=self.config, server_state=self.server_state, app_state={}, _loop=loop)
+
+        def has_room() -> bool:
+            there = 0 if self._handshakes is None else len(self._handshakes)
+            return door.has_room(loop.time(), there)
+
+        seconds_max = door.limits.first_byte_time
+        self._handshakes = Handshakes(sockets[0], self._tls, connection, has_room, seconds_max)
+        self.servers = []
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._handshakes is not None:
+            self._handshakes.stop()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -126,13 +127,14 @@ async def serving(
     config: Http | None = None,
     operations: Sequence[Operation] = routes.OPERATIONS,
     store: dict[str, Any] | None = None,
+    tls: ssl.SSLContext | None = None,
     **limits: Any,
 ) -> AsyncIterator[Serving]:
     http = msgspec.structs.replace(config or Http(), limits=HttpLimits(**limits))
     async with world(path, **(store or {})) as made:
         api = await make_api(made, made.store, http)
         server = await http_server.start(
-            application.create(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S
+            application.create(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S, tls
         )
         serves = Serving(made, api, server)
         try:

@@ -1,0 +1,71 @@
+"""HTTPS: the same API behind a certificate, and clients that are not through their handshake yet."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.config import ConfigError
+from app.config.listeners import HttpTls
+from tests.transports.http.support.serving import Serving, run, serving
+from transports import certificates
+
+
+def made(tmp_path: Path) -> ssl.SSLContext:
+    certificate, key = certificates.self_signed()
+    tmp_path.joinpath("cert.pem").write_bytes(certificate)
+    tmp_path.joinpath("key.pem").write_bytes(key)
+    tls = HttpTls(enabled=True, cert_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem"))
+    context = certificates.context(tls, "http.tls")
+    assert context is not None
+    return context
+
+
+def client(world: Serving, tmp_path: Path) -> httpx.AsyncClient:
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    return httpx.AsyncClient(
+        base_url=f"https://{world.server.address}",
+        verify=trusted,
+        trust_env=False,
+        headers={"authorization": f"Bearer {world.token}"},
+    )
+
+
+def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path / "data", tls=made(tmp_path)) as world, client(world, tmp_path) as secure:
+            created: Any = await secure.post("/streams", json={"name": "s"})
+            assert created.json()["name"] == "s"
+            long = await secure.post("/streams", content=b" " * 3_000_000, headers={"content-type": "application/json"})
+            assert long.status_code == 413
+            assert (await secure.get("/ping")).text == "pong"
+
+    run(main())
+
+
+def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
+    async def main() -> None:
+        limits = {"first_byte_time": 0.2, "connections": 2}
+        async with serving(tmp_path / "data", tls=made(tmp_path), **limits) as world:
+            silent = [await world.link() for _ in range(2)]
+            plain = await world.link()
+            assert await plain.is_over(), "there is no room for a third one"
+            for link in silent:
+                assert await link.is_over()
+            async with client(world, tmp_path) as secure:
+                assert (await secure.get("/ping")).text == "pong"
+            speaks_plainly = await world.link()
+            await speaks_plainly.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"pong" not in await asyncio.wait_for(speaks_plainly.rest(), 5)
+
+    run(main())
+
+
+def test_a_certificate_is_never_made_up_for_http(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"http\.tls: .*missing\.pem is missing; put it there$"):
+        certificates.context(HttpTls(enabled=True, cert_file=str(tmp_path / "missing.pem")), "http.tls")
