@@ -4,6 +4,7 @@ order and get consecutive offsets. That all are repetitions is a success too."""
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 
 from app.model.duplicates import Window
@@ -59,4 +60,4 @@ def _only(batch: Writable, checked: batches.Checked, positions: Sequence[int]) -
         Message(one.payload, one.id, one.user_headers, one.origin_timestamp)
         for one in (messages[position] for position in positions)
     ]
-    return batches.build(kept, 0, bytes)
+    return batches.build(kept, 0, os.urandom)

@@ -3,7 +3,8 @@
 1. An id counts as seen when its message is in the log. While that is being written nobody knows, so whoever sends the
    same id meanwhile waits for the outcome: a write that fails must not make the repetition vanish.
 2. The first message with an id is kept, in one batch as well as over several.
-3. Nothing is kept over a restart, and a purge forgets what it has purged.
+3. A message without an id, which 0.9 clients may send, is new each time.
+4. Nothing is kept over a restart, and a purge forgets what it has purged.
 
 Pure state for the event loop; time is a number that the caller passes in.
 """
@@ -15,6 +16,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 Future = asyncio.Future[None]
+
+NO_ID = bytes(16)
 
 
 class Window:
@@ -42,7 +45,9 @@ class Window:
         done: Future = asyncio.get_running_loop().create_future()
         fresh = []
         for position, identity in enumerate(ids):
-            if identity not in self._seen and identity not in self._pending:
+            if identity == NO_ID:
+                fresh.append(position)
+            elif identity not in self._seen and identity not in self._pending:
                 self._pending[identity] = done
                 fresh.append(position)
         return fresh, done

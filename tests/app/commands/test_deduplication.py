@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import os
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from app.commands.deduplication import Deduplication
 from storage.batch import Message, build, header, messages
@@ -68,6 +70,38 @@ def test_repetitions_are_left_out_and_offsets_stay_consecutive(tmp_path: Path) -
         assert await dedup.append(partition, batch(2, 1, mark=b"b"), 1) is None
         await dedup.append(partition, batch(2, 3, 1, 4, mark=b"c"), 2)
         assert await stored(partition) == [(0, 1, b"1a"), (1, 2, b"2a"), (2, 3, b"3c"), (3, 4, b"4c")]
+
+    with_partition(tmp_path, act)
+
+
+def without_ids(octets: bytearray) -> bytearray:
+    """As 0.9 clients may send them, which compute the checksums themselves; nobody looks at ids then."""
+    batch = bytearray(octets)
+    position, sums = 256, b""
+    while position < len(batch):
+        size = 48 + sum(struct.unpack_from("<II", batch, position + 32))
+        if batch[position + 8 : position + 24] == (99).to_bytes(16, "little"):
+            batch[position + 8 : position + 24] = bytes(16)
+        struct.pack_into("<Q", batch, position, xxhash.xxh3_64_intdigest(batch[position + 8 : position + size]))
+        sums += batch[position : position + 8]
+        position += size
+    struct.pack_into("<Q", batch, 40, xxhash.xxh3_64_intdigest(batch[:40] + batch[48:52] + sums))
+    return batch
+
+
+def test_messages_without_an_id_are_no_repetitions_of_each_other(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = Deduplication(100, 60)
+        await dedup.append(partition, without_ids(batch(99, 1, 99, mark=b"a")), 0)
+        await dedup.append(partition, without_ids(batch(99, 99, mark=b"b")), 1)
+        await dedup.append(partition, without_ids(batch(99, 1, 99, mark=b"c")), 2)
+        found = await stored(partition)
+        payloads = [b"99a", b"1a", b"99a", b"99b", b"99b", b"99c", b"99c"]
+        assert [payload for _, _, payload in found] == payloads
+        # A batch that has lost a message is made anew, and then each has an id of its own.
+        ids = [identity for _, identity, _ in found]
+        assert ids[:5] == [0, 1, 0, 0, 0]
+        assert len({1, *ids[5:]}) == 3
 
     with_partition(tmp_path, act)
 

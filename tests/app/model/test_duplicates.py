@@ -8,7 +8,7 @@ from typing import Any
 
 from app.model.duplicates import Window
 
-A, B, C = (bytes([n]) * 16 for n in range(3))
+NOTHING, A, B, C = (bytes([n]) * 16 for n in range(4))
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -27,6 +27,20 @@ def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
         assert send(window, [A, B, A, A]) == [0, 1]
         assert send(window, [B, C, A]) == [1]
         assert send(window, [A, B, C]) == []
+
+    run(main())
+
+
+def test_what_has_no_id_is_always_new() -> None:
+    async def main() -> None:
+        window = Window(10, 0)
+        assert send(window, [NOTHING, A, NOTHING]) == [0, 1, 2]
+        fresh, done = window.take([NOTHING, A, B], 0)
+        assert fresh == [0, 2]
+        assert window.undecided([NOTHING, A]) is None
+        assert send(window, [NOTHING]) == [0]
+        window.decided([NOTHING, B], done, 0)
+        assert len(window) == 2
 
     run(main())
 
