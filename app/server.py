@@ -33,7 +33,8 @@ from transports.http import server as http_server
 from transports.http.api import Api
 from transports.http.server import HttpServer
 from transports.listening import ListenError
-from transports.tcp import TcpListener
+from transports.quic import QuicListener
+from transports.tcp import FramesBudget, TcpListener
 
 logger = logging.getLogger(__name__)
 
@@ -115,6 +116,8 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
     http: HttpServer | None = None
     api: Api | None = None
     tcp: TcpListener | None = None
+    quic: QuicListener | None = None
+    budget = FramesBudget(config.system.limits.frames_bytes)
     addresses: dict[str, Address] = {}
     try:
         if config.http.enabled:
@@ -130,10 +133,17 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
         if config.tcp.enabled:
-            tcp = TcpListener(gateway)
-            await tcp.listen(config.tcp.address, "tcp.address", certificates.context(config.tcp.tls, "tcp.tls"))
+            tcp = TcpListener(gateway, budget)
+            tls = certificates.context(config.tcp.tls, "tcp.tls", config.system.path)
+            await tcp.listen(config.tcp.address, "tcp.address", tls)
             addresses["tcp"] = tcp.address
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
+        if config.quic.enabled:
+            quic = QuicListener(gateway, budget)
+            pair = certificates.for_quic(config.quic.certificate, config.system.path)
+            await quic.listen(config.quic.address, "quic.address", pair)
+            addresses["quic"] = quic.address
+            gateway.addresses.quic = quic.address.port
         await current_config.write(loaded, addresses)
         shown = {"https" if name == "http" and config.http.tls.enabled else name: at for name, at in addresses.items()}
         banner.show(shown, options, gateway.users.root.username, gateway.users.generated_root_password)
@@ -143,6 +153,8 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
         endings = [http.stop()] if http else []
         if tcp is not None:
             endings.append(tcp.stop(config.system.limits.stop_time))
+        if quic is not None:
+            endings.append(quic.stop(config.system.limits.stop_time))
         await asyncio.gather(*endings)
         if api is not None:
             await api.close()

@@ -1,27 +1,52 @@
-"""TLS for listeners: a context from the configured files, or with a certificate made at start and never written down.
+"""Certificates of listeners: those of the configured files, or one that is made, once, and kept in the data folder.
 
-A made certificate has an ECDSA P-256 key and names localhost and the loopback addresses: what official clients accept.
+A made certificate has an ECDSA P-256 key, is no authority, and names localhost and the loopback addresses: what
+official clients accept. It is the same for all listeners and after a restart, so that clients may pin it.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
+import logging
 import os
 import ssl
+import stat
+from typing import NamedTuple
 
+from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from app.config import ConfigError
-from app.config.listeners import HttpTls, Tls
+from app.config.listeners import HttpTls, QuicCertificate, Tls
+
+_log = logging.getLogger(__name__)
 
 VALID_DAYS = 365
+RENEWED_DAYS = 30
+"""A made certificate that has no more left is replaced at the next start."""
+FOLDER = "certificates"
+KEPT = "self-signed.pem"
+"""The key, then the certificate."""
+OWNER_ALONE = 0o600
 
 
-def context(tls: Tls | HttpTls, section: str) -> ssl.SSLContext | None:
+class Pair(NamedTuple):
+    """A certificate, with those that vouch for it after it, and its key, in PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def put_on(self, configuration: QuicConfiguration) -> None:
+        chain = x509.load_pem_x509_certificates(self.certificate)
+        configuration.certificate, configuration.certificate_chain = chain[0], chain[1:]
+        configuration.private_key = serialization.load_pem_private_key(self.key, None)
+
+
+def context(tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
     """None when TLS is off. Files that are named and there are used; without them a certificate is made, if allowed.
 
     It never is for HTTP: browsers and curl would not take it.
@@ -30,27 +55,124 @@ def context(tls: Tls | HttpTls, section: str) -> ssl.SSLContext | None:
         return None
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.minimum_version = ssl.TLSVersion.TLSv1_2
+    load(made, tls, section, data_folder)
+    return made
+
+
+def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> None:
+    """For those who shake hands from now on."""
     if os.path.exists(tls.cert_file) and os.path.exists(tls.key_file):
         try:
             made.load_cert_chain(tls.cert_file, tls.key_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"{section}.cert_file, {section}.key_file: cannot be used: {error}") from error
-        return made
+        return
     if isinstance(tls, HttpTls) or not tls.self_signed:
         missing = tls.key_file if os.path.exists(tls.cert_file) else tls.cert_file
         otherwise = "" if isinstance(tls, HttpTls) else f", or set {section}.self_signed = true"
         raise ConfigError(f"{section}: {missing} is missing; put it there{otherwise}")
-    certificate, key = self_signed()
+    pair = self_signed() if data_folder is None else kept(data_folder)
     # The ssl module reads files only; this one has no name and never leaves memory.
     with open(os.memfd_create("certificate"), "w+b") as file:
-        file.write(key + certificate)
+        file.write(pair.key + pair.certificate)
         file.flush()
         made.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-    return made
 
 
-def self_signed() -> tuple[bytes, bytes]:
-    """Certificate and key, in PEM."""
+def for_quic(wanted: QuicCertificate, data_folder: str) -> Pair:
+    if wanted.self_signed:
+        return kept(data_folder)
+    section = "quic.certificate"
+    try:
+        with open(wanted.cert_file, "rb") as file:
+            certificate = file.read()
+        with open(wanted.key_file, "rb") as file:
+            pair = Pair(certificate, file.read())
+    except OSError as error:
+        raise ConfigError(
+            f"{section}: {error.filename} cannot be read: {error.strerror}; "
+            f"put it there, or set {section}.self_signed = true"
+        ) from error
+    problem = _problem(pair)
+    if problem:
+        raise ConfigError(f"{section}.cert_file, {section}.key_file: cannot be used: {problem}")
+    key = serialization.load_pem_private_key(pair.key, None)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        _log.warning(
+            "%s.key_file is no ECDSA P-256 key: official clients that do not validate certificates take no other",
+            section,
+        )
+    return pair
+
+
+def _problem(pair: Pair) -> str:
+    try:
+        certificate = x509.load_pem_x509_certificates(pair.certificate)[0]
+        key = serialization.load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError, IndexError) as error:
+        return str(error) or "it is not in PEM"
+    spki = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    if certificate.public_key().public_bytes(*spki) != key.public_key().public_bytes(*spki):
+        return "the key is another one's"
+    return ""
+
+
+def kept(data_folder: str) -> Pair:
+    """The certificate that was made for this data folder; it is made now if there is none, or none for long."""
+    folder = os.path.join(data_folder, FOLDER)
+    path = os.path.join(folder, KEPT)
+    try:
+        octets = _read(path)
+        if octets is not None and (pair := _usable(octets)) is not None:
+            return pair
+        os.makedirs(folder, exist_ok=True)
+        pair = self_signed()
+        _write(path, pair.key + pair.certificate)
+    except OSError as error:
+        raise ConfigError(f"{path}, the certificate made here, cannot be kept: {error.strerror or error}") from error
+    if octets is not None:
+        _log.warning(
+            "%s was replaced: it was broken, or at its end; clients that have pinned it have to do so anew", path
+        )
+    return pair
+
+
+def _usable(octets: bytes) -> Pair | None:
+    begin = b"-----BEGIN CERTIFICATE-----"
+    key, found, rest = octets.partition(begin)
+    pair = Pair(found + rest, key)
+    if not found or _problem(pair):
+        return None
+    certificate = x509.load_pem_x509_certificates(pair.certificate)[0]
+    left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    return pair if left > datetime.timedelta(days=RENEWED_DAYS) else None
+
+
+def _read(path: str) -> bytes | None:
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return None
+    with open(handle, "rb") as file:
+        if stat.S_IMODE(os.fstat(handle).st_mode) != OWNER_ALONE:
+            _log.warning("%s was open to others: now it is not, but they may have the key", path)
+            os.fchmod(handle, OWNER_ALONE)
+        return file.read(1 << 20)
+
+
+def _write(path: str, octets: bytes) -> None:
+    """Under another name first, so that a crash leaves no half of it."""
+    temporary = f"{path}.new"
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ALONE)
+    with open(handle, "wb") as file:
+        os.fchmod(handle, OWNER_ALONE)
+        file.write(octets)
+        file.flush()
+        os.fsync(handle)
+    os.rename(temporary, path)
+
+
+def self_signed() -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     now = datetime.datetime.now(datetime.UTC)
@@ -68,7 +190,7 @@ def self_signed() -> tuple[bytes, bytes]:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    return (
+    return Pair(
         certificate.public_bytes(serialization.Encoding.PEM),
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import os
 
+import msgspec
+
 from app.commands import groups
 from app.commands.registry import carry_out
+from app.commands.requests import PollMessages
 from app.errors import Code, CommandError
 from app.gateway import Gateway
 from app.model.sessions import Session
@@ -26,6 +29,7 @@ class ClassicConversation:
     def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
         self.session = session
         self.over = False
+        self.room: int | None = None
         self._gateway = gateway
         host = session.address.rpartition(":")[0]
         self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
@@ -55,6 +59,8 @@ class ClassicConversation:
         code = frames.code_of(frame)
         try:
             request = requests.decode(code, frame[frames.HEADER_BYTES :], self.dialect, os.urandom, self._limits)
+            if self.room is not None and isinstance(request, PollMessages):
+                request = msgspec.structs.replace(request, room=self.room)
             answer = await carry_out(self._gateway, self.session, request)
             if code != frames.SEND_MESSAGES:
                 # A send was noticed when it was decoded.

@@ -15,7 +15,10 @@ from app.model.sessions import Session
 from storage.batch import Readable
 from transports.classic_conversation import ClassicConversation
 from transports.modern_conversation import ModernConversation
+from transports.wire.classic import polls
 
+ANSWER_HEADER_BYTES = 512
+"""More than any protocol has around the batches of an answer."""
 BEGINNING_BYTES = 4
 """So many bytes tell the protocols apart."""
 MODERN = b"\0\0\0\0"
@@ -27,6 +30,8 @@ class Conversation(Protocol):
     session: Session
     over: bool
     """The last answer was the last one: the connection ends."""
+    room: int | None
+    """Bytes of batches that an answer may have, where the transport has a limit of its own."""
 
     def measure(self, data: memoryview) -> int:
         """How many bytes the frame has that begins here; 0: that cannot be told from so few. CommandError: nobody can
@@ -45,8 +50,20 @@ class Conversation(Protocol):
         """The connection is gone: its memberships go with it."""
 
 
-def begin(gateway: Gateway, session: Session, beginning: bytes, header_size: int | None = None) -> Conversation:
-    """`header_size` forces the size of the message headers that a classic client gets."""
+def begin(
+    gateway: Gateway,
+    session: Session,
+    beginning: bytes,
+    header_size: int | None = None,
+    answer_bytes_max: int | None = None,
+) -> Conversation:
+    """`header_size` forces the size of the message headers that a classic client gets; `answer_bytes_max` is what the
+    transport carries of a poll, of which one message may be more."""
+    talk: Conversation
     if beginning == MODERN:
-        return ModernConversation(gateway, session)
-    return ClassicConversation(gateway, session, header_size)
+        talk = ModernConversation(gateway, session)
+    else:
+        talk = ClassicConversation(gateway, session, header_size)
+    if answer_bytes_max is not None:
+        talk.room = polls.room(answer_bytes_max - ANSWER_HEADER_BYTES)
+    return talk

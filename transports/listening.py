@@ -29,15 +29,19 @@ def effective(listener: socket.socket) -> Address:
 async def listen(address: Address, setting: str) -> socket.socket:
     """A listening TCP socket. A name that stands for several addresses is listened on at one only, IPv4 first."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+        family, target = await resolve(address, socket.SOCK_STREAM)
         return _open(family, target)
     except OSError as error:
         raise ListenError(f"cannot listen on {address} ({setting}): {error.strerror or error}") from error
     except UnicodeError as error:
         raise ListenError(f"cannot listen on {address} ({setting}): not a host name") from error
+
+
+async def resolve(address: Address, kind: socket.SocketKind) -> tuple[int, tuple[Any, ...]]:
+    """The family of the address to listen on, and what `bind` wants of it."""
+    found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=kind, flags=socket.AI_PASSIVE)
+    family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, target
 
 
 def _open(family: int, target: tuple[Any, ...]) -> socket.socket:

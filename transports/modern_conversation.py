@@ -7,10 +7,12 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import xxhash
 
 from app.commands import groups
 from app.commands.registry import carry_out
+from app.commands.requests import PollMessages
 from app.errors import Code, CommandError
 from app.gateway import Gateway
 from app.model.answered import Answered
@@ -78,6 +80,7 @@ class ModernConversation:
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
         self.over = False
+        self.room: int | None = None
         self._closed = False
         """A request may still be in hand."""
         self._gateway = gateway
@@ -191,6 +194,8 @@ class ModernConversation:
         self, asked: frames.Request, code: int, body: memoryview, operation_number: int
     ) -> list[Readable]:
         request = requests.decode(code, body)
+        if self.room is not None and isinstance(request, PollMessages):
+            request = msgspec.structs.replace(request, room=self.room)
         answer: Any = await carry_out(self._gateway, self.session, request)
         content = answers.encode(code, answer)
         if asked.operation not in PLAIN:

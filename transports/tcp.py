@@ -426,13 +426,16 @@ class Connection(asyncio.BufferedProtocol):
 class TcpListener:
     """The listening socket and everyone connected through it. Made by `start`, ended by `stop`."""
 
-    def __init__(self, gateway: Gateway, *, stalled_seconds: float = STALLED_SECONDS) -> None:
+    def __init__(
+        self, gateway: Gateway, budget: FramesBudget | None = None, *, stalled_seconds: float = STALLED_SECONDS
+    ) -> None:
+        """`budget` is shared with whoever else receives frames."""
         self.gateway = gateway
         self.stalled_seconds = stalled_seconds
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)
         self.limits: Limits = gateway.config.system.limits
-        self.budget = FramesBudget(self.limits.frames_bytes)
+        self.budget = budget or FramesBudget(self.limits.frames_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self.address = Address("", 0)
         self._connections: set[Connection] = set()

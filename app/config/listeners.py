@@ -240,16 +240,22 @@ class Quic(Section, frozen=True):
     """Start the QUIC listener."""
     address: Listen = Address("127.0.0.1", 3000)
     """Where it listens (UDP, so it can have the number that HTTP has in TCP); port 0 takes any free port."""
-    max_concurrent_bidi_streams: Annotated[int, integer(1)] = 10_000
-    """Number of streams that one connection may have open."""
+    max_concurrent_bidi_streams: Annotated[int, integer(1)] = 100
+    """Number of streams that one connection may have open; each costs memory and time. Official clients have one."""
     datagram_send_buffer_size: Bytes = 100_000
-    """Size of the buffer for datagrams that wait to be sent."""
-    initial_mtu: Annotated[int, size(at_least=1_200, at_most=65_527)] = 8_000
-    """Size of the first datagrams, before the path has been probed."""
-    send_window: Annotated[int, size()] = 100_000
+    """Accepted for compatibility; has no effect, because no datagrams wait to be sent."""
+    initial_mtu: Annotated[int, size(at_least=1_200, at_most=65_507)] = 1_200
+    """Size of the first datagrams after the handshake, before the path has been probed; what is larger than a path
+    carries is lost until that is noticed."""
+    max_datagram_size: Annotated[int, size(at_least=1_200, at_most=65_507)] = 1_452
+    """Size that datagrams may grow to when probing shows that the path carries them: 1452 is what Ethernet does; 8952
+    suits jumbo frames and 65507 the loopback, and make large messages several times as fast."""
+    send_window: Annotated[int, size(at_least=1_200)] = 1_048_576
     """Size of what may be sent to a connection before it acknowledges."""
-    receive_window: Annotated[int, size()] = 100_000
-    """Size of what a connection may send before it is acknowledged."""
+    receive_window: Annotated[int, size(at_least=1_200)] = 262_144
+    """Size of what a connection may send before it is taken; a request for which there is room may be larger."""
+    stream_receive_window: Annotated[int, size(at_least=1_200)] = 131_072
+    """The same for one stream."""
     keep_alive_interval: Seconds = 5.0
     """Period of the packets that keep a silent connection open; 0: none."""
     max_idle_timeout: Seconds = 10.0

@@ -83,11 +83,13 @@ tcp.socket.nodelay | false | true | True
 tcp.socket.linger | "0 s" | "1m 30s" | 90.0
 quic.enabled | true | false | False
 quic.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
-quic.max_concurrent_bidi_streams | 10000 | 4567 | 4567
+quic.max_concurrent_bidi_streams | 100 | 4567 | 4567
 quic.datagram_send_buffer_size | "100 KB" | "32 MiB" | 33554432
-quic.initial_mtu | "8 KB" | "1500 B" | 1500
-quic.send_window | "100 KB" | "32 MiB" | 33554432
-quic.receive_window | "100 KB" | "32 MiB" | 33554432
+quic.initial_mtu | "1200 B" | "1500 B" | 1500
+quic.max_datagram_size | "1452 B" | "8952 B" | 8952
+quic.send_window | "1 MiB" | "32 MiB" | 33554432
+quic.receive_window | "256 KiB" | "32 MiB" | 33554432
+quic.stream_receive_window | "128 KiB" | "32 MiB" | 33554432
 quic.keep_alive_interval | "5 s" | "1m 30s" | 90.0
 quic.max_idle_timeout | "10 s" | "1m 30s" | 90.0
 quic.certificate.self_signed | true | false | False

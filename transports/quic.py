@@ -1,0 +1,278 @@
+"""QUIC: one UDP socket, and a connection for every client that is behind it.
+
+What arrives is handed to the connection that its id names; somebody new begins one, within bounds. What a turn of the
+loop has brought is answered at its end, for each connection once. While many shake hands, everybody new has to prove
+first that he is where he says (Retry), which costs us no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+
+from aioquic._buffer import Buffer
+from aioquic.quic.packet import (
+    QuicHeader,
+    QuicPacketType,
+    QuicProtocolVersion,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+    pull_quic_header,
+)
+from aioquic.quic.retry import QuicRetryTokenHandler
+
+from app.config.formats import Address
+from app.config.listeners import Quic
+from app.config.system import Limits
+from app.gateway import Gateway
+from transports import datagrams, listening, quic_engine
+from transports.certificates import Pair
+from transports.datagrams import Datagrams, PeerAddress
+from transports.quic_connection import OVERDUE, Connection
+from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, Engine, Rules
+from transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
+
+_log = logging.getLogger(__name__)
+# Whatever anybody sends would be said at these levels.
+logging.getLogger("quic").setLevel(logging.CRITICAL)
+
+RETRY_ABOVE = 64
+"""With so many handshakes in hand, everybody new has to prove his address."""
+HANDSHAKES_MAX = 1024
+"""With so many nobody new is heard."""
+RESETS_A_SECOND = 200
+"""Stateless resets, and answers to unknown versions: what costs nothing to ask for."""
+
+
+class QuicListener:
+    """The UDP socket and everyone behind it. Made by `listen`, ended by `stop`."""
+
+    def __init__(self, gateway: Gateway, budget: FramesBudget, *, stalled_seconds: float = STALLED_SECONDS) -> None:
+        """`budget` is shared with whoever else receives frames."""
+        config: Quic = gateway.config.quic
+        self.gateway = gateway
+        self.budget = budget
+        self.stalled_seconds = stalled_seconds
+        forced = gateway.config.tcp.message_header
+        self.header_size = None if forced == "auto" else int(forced)
+        self.limits: Limits = gateway.config.system.limits
+        self.streams_max = config.max_concurrent_bidi_streams
+        self.send_window = config.send_window
+        self.address = Address("", 0)
+        self._config = config
+        self._rules: Rules | None = None
+        self._retry = QuicRetryTokenHandler()
+        self._datagrams: Datagrams | None = None
+        self._connections: set[Connection] = set()
+        self._established = 0
+        self._by_id: dict[bytes, Connection] = {}
+        self._touched: set[Connection] = set()
+        self._is_settling_soon = False
+        self._sweeper: asyncio.Task[None] | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self._stopping = False
+        self._full_said_at = float("-inf")
+        self._resets_left = RESETS_A_SECOND
+
+    async def listen(self, address: Address, setting: str, pair: Pair) -> None:
+        self.use(pair)
+        link = await datagrams.bind(address, setting)
+        self.address = listening.effective(link)
+        self._datagrams = Datagrams(link, self._on_datagram, self._settle)
+        self._sweeper = asyncio.create_task(self._sweep(), name="quic deadlines")
+
+    def use(self, pair: Pair) -> None:
+        """The certificate of those who come from now on."""
+        config = self._config
+        rules = quic_engine.configuration(
+            config.max_idle_timeout or quic_engine.FOR_EVER, config.receive_window, config.stream_receive_window
+        )
+        pair.put_on(rules)
+        self._rules = Rules(
+            configuration=rules,
+            initial_datagram_bytes=config.initial_mtu,
+            datagram_bytes_max=config.max_datagram_size,
+            receive_window=config.receive_window,
+            stream_receive_window=config.stream_receive_window,
+            reset_key=hashlib.sha256(b"stateless reset" + pair.key).digest(),
+        )
+
+    # -------------------------------------------------------------------------------------------------- datagrams
+
+    def send(self, packets: list[bytes], peer: PeerAddress) -> None:
+        if self._datagrams is not None:
+            self._datagrams.send(packets, peer)
+
+    def _on_datagram(self, datagram: bytes, peer: PeerAddress) -> None:
+        if len(datagram) < 1 + CONNECTION_ID_BYTES:
+            return
+        if datagram[0] & 0x80:
+            connection = self._long(datagram, peer)
+        else:
+            connection = self._by_id.get(datagram[1 : 1 + CONNECTION_ID_BYTES])
+            if connection is None:
+                self._reset(datagram, peer)
+        if connection is not None:
+            connection.receive(datagram, peer, time.monotonic())
+            self._touched.add(connection)
+
+    def _long(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
+        """Before a handshake is done packets have headers that say more."""
+        buffer = Buffer(data=datagram)
+        try:
+            header = pull_quic_header(buffer, host_cid_length=CONNECTION_ID_BYTES)
+        except ValueError:
+            return None
+        known = self._by_id.get(header.destination_cid)
+        if known is not None:
+            return known
+        if len(datagram) < DATAGRAM_BYTES_MIN or self._stopping:
+            return None
+        if header.version != QuicProtocolVersion.VERSION_1:
+            if header.version and self._may_answer():
+                versions = [int(QuicProtocolVersion.VERSION_1)]
+                said = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
+                self.send([said], peer)
+            return None
+        return self._meet(header, peer) if header.packet_type == QuicPacketType.INITIAL else None
+
+    def _meet(self, header: QuicHeader, peer: PeerAddress) -> Connection | None:
+        shaking = len(self._connections) - self._established
+        if shaking >= HANDSHAKES_MAX or not self._has_room():
+            return None
+        now = time.monotonic()
+        original, retried = header.destination_cid, None
+        if header.token:
+            try:
+                original = self._retry.validate_token(
+                    address=peer, destination_cid=header.destination_cid, token=header.token, now=now
+                )
+                retried = header.destination_cid
+            except ValueError:
+                # Somebody else's, or an old one: as if there were none.
+                retried = None
+        if retried is None and shaking >= RETRY_ABOVE:
+            self._prove(header, peer, now)
+            return None
+        assert self._rules is not None
+        connection = Connection(self, Engine(self._rules, original, retried), peer)
+        self._connections.add(connection)
+        self.know(connection, header.destination_cid)
+        self.know(connection, connection.engine.host_cid)
+        return connection
+
+    def _prove(self, header: QuicHeader, peer: PeerAddress, now: float) -> None:
+        connection_id = os.urandom(CONNECTION_ID_BYTES)
+        token = self._retry.create_token(
+            address=peer,
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=connection_id,
+            now=now,
+        )
+        said = encode_quic_retry(
+            version=QuicProtocolVersion.VERSION_1,
+            source_cid=connection_id,
+            destination_cid=header.source_cid,
+            original_destination_cid=header.destination_cid,
+            retry_token=token,
+        )
+        self.send([said], peer)
+
+    def _reset(self, datagram: bytes, peer: PeerAddress) -> None:
+        """A client of the process before this one learns at once that it has to begin anew."""
+        assert self._rules is not None
+        said = quic_engine.stateless_reset(
+            self._rules, datagram[1 : 1 + CONNECTION_ID_BYTES], len(datagram), os.urandom
+        )
+        if said and self._may_answer():
+            self.send([said], peer)
+
+    def _may_answer(self) -> bool:
+        self._resets_left -= 1
+        return self._resets_left >= 0
+
+    def touch(self, connection: Connection) -> None:
+        self._touched.add(connection)
+        if not self._is_settling_soon:
+            self._is_settling_soon = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling_soon = False
+        touched, self._touched = self._touched, set()
+        now = time.monotonic()
+        for connection in touched:
+            connection.settle(now)
+
+    # ------------------------------------------------------------------------------------------------ who is there
+
+    def know(self, connection: Connection, connection_id: bytes) -> None:
+        self._by_id[connection_id] = connection
+        connection.ids.add(connection_id)
+
+    def unknow(self, connection: Connection, connection_id: bytes) -> None:
+        connection.ids.discard(connection_id)
+        self._by_id.pop(connection_id, None)
+
+    def welcome(self, connection: Connection) -> bool:
+        if not self._has_room():
+            return False
+        self._established += 1
+        connection.is_counted = True
+        return True
+
+    def _has_room(self) -> bool:
+        if self._established < self.limits.connections:
+            return True
+        now = time.monotonic()
+        if now - self._full_said_at > FULL_SAID_SECONDS:
+            self._full_said_at = now
+            _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
+        return False
+
+    def farewell(self, connection: Connection) -> None:
+        for connection_id in connection.ids:
+            self._by_id.pop(connection_id, None)
+        self._connections.discard(connection)
+        if connection.is_counted:
+            connection.is_counted = False
+            self._established -= 1
+        if self._empty is not None and not self._connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self._resets_left = RESETS_A_SECOND
+            self.close_overdue(time.monotonic())
+
+    def close_overdue(self, now: float) -> None:
+        for connection in list(self._connections):
+            reason = connection.overdue(now)
+            if reason is not None:
+                _log.info("%s: closed, because %s", connection.session.address, reason)
+                connection.abort(OVERDUE, reason)
+            else:
+                connection.keep_alive(now, self._config.keep_alive_interval)
+
+    async def stop(self, seconds_max: float) -> None:
+        """Meets nobody any more, lets the commands in hand finish, closes all connections."""
+        self._stopping = True
+        for connection in list(self._connections):
+            connection.end()
+        if self._connections:
+            self._empty = asyncio.get_running_loop().create_future()
+            done, _ = await asyncio.wait([self._empty], timeout=seconds_max)
+            if not done:
+                _log.warning("%d connections did not end in time and are cut", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort(OVERDUE, "it did not end in time")
+                self._settle()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._datagrams is not None:
+            self._datagrams.close()
+            self._datagrams = None

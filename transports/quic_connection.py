@@ -1,0 +1,525 @@
+"""One client over QUIC: what its streams say becomes requests, in the order in which they were opened.
+
+A stream carries one request and, when that is answered, its answer, and ends in both directions. Whose turn it is: the
+requests of a connection begin in the order of their streams, each when it is whole, and a few may be in hand at once; a
+stranger has one at a time, so that what follows a login finds it done. What a connection is, logged in and a member of
+groups, it is for all of its streams.
+
+What bounds memory is as in tcp.py, and the windows of quic_engine.py besides; what bounds time is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, cast
+
+from aioquic.quic import events
+
+from app.errors import Code, CommandError
+from app.model.sessions import Session, Transport
+from storage.batch import Readable
+from transports import conversation
+from transports.conversation import BEGINNING_BYTES, Conversation
+from transports.datagrams import PeerAddress
+from transports.quic_engine import HTTP3, Engine
+from transports.tcp import TAKEN_BYTES_MIN
+
+if TYPE_CHECKING:
+    from transports.quic import QuicListener
+
+_log = logging.getLogger(__name__)
+
+IN_HAND_MAX = 8
+"""Requests of one connection that are being carried out."""
+ANSWER_BYTES_MAX = 10_000_000
+"""Official clients take no more, with the header of the answer."""
+SMALL_FRAME_BYTES = 64 << 10
+"""Nobody waits for room for one of these."""
+NO_ERROR, PROTOCOL_ERROR, OVERDUE = 0, 1, 2
+"""What a connection is closed with."""
+UNFINISHED = 3
+"""What a stream is reset with that ends before its request does."""
+
+
+class Request:
+    """What has come on one stream."""
+
+    __slots__ = ("answer", "deadline", "filled", "fin", "frame", "length", "part", "refusal", "resume", "stream_id")
+
+    def __init__(self, stream_id: int, deadline: float) -> None:
+        self.stream_id = stream_id
+        self.deadline = deadline
+        self.part = b""
+        """Its beginning, as long as its length is not known or there is no room for it."""
+        self.length = 0
+        self.frame: memoryview | None = None
+        self.filled = 0
+        self.refusal: list[Readable] | None = None
+        """The answer, decided already: what comes is read past."""
+        self.resume: Callable[[], None] | None = None
+        """It waits for room, and this is called when there is some."""
+        self.fin = False
+        self.answer: deque[memoryview] = deque()
+        """What is still to be handed to the engine."""
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self.length) and self.filled == self.length
+
+
+class Speaker(Protocol):
+    """What is spoken on a connection: a binary protocol, or HTTP/3."""
+
+    def on_event(self, event: events.QuicEvent) -> None: ...
+
+    def on_taken(self) -> None:
+        """Something may have been acknowledged."""
+
+    def overdue(self, now: float) -> str | None: ...
+
+    def end(self) -> None:
+        """No more requests; those in hand are answered."""
+
+    @property
+    def is_done(self) -> bool:
+        """Nothing is in hand, and everything that was said has arrived."""
+
+    def close(self) -> None:
+        """The connection is gone."""
+
+
+class Connection:
+    """Datagrams, events and the timer of one engine. All methods run on the event loop."""
+
+    def __init__(self, listener: QuicListener, engine: Engine, peer: PeerAddress) -> None:
+        self.listener = listener
+        self.engine = engine
+        self.session = Session(Transport.QUIC, text(peer), listener.gateway.clock(), self.end, listener.address.host)
+        self.ids: set[bytes] = set()
+        """By which its datagrams are known."""
+        self.is_established = False
+        self.is_counted = False
+        """By the listener, as one that is through its handshake."""
+        self.ending = False
+        self._speaker: Speaker | None = None
+        self._begun_at = self._said_at = time.monotonic()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._gone = False
+
+    # -------------------------------------------------------------------------------------------------- datagrams, time
+
+    def receive(self, datagram: bytes, peer: PeerAddress, now: float) -> None:
+        try:
+            self.engine.receive_datagram(datagram, peer, now)
+        except Exception:  # noqa: BLE001 -- whatever a datagram does to its connection, it does to no other
+            _log.exception("%s: a datagram ended in a defect", self.session.address)
+            self.lose()
+
+    def settle(self, now: float) -> None:
+        """Acts on what has happened, sends what there is to send, and knows when to look again."""
+        if self._gone:
+            return
+        try:
+            self._settle(now)
+        except Exception:  # noqa: BLE001 -- as above
+            _log.exception("%s: the connection ended in a defect", self.session.address)
+            self.lose()
+
+    def _settle(self, now: float) -> None:
+        engine = self.engine
+        while (event := engine.next_event()) is not None:
+            self._on_event(event)
+        speaker = self._speaker
+        if speaker is not None and not self._gone:
+            speaker.on_taken()
+            if self.ending and speaker.is_done:
+                engine.close(NO_ERROR, reason_phrase="")
+        self._transmit(now)
+        if engine.is_over:
+            self.lose()
+            return
+        if not self._gone:
+            self._set_timer(now)
+
+    def _transmit(self, now: float) -> None:
+        datagrams: list[bytes] = []
+        to: PeerAddress | None = None
+        send = self.listener.send
+        for datagram, peer in self.engine.datagrams_to_send(now):
+            if peer != to and datagrams:
+                assert to is not None
+                send(datagrams, to)
+                datagrams = []
+            to = peer
+            datagrams.append(datagram)
+        if datagrams and to is not None:
+            send(datagrams, to)
+            self._said_at = now
+
+    def _set_timer(self, now: float) -> None:
+        """A timer that is early finds that out when it fires: most are moved on and on."""
+        at = self.engine.get_timer()
+        if self._timer is not None:
+            if at is not None and self._timer_at <= at:
+                return
+            self._timer.cancel()
+            self._timer = None
+        if at is not None:
+            self._timer_at = at
+            self._timer = asyncio.get_running_loop().call_later(max(at - now, 0.001), self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        now = time.monotonic()
+        at = self.engine.get_timer()
+        if at is not None and at <= now:
+            try:
+                self.engine.handle_timer(now)
+            except Exception:  # noqa: BLE001 -- as above
+                _log.exception("%s: a timer ended in a defect", self.session.address)
+                self.lose()
+                return
+            self.settle(now)
+        elif not self._gone:
+            self._set_timer(now)
+
+    def keep_alive(self, now: float, silence: float) -> None:
+        if self.is_established and silence and now - self._said_at > silence:
+            self.engine.send_ping(0)
+            self.settle(now)
+
+    # ------------------------------------------------------------------------------------------------------- events
+
+    def _on_event(self, event: events.QuicEvent) -> None:
+        if isinstance(event, events.ConnectionIdIssued):
+            self.listener.know(self, event.connection_id)
+        elif isinstance(event, events.ConnectionIdRetired):
+            self.listener.unknow(self, event.connection_id)
+        elif isinstance(event, events.HandshakeCompleted):
+            self.is_established = True
+            if not self.listener.welcome(self):
+                self.engine.close(PROTOCOL_ERROR, reason_phrase="too many connections")
+            elif event.alpn_protocol == HTTP3:
+                self.engine.close(PROTOCOL_ERROR, reason_phrase="not spoken yet")
+            else:
+                self._speaker = Binary(self)
+            if self.ending:
+                self.end()
+        elif self._speaker is not None:
+            self._speaker.on_event(event)
+
+    def touch(self) -> None:
+        """There is something to send or to do, soon."""
+        self.listener.touch(self)
+
+    # --------------------------------------------------------------------------------------------------------- the end
+
+    def overdue(self, now: float) -> str | None:
+        if self._speaker is not None:
+            return self._speaker.overdue(now)
+        if now - self._begun_at > self.listener.limits.silence_before_login:
+            return "its handshake takes too long"
+        return None
+
+    def end(self) -> None:
+        """No more requests; those in hand are answered, then the connection closes."""
+        self.ending = True
+        if self._speaker is not None:
+            self._speaker.end()
+        else:
+            self.abort(NO_ERROR, "")
+        self.touch()
+
+    def abort(self, code: int, reason: str) -> None:
+        """Says so and is gone."""
+        if not self._gone:
+            self.engine.close(code, reason_phrase=reason)
+            self.touch()
+
+    def lose(self) -> None:
+        """Gone without a word, or after the last one."""
+        if self._gone:
+            return
+        self._gone = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.listener.farewell(self)
+        if self._speaker is not None:
+            self._speaker.close()
+            self._speaker = None
+
+
+class Binary:
+    """The binary protocols."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._engine = connection.engine
+        self._listener = connection.listener
+        self._session = connection.session
+        self._conversation: Conversation | None = None
+        """From the first bytes of the first stream on: they say which protocol this is."""
+        self._opened = 0
+        """The stream that is opened next."""
+        self._arriving: dict[int, Request] = {}
+        """Those that have not begun, in the order in which their streams were opened."""
+        self._in_hand: set[asyncio.Task[None]] = set()
+        self._answering: dict[int, Request] = {}
+        """Those whose answers the engine has not got completely."""
+        self._ended = False
+        self._has_logged_in = False
+        self._silent_since = time.monotonic()
+        self._untaken = 0
+        self._stalled_since = 0.0
+
+    # ------------------------------------------------------------------------------------------------------ receiving
+
+    def on_event(self, event: events.QuicEvent) -> None:
+        if isinstance(event, events.StreamDataReceived):
+            if event.stream_id & 3:
+                self._connection.abort(PROTOCOL_ERROR, "requests come on bidirectional streams")
+            elif not self._ended:
+                self._on_data(event.stream_id, event.data, event.end_stream)
+        elif isinstance(event, events.StreamReset):
+            if (request := self._arriving.get(event.stream_id)) is not None:
+                self._drop(request)
+        elif isinstance(event, events.StopSendingReceived):
+            self._answering.pop(event.stream_id, None)
+
+    def _on_data(self, stream_id: int, data: bytes, fin: bool) -> None:
+        if stream_id >= self._opened:
+            deadline = time.monotonic() + self._listener.limits.frame_time
+            # One that is opened opens all before it.
+            for opened in range(self._opened, stream_id + 4, 4):
+                self._arriving[opened] = Request(opened, deadline)
+            self._opened = stream_id + 4
+        request = self._arriving.get(stream_id)
+        if request is None:
+            return
+        if request.frame is not None:
+            self._fill(request, data)
+        elif request.refusal is not None:
+            # The time that this may take is earned by what arrives.
+            request.filled = min(request.filled + len(data), request.length)
+            request.deadline += len(data) / (1 << 20)
+        elif request.resume is not None:
+            request.part += data
+        elif data:
+            self._take_apart(request, request.part + data)
+        request.fin = request.fin or fin
+        if request.fin and not request.is_whole and len(request.part) < (request.length or len(request.part) + 1):
+            self._drop(request)
+        self._begin()
+
+    def _take_apart(self, request: Request, data: bytes) -> None:
+        talk = self._conversation
+        if talk is None:
+            if len(data) < BEGINNING_BYTES:
+                request.part = data
+                return
+            listener = self._listener
+            talk = self._conversation = conversation.begin(
+                listener.gateway, self._session, data[:BEGINNING_BYTES], listener.header_size, ANSWER_BYTES_MAX
+            )
+        view = memoryview(data)
+        try:
+            length = talk.measure(view)
+        except CommandError as lost:
+            _log.info("%s: %s", self._session.address, lost)
+            self._ended = True
+            self._connection.abort(PROTOCOL_ERROR, "this is no request")
+            return
+        request.part = b""
+        if not length:
+            request.part = data
+            return
+        request.length = length
+        if (code := talk.refused(view, length)) is not None:
+            request.refusal = talk.refuse(view, code)
+            request.filled = min(len(data), length)
+            return
+        budget = self._listener.budget
+        if length <= SMALL_FRAME_BYTES:
+            budget.used += length
+            self._make_room(request, data)
+            return
+        request.part, request.resume = data, partial(self._again, request)
+        if budget.take(length, request.resume):
+            request.resume = None
+            self._make_room(request, data)
+        else:
+            self._engine.hold(request.stream_id)
+
+    def _again(self, request: Request) -> None:
+        """There is room for the one that waited."""
+        request.resume = None
+        self._make_room(request, request.part)
+        self._begin()
+        self._connection.touch()
+
+    def _make_room(self, request: Request, data: bytes) -> None:
+        request.part = b""
+        request.frame = memoryview(bytearray(request.length))
+        request.deadline = time.monotonic() + self._listener.limits.frame_time + request.length / (1 << 20)
+        self._fill(request, data)
+        if not request.is_whole:
+            self._engine.allow(request.stream_id, request.length)
+
+    def _fill(self, request: Request, data: bytes) -> None:
+        """What comes after the end of a frame means nothing."""
+        assert request.frame is not None
+        start = request.filled
+        request.filled = end = min(start + len(data), request.length)
+        request.frame[start:end] = data[: end - start]
+
+    def _drop(self, request: Request) -> None:
+        """It was taken back, or ends before it is whole: there is nothing to answer."""
+        del self._arriving[request.stream_id]
+        self._give_back(request)
+        if self._engine.can_be_written(request.stream_id):
+            self._engine.reset_stream(request.stream_id, UNFINISHED)
+        self._begin()
+
+    def _give_back(self, request: Request) -> None:
+        self._engine.forget(request.stream_id)
+        if request.resume is not None:
+            self._listener.budget.forget(request.resume)
+            request.resume = None
+        if request.frame is not None:
+            request.frame = None
+            self._listener.budget.give_back(request.length)
+
+    # ------------------------------------------------------------------------------------------------------ answering
+
+    def _begin(self) -> None:
+        """Whose turn it is. One that waits for room does not hold up those after it, which may have what it needs."""
+        if self._ended:
+            return
+        while self._arriving and self._has_a_hand:
+            for request in self._arriving.values():
+                if request.is_whole:
+                    break
+                if request.resume is None:
+                    return
+            else:
+                return
+            del self._arriving[request.stream_id]
+            if request.refusal is not None:
+                self._say(request, request.refusal)
+            else:
+                task = asyncio.create_task(self._answer(request))
+                self._in_hand.add(task)
+                task.add_done_callback(self._in_hand.discard)
+
+    @property
+    def _has_a_hand(self) -> bool:
+        if len(self._answering) >= IN_HAND_MAX:
+            return False
+        return len(self._in_hand) < (1 if self._session.user_id is None else IN_HAND_MAX)
+
+    async def _answer(self, request: Request) -> None:
+        talk = self._conversation
+        assert talk is not None and request.frame is not None
+        try:
+            buffers = await talk.answer(request.frame)
+            if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
+                buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
+            self._say(request, buffers)
+        finally:
+            self._give_back(request)
+            self._in_hand.discard(cast(asyncio.Task[None], asyncio.current_task()))
+            if self._session.user_id is not None and not self._has_logged_in:
+                self._has_logged_in = True
+                self._engine.allow_streams(self._listener.streams_max)
+            self._silent_since = time.monotonic()
+            if talk.over and not self._ended:
+                self._connection.end()
+            self._begin()
+            self._connection.touch()
+
+    def _say(self, request: Request, buffers: list[Readable]) -> None:
+        stream_id = request.stream_id
+        if not self._engine.can_be_written(stream_id):
+            return
+        if self._engine.is_being_received(stream_id) and not request.fin:
+            self._engine.stop_stream(stream_id, NO_ERROR)
+        request.answer.extend(map(memoryview, buffers))
+        self._answering[stream_id] = request
+        self._hand_over(request, sum(map(self._engine.unsent, self._answering)))
+
+    def _hand_over(self, request: Request, unsent: int) -> int:
+        """As much of an answer as the window has room for; returns how much is unsent now."""
+        answer, window = request.answer, self._listener.send_window
+        while answer and unsent < window:
+            pieces = []
+            room = window - unsent
+            while answer and room > 0:
+                piece = answer.popleft()
+                if len(piece) > room:
+                    answer.appendleft(piece[room:])
+                    piece = piece[:room]
+                pieces.append(piece)
+                room -= len(piece)
+            unsent = window - room
+            octets = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._engine.send_stream_data(request.stream_id, octets, end_stream=not answer)  # type: ignore[arg-type]
+        if not answer:
+            self._answering.pop(request.stream_id, None)
+        return unsent
+
+    def on_taken(self) -> None:
+        if not self._answering:
+            return
+        unsent = sum(map(self._engine.unsent, self._answering))
+        for request in list(self._answering.values()):
+            unsent = self._hand_over(request, unsent)
+        self._begin()
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def overdue(self, now: float) -> str | None:
+        if self._has_stalled(now):
+            return "it does not take what it was sent"
+        for request in self._arriving.values():
+            if request.resume is None and not request.is_whole and now > request.deadline:
+                return "a request takes too long to arrive"
+        is_silent = self._session.user_id is None and not self._in_hand and not self._arriving
+        if is_silent and now > self._silent_since + self._listener.limits.silence_before_login:
+            return "it is silent and has not logged in"
+        return None
+
+    def _has_stalled(self, now: float) -> bool:
+        untaken = self._engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
+        if not untaken:
+            self._stalled_since = 0.0
+        elif not self._stalled_since or self._untaken - untaken >= TAKEN_BYTES_MIN:
+            self._stalled_since, self._untaken = now, untaken
+        return bool(untaken) and now - self._stalled_since > self._listener.stalled_seconds
+
+    def end(self) -> None:
+        self._ended = True
+
+    @property
+    def is_done(self) -> bool:
+        return not self._in_hand and not self._answering and not self._engine.all_unsent
+
+    def close(self) -> None:
+        self._ended = True
+        for request in [*self._arriving.values()]:
+            self._give_back(request)
+        self._arriving.clear()
+        self._answering.clear()
+        if self._conversation is not None:
+            self._conversation.close()
+
+
+def text(peer: PeerAddress) -> str:
+    host, port = peer[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,327 @@
+"""aioquic's connection with what a server needs that meets anybody: windows that follow what is taken, limits of
+streams that follow a login, datagrams as large as the path allows, tokens by which a restarted server resets clients.
+
+aioquic doubles a window whenever half of it is used, so that a client could have any amount of memory set aside; it
+never tries a larger datagram; and it insists on ALPN once it is given any. What is overridden here are its internals:
+its version is pinned, and the tests of this module fail when they move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aioquic import tls
+from aioquic._buffer import Buffer
+from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
+from aioquic.quic.connection import (
+    CONNECTION_LIMIT_FRAME_CAPACITY,
+    END_STATES,
+    MAX_STREAM_DATA_FRAME_CAPACITY,
+    Limit,
+    QuicConnection,
+)
+from aioquic.quic.packet import (
+    QuicFrameType,
+    QuicPacketType,
+    QuicProtocolVersion,
+    pull_quic_transport_parameters,
+)
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
+from aioquic.quic.recovery import QuicPacketSpace
+from aioquic.quic.stream import QuicStream
+
+from transports.datagrams import PeerAddress
+
+HTTP3 = "h3"
+FOR_EVER = 10 * 365 * 86_400.0
+"""Seconds of silence that end no connection."""
+CONNECTION_ID_BYTES = 8
+DATAGRAM_BYTES_MIN = SMALLEST_MAX_DATAGRAM_SIZE
+"""Every path of QUIC carries so much."""
+DATAGRAM_BYTES_MAX = 65_507
+STEPS = (8_952, 1_452, 1_400, 1_280)
+"""Sizes that are tried when the largest does not get through: jumbo frames, Ethernet, tunnels."""
+TRIES = 3
+"""How often a size may get lost before a smaller one is tried."""
+LOST_IN_A_ROW = 3
+"""Probes of a silent peer, after which the path is taken to have become narrower."""
+STRANGER_STREAMS = 8
+"""How many streams somebody may have open before a login. Official clients have one."""
+UNIDIRECTIONAL_STREAMS = 8
+"""HTTP/3 needs three; the binary protocols none."""
+RESET_BYTES_MIN = 5 + 16
+HANDSHAKE_BYTES_MAX = 32 << 10
+"""Of one message of the handshake, which aioquic gathers before it looks at it."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What all connections of a listener have in common."""
+
+    configuration: QuicConfiguration
+    initial_datagram_bytes: int
+    datagram_bytes_max: int
+    receive_window: int
+    stream_receive_window: int
+    reset_key: bytes
+
+    def reset_token(self, connection_id: bytes) -> bytes:
+        return hmac.digest(self.reset_key, connection_id, hashlib.sha256)[:16]
+
+
+def configuration(idle_seconds: float, receive_window: int, stream_receive_window: int) -> QuicConfiguration:
+    """Without a certificate: `certificates.put_on` adds it."""
+    return QuicConfiguration(
+        is_client=False,
+        connection_id_length=CONNECTION_ID_BYTES,
+        idle_timeout=idle_seconds,
+        max_data=receive_window,
+        max_stream_data=stream_receive_window,
+        max_datagram_size=DATAGRAM_BYTES_MIN,
+        supported_versions=[QuicProtocolVersion.VERSION_1],
+    )
+
+
+class Handshake(tls.Context):
+    """Official clients offer no ALPN and get none; who offers any has to know HTTP/3."""
+
+    def handle_message(self, input_data: bytes, output_buf: dict[tls.Epoch, Buffer]) -> None:
+        if len(self._receive_buffer) + len(input_data) > HANDSHAKE_BYTES_MAX:
+            raise tls.AlertDecodeError("a message of the handshake is too large")
+        super().handle_message(input_data, output_buf)
+
+    def _server_handle_hello(self, input_buf: Buffer, initial_buf: Buffer, handshake_buf: Buffer) -> None:
+        start = input_buf.tell()
+        hello = tls.pull_client_hello(input_buf)
+        input_buf.seek(start)
+        self._alpn_protocols = None if hello.alpn_protocols is None else [HTTP3]
+        super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
+
+
+class Engine(QuicConnection):
+    """One connection, sans-IO: datagrams in, events and datagrams out."""
+
+    def __init__(self, rules: Rules, original_id: bytes, retry_id: bytes | None) -> None:
+        super().__init__(
+            configuration=rules.configuration,
+            original_destination_connection_id=original_id,
+            retry_source_connection_id=retry_id,
+        )
+        self._rules = rules
+        self._host_cids[0].stateless_reset_token = rules.reset_token(self.host_cid)
+        self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STRANGER_STREAMS)
+        self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", UNIDIRECTIONAL_STREAMS)
+        self._held: set[int] = set()
+        self._largest_wanted = rules.datagram_bytes_max
+        self._sizes: list[int] = []
+        """Of datagrams that are still to be tried, the next one last."""
+        self._tries = 0
+        self._is_trying = False
+        self._path: object = None
+
+    # ------------------------------------------------------------------------------------------------------- state
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more will be received or sent."""
+        return self._state in END_STATES
+
+    @property
+    def is_established(self) -> bool:
+        return self._handshake_confirmed
+
+    @property
+    def is_validated(self) -> bool:
+        """The peer is where it says."""
+        return bool(self._network_paths) and self._network_paths[0].is_validated
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        # Nothing has been said yet: it only negotiates otherwise.
+        self.tls.__class__ = Handshake
+
+    def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
+        super()._parse_transport_parameters(data, from_session_ticket)
+        theirs = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size
+        if theirs is not None:
+            self._largest_wanted = min(self._largest_wanted, theirs)
+
+    def _replenish_connection_ids(self) -> None:
+        super()._replenish_connection_ids()
+        for connection_id in self._host_cids:
+            if not connection_id.was_sent:
+                connection_id.stateless_reset_token = self._rules.reset_token(connection_id.cid)
+
+    # ----------------------------------------------------------------------------------------------------- windows
+
+    def allow_streams(self, count: int) -> None:
+        """From now on so many at a time, rather than those of a stranger."""
+        self._local_max_streams_bidi.value += max(count - STRANGER_STREAMS, 0)
+
+    def hold(self, stream_id: int) -> None:
+        """No more of this stream than its window, until `allow`."""
+        self._held.add(stream_id)
+
+    def allow(self, stream_id: int, size: int) -> None:
+        """There is room for this stream up to here, whatever the windows are."""
+        self._held.discard(stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.receiver.is_finished:
+            return
+        stream.max_stream_data_local = max(stream.max_stream_data_local, size)
+        data = self._local_max_data
+        data.value = max(data.value, data.used + size - stream.receiver.highest_offset + self._rules.receive_window)
+
+    def forget(self, stream_id: int) -> None:
+        self._held.discard(stream_id)
+
+    def unsent(self, stream_id: int) -> int:
+        """Bytes that wait to be sent or acknowledged."""
+        stream = self._streams.get(stream_id)
+        return 0 if stream is None else len(stream.sender._buffer)
+
+    @property
+    def all_unsent(self) -> int:
+        """The same of all streams; an end counts, too."""
+        return sum(
+            len(stream.sender._buffer) + 1
+            for stream in self._streams.values()
+            if stream.sender._buffer_stop and not stream.sender.is_finished and not stream.sender._reset_error_code
+        )
+
+    def can_be_written(self, stream_id: int) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is not None and stream.sender._reset_error_code is None and stream.sender._buffer_fin is None
+
+    def is_being_received(self, stream_id: int) -> bool:
+        stream = self._streams.get(stream_id)
+        return stream is not None and not stream.receiver.is_finished
+
+    def _write_connection_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> None:
+        data, window = self._local_max_data, self._rules.receive_window
+        if data.sent - data.used <= window // 2:
+            # What waits for a gap before it to be filled counts as not taken.
+            pending = sum(
+                stream.receiver.highest_offset - stream.receiver.starting_offset()
+                for stream in self._streams.values()
+                if not stream.receiver.is_finished
+            )
+            data.value = max(data.value, data.used - pending + window)
+        streams = self._local_max_streams_bidi, self._local_max_streams_uni
+        due = [data] if data.value - data.sent >= window // 2 else []
+        due += [limit for limit in streams if limit.value - limit.sent > limit.sent - limit.used]
+        for limit in due:
+            buffer = builder.start_frame(
+                limit.frame_type,
+                capacity=CONNECTION_LIMIT_FRAME_CAPACITY,
+                handler=self._on_connection_limit_delivery,
+                handler_args=(limit,),
+            )
+            buffer.push_uint_var(limit.value)
+            limit.sent = limit.value
+
+    def _write_stream_limits(self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream) -> None:
+        receiver, window = stream.receiver, self._rules.stream_receive_window
+        if receiver.is_finished:
+            return
+        taken = receiver.starting_offset()
+        if (
+            stream.max_stream_data_local - taken <= window // 2
+            and receiver._final_size is None
+            and stream.stream_id not in self._held
+        ):
+            stream.max_stream_data_local = taken + window
+        if stream.max_stream_data_local != stream.max_stream_data_local_sent:
+            buffer = builder.start_frame(
+                QuicFrameType.MAX_STREAM_DATA,
+                capacity=MAX_STREAM_DATA_FRAME_CAPACITY,
+                handler=self._on_max_stream_data_delivery,
+                handler_args=(stream,),
+            )
+            buffer.push_uint_var(stream.stream_id or 0)
+            buffer.push_uint_var(stream.max_stream_data_local)
+            stream.max_stream_data_local_sent = stream.max_stream_data_local
+
+    # --------------------------------------------------------------------------------------- the size of a datagram
+
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, PeerAddress]]:
+        found = super().datagrams_to_send(now)
+        if self._handshake_confirmed and not self.is_over:
+            self._watch_path()
+            if self._sizes and not self._is_trying:
+                found += self._try(self._sizes[-1], now)
+        return found
+
+    def _watch_path(self) -> None:
+        """Another path, or one on which nothing gets through any more, is as wide as any again."""
+        path = self._network_paths[0]
+        if path is not self._path:
+            self._path = path
+            self._carry(max(min(self._rules.initial_datagram_bytes, self._largest_wanted), DATAGRAM_BYTES_MIN))
+            self._begin_trying()
+        elif self._loss._pto_count >= LOST_IN_A_ROW and self._max_datagram_size > DATAGRAM_BYTES_MIN:
+            self._carry(DATAGRAM_BYTES_MIN)
+            self._begin_trying()
+
+    def _begin_trying(self) -> None:
+        largest, carried = self._largest_wanted, self._max_datagram_size
+        self._sizes = sorted({size for size in (*STEPS, largest) if carried < size <= largest})
+        self._tries = 0
+
+    def _try(self, size: int, now: float) -> list[tuple[bytes, PeerAddress]]:
+        """A datagram of this size with nothing in it: whether it arrives decides. Its loss says nothing of congestion,
+        so it does not count as being in flight."""
+        path = self._network_paths[0]
+        if not path.is_validated:
+            return []
+        builder = QuicPacketBuilder(
+            host_cid=self.host_cid,
+            is_client=False,
+            max_datagram_size=size,
+            packet_number=self._packet_number,
+            peer_cid=self._peer_cid.cid,
+            spin_bit=self._spin_bit,
+            version=self._version or QuicProtocolVersion.VERSION_1,
+        )
+        builder.start_packet(QuicPacketType.ONE_RTT, self._cryptos[tls.Epoch.ONE_RTT])
+        buffer = builder.start_frame(QuicFrameType.PING, handler=self._on_tried, handler_args=(size, path))
+        buffer.push_bytes(bytes(builder.remaining_flight_space))
+        if builder._packet is not None:
+            builder._packet.in_flight = False
+        self._is_trying = True
+        return self._flush_builder(builder=builder, network_path=path, peer_cid=self._peer_cid.cid, now=now)
+
+    def _on_tried(self, delivery: QuicDeliveryState, size: int, path: object) -> None:
+        self._is_trying = False
+        if path is not self._path or not self._sizes or self._sizes[-1] != size:
+            return
+        if delivery is QuicDeliveryState.ACKED:
+            self._sizes = []
+            self._carry(size)
+            return
+        self._tries += 1
+        if self._tries == TRIES:
+            self._sizes.pop()
+            self._tries = 0
+
+    def _carry(self, size: int) -> None:
+        """Datagrams have this size from now on."""
+        self._max_datagram_size = size
+        self._loss._pacer._max_datagram_size = size
+        control: Any = self._loss._cc
+        control._max_datagram_size = size
+        control.congestion_window = max(control.congestion_window, 10 * size)
+
+
+def stateless_reset(rules: Rules, connection_id: bytes, received_bytes: int, random: Callable[[int], bytes]) -> bytes:
+    """What is said to somebody whose connection is not known here, any more; b"" when that would answer an answer."""
+    size = min(received_bytes - 1, 43)
+    if size < RESET_BYTES_MIN:
+        return b""
+    noise = bytearray(random(size - 16))
+    noise[0] = 0x40 | noise[0] & 0x3F
+    return bytes(noise) + rules.reset_token(connection_id)
