@@ -65,6 +65,7 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
         "IGGY_SYSTEM_PATH": path,
         "IGGY_TCP_ADDRESS": "127.0.0.1:0",
         "IGGY_HTTP_ENABLED": "false",
+        "IGGY_QUIC_ENABLED": "false",
         "IGGY_ROOT_USERNAME": USER,
         "IGGY_ROOT_PASSWORD": PASSWORD,
         "IGGY_SYSTEM_LOGGING_LEVEL": "warn",

@@ -262,7 +262,7 @@ def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secr
 
 
 def test_without_a_listener_the_gateway_says_so_and_can_be_stopped(start: Start) -> None:
-    gateway = start(IGGY_HTTP_ENABLED="false", IGGY_TCP_ENABLED="false")
+    gateway = start(IGGY_HTTP_ENABLED="false", IGGY_TCP_ENABLED="false", IGGY_QUIC_ENABLED="false")
     gateway.line("every transport is disabled")
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0

@@ -115,7 +115,7 @@ def starting(folder: Path) -> Iterator[Start]:
 
     def start_one(first: str = "", **settings: str) -> Gateway:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
-        anywhere = {"IGGY_HTTP_ADDRESS": "127.0.0.1:0", "IGGY_TCP_ADDRESS": "127.0.0.1:0"}
+        anywhere = {f"IGGY_{name}_ADDRESS": "127.0.0.1:0" for name in ("HTTP", "TCP", "QUIC")}
         environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
         process = subprocess.Popen(
             [sys.executable, "-c", first + MAIN],

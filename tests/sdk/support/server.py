@@ -25,6 +25,7 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log"
         self.address = "127.0.0.1:0"
+        self.quic = "127.0.0.1:0"
         self._settings = {"IGGY_SYSTEM_PATH": str(folder / "data"), "IGGY_HTTP_ENABLED": "false", **settings}
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -40,7 +41,9 @@ class Server:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-c", MAIN],
                 cwd=self._folder,
-                env=inherited | {"IGGY_TCP_ADDRESS": self.address} | self._settings,
+                env=inherited
+                | {"IGGY_TCP_ADDRESS": self.address, "IGGY_QUIC_ADDRESS": self.quic}
+                | self._settings,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -53,7 +56,11 @@ class Server:
             assert found, f"the server did not come up:\n{self.log.read_text()}"
             self.address = found.group(1)
             # The rest of the banner: a pipe that nobody reads would be closed in its face.
-            next((line for line in banner if line.startswith("  stop ")), None)
+            for line in banner:
+                if quic := re.search(r"quic://(\S+)", line):
+                    self.quic = quic.group(1)
+                if line.startswith("  stop "):
+                    break
         alarm.cancel()
         return self
 
