@@ -129,9 +129,11 @@ def starting(folder: Path) -> Iterator[Start]:
         started.append(Gateway(process))
         return started[-1]
 
-    yield start_one
-    for gateway in started:
-        gateway.process.kill()
-        gateway.end()
-        assert gateway.process.stdin
-        gateway.process.stdin.close()
+    try:
+        yield start_one
+    finally:
+        for gateway in started:
+            gateway.process.kill()
+            gateway.end()
+            assert gateway.process.stdin
+            gateway.process.stdin.close()
