@@ -13,6 +13,7 @@ from app.commands import answers as say
 from app.errors import Code, CommandError
 from storage.batch import Readable
 from transports.wire.classic import answers as classic
+from transports.wire.classic.frames import SEND_MESSAGES
 from transports.wire.modern import polls, sends, tlv
 from transports.wire.modern.requests import CLIENT_BYTES
 from transports.wire.permissions import PERMISSIONS_OF_USER
@@ -32,7 +33,6 @@ from transports.wire.primitives import (
     u32,
 )
 
-SEND_MESSAGES = 101
 POLLS = frozenset({100, 104})
 NO_OPTIONS = followed(tlv.SIZED, ())
 """Behind what could have options and has none."""

@@ -12,6 +12,7 @@ from app.errors import Code, CommandError
 from app.model.options import Option, OptionScope, ValueKind
 from storage.batch import Readable
 from transports.wire.classic import requests as classic
+from transports.wire.classic.frames import SEND_MESSAGES
 from transports.wire.modern import operations, sends, tlv
 from transports.wire.permissions import PERMISSIONS
 from transports.wire.primitives import (
@@ -33,7 +34,6 @@ from transports.wire.primitives import (
 )
 
 CLIENT_BYTES = 16
-SEND_MESSAGES = 101
 _SCOPES = {int(scope): scope for scope in OptionScope}
 
 

@@ -8,26 +8,21 @@ from __future__ import annotations
 import struct
 
 from app.errors import Code, CommandError
-from app.model.options import Option, ValueKind
+from app.model.options import LENGTH_MAX, OPTIONS_BYTES_MAX, OPTIONS_MAX, Option, ValueKind
 from transports.wire.primitives import Part, Reader, text, u32
-
-ENTRIES_MAX = 1024
-BLOCK_BYTES_MAX = 100_000
-LENGTH_MAX = 255
-"""Of a key, and of a value."""
 
 _KIND_AND_LENGTH = struct.Struct("<BI")
 _KINDS = {int(kind): kind for kind in ValueKind}
 
 
 def read(octets: memoryview) -> tuple[Option, ...]:
-    if len(octets) > BLOCK_BYTES_MAX:
-        raise CommandError(Code.OPTIONS_TOO_LARGE, f"options of {len(octets)} bytes: {BLOCK_BYTES_MAX} are allowed")
+    if len(octets) > OPTIONS_BYTES_MAX:
+        raise CommandError(Code.OPTIONS_TOO_LARGE, f"options of {len(octets)} bytes: {OPTIONS_BYTES_MAX} are allowed")
     reader = Reader(octets)
     found: dict[str, Option] = {}
     while not reader.at_end:
-        if len(found) == ENTRIES_MAX:
-            raise CommandError(Code.OPTIONS_TOO_LARGE, f"more than {ENTRIES_MAX} options")
+        if len(found) == OPTIONS_MAX:
+            raise CommandError(Code.OPTIONS_TOO_LARGE, f"more than {OPTIONS_MAX} options")
         key_kind, key_octets = _entry(reader, "key")
         if key_kind is not ValueKind.STRING:
             raise CommandError(Code.INVALID_FORMAT, "the key of an option is not a text")
