@@ -19,10 +19,12 @@ from app.config import Config
 from app.model.answered import AnsweredSessions
 from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
-from app.model.sessions import Sessions
+from app.model.sessions import Sessions, Transport
 from app.model.topic_options import TopicDefaults
+from app.readiness import Readiness, Stage
 from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
+from app.telemetry.measured import Measured
 from storage.catalog import Stream as StoredStream
 from storage.catalog import Topic as StoredTopic
 from storage.partition import Partition
@@ -51,6 +53,10 @@ class Gateway:
         self.sessions = Sessions()
         self.returning_clients = ReturningClients(os.path.join(config.system.path, config.system.runtime.path), clock)
         self.addresses = Addresses()
+        self.connections: dict[Transport, Callable[[], int]] = {}
+        """How many each listener has; set by the listeners' owner."""
+        self.readiness = Readiness(Stage.READY)
+        self.measured = Measured()
         self.machine = Machine()
         self.described_config = ""
         """The effective configuration as text, secrets masked: for snapshots."""

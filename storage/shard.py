@@ -106,6 +106,11 @@ class Shard:
             self._mailbox.put(Call(function, future, brief))
         return future
 
+    @property
+    def queue_length(self) -> int:
+        """Orders and calls that wait for their turn."""
+        return self._mailbox.qsize()
+
     async def stop(self) -> None:
         """Carries out what was posted, closes the files and ends the thread."""
         await self.call(self.handles.close)

@@ -49,7 +49,18 @@ DAMAGE_KEPT = 1000
 
 Answer = TypeVar("Answer")
 
-Progress = Callable[[str], None]
+
+class Progress(NamedTuple):
+    """How far the opening has come."""
+
+    opened: int
+    total: int
+
+    def __str__(self) -> str:
+        return f"opened {self.opened} of {self.total} partitions"
+
+
+Listener = Callable[[Progress], None]
 
 
 def now_us() -> int:
@@ -113,7 +124,7 @@ class Store:
     async def open(
         cls,
         options: StoreOptions,
-        progress: Progress | None = None,
+        progress: Listener | None = None,
         *,
         files: Files | None = None,
         clock: Callable[[], int] = now_us,
@@ -174,7 +185,7 @@ class Store:
                 f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
             )
 
-    async def _open_partitions(self, found: Found, progress: Progress) -> None:
+    async def _open_partitions(self, found: Found, progress: Listener) -> None:
         self.streams, self.users, self.tokens, self.reserved = found.streams, found.users, found.tokens, found.reserved
         self.problems += found.problems
         for problem in self.problems:
@@ -307,6 +318,16 @@ class Store:
             except OSError as error:
                 _log.warning("%s: the next start takes this for an unclean end: %s", path, error)
         close(self._files, path, lock)
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """Accepted but not yet written, over all partitions."""
+        return self._shared.unflushed.used
+
+    @property
+    def tail_bytes(self) -> int:
+        """Of recent batches in memory that are written, over all partitions."""
+        return self._shared.tails.used
 
     # ------------------------------------------------------------------------------------------------------ partitions
 
@@ -571,14 +592,15 @@ class Store:
 class _Counter:
     """Says now and then how far the opening has come."""
 
-    def __init__(self, total: int, progress: Progress) -> None:
+    def __init__(self, total: int, progress: Listener) -> None:
         self._total = total
         self._done = 0
         self._progress = progress
         self._said_at = time.monotonic()
+        progress(Progress(0, total))
 
     def add(self, count: int) -> None:
         self._done += count
         if self._done == self._total or time.monotonic() - self._said_at > 1:
             self._said_at = time.monotonic()
-            self._progress(f"opened {self._done} of {self._total} partitions")
+            self._progress(Progress(self._done, self._total))

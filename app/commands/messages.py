@@ -41,6 +41,9 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
         count += appended.messages
     if not request.batches:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    measured = gateway.measured
+    measured.messages_sent += count
+    measured.bytes_sent += sum(map(len, request.batches))
     # Where everything was a repetition: where the next message goes.
     first = partition.appended if first is None else first
     return answers.Sent(target.stream.id, topic.id, partition_id, first, count, partition.durability)
@@ -73,6 +76,7 @@ async def poll_messages(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request.auto_commit
     ):
         return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
+    gateway.measured.messages_polled += found.messages
     return answers.Polled(partition_id, max(partition.readable - 1, 0), found.messages, tuple(found.buffers))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from app.access import permissions as may
@@ -16,7 +17,7 @@ from app.access.permissions import Permissions
 from app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
 from app.commands import requests as ask
 from app.commands.target import Target
-from app.errors import Code, CommandError, of_storage
+from app.errors import TABLE, Code, CommandError, of_storage
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -121,20 +122,36 @@ BY_REQUEST = {command.request: command for command in COMMANDS}
 async def carry_out(gateway: Gateway, session: Session, request: ask.Request) -> Any:
     """The answer to a request, or a CommandError that says why there is none."""
     command = BY_REQUEST[type(request)]
-    if session.stale:
-        raise CommandError(Code.STALE_CLIENT)
-    if command.open_to_all:
-        return await command.handler(gateway, session, request, Target())
-    user = gateway.users.active(session.user_id)
-    if user is None:
-        raise CommandError(Code.UNAUTHENTICATED)
+    began = perf_counter()
     try:
+        user = _who_asks(gateway, session, command)
+        if user is None:
+            return await command.handler(gateway, session, request, Target())
         if not command.changes:
             return await _carry_out(gateway, session, command, request, user)
         async with gateway.changing:
             return await _carry_out(gateway, session, command, request, user)
     except StorageError as error:
-        raise of_storage(error) from error
+        refused = of_storage(error)
+        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        raise refused from error
+    except CommandError as refused:
+        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        raise
+    finally:
+        gateway.measured.commands[type(request)][session.transport].add(perf_counter() - began)
+
+
+def _who_asks(gateway: Gateway, session: Session, command: Command) -> User | None:
+    """None: it does not matter."""
+    if session.stale:
+        raise CommandError(Code.STALE_CLIENT)
+    if command.open_to_all:
+        return None
+    user = gateway.users.active(session.user_id)
+    if user is None:
+        raise CommandError(Code.UNAUTHENTICATED)
+    return user
 
 
 async def _carry_out(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:

@@ -87,7 +87,7 @@ def test_given_200_partitions_when_started_again_should_hold_what_each_held(tmp_
         said: list[str] = []
         # Another number of shards: who owns a partition is not in its files.
         options = StoreOptions(path=str(tmp_path), shards=2, saver_interval_s=None)
-        store = await Store.open(options, said.append)
+        store = await Store.open(options, lambda progress: said.append(str(progress)))
         assert said[-1] == "opened 200 of 200 partitions"
         assert len(store.partitions) == 200
         for place, partition in store.partitions.items():

@@ -1,0 +1,226 @@
+"""The metrics for Prometheus: the names of Apache Iggy, and what tells more about this server.
+
+`sample` looks at the living state when somebody scrapes, on the event loop, and only gathers numbers; `render` makes
+the text of them, on any thread. Nothing is kept in between, so nothing can drift. What grows with the catalogue, series
+about single groups and partitions, is cut off at the limit of the configuration, and how many that were is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+from prometheus_client import ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import generate_latest as as_text
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from app.commands.registry import BY_REQUEST
+from app.model.sessions import Transport
+from app.telemetry.measured import BOUNDS, Histogram
+from storage.offsets import Kind
+
+if TYPE_CHECKING:
+    from app.gateway import Gateway
+
+TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
+
+Labels = tuple[str, ...]
+Values = list[tuple[Labels, float]]
+
+
+class Series(NamedTuple):
+    """A metric with one number for each combination of its labels."""
+
+    name: str
+    help: str
+    values: Values
+    labels: Labels = ()
+    counts: bool = False
+    """A counter: its samples have the ending `_total`."""
+
+    def family(self) -> Metric:
+        made = (CounterMetricFamily if self.counts else GaugeMetricFamily)(self.name, self.help, labels=self.labels)
+        for labels, value in self.values:
+            made.add_metric(labels, value)
+        return made
+
+
+class Timings(NamedTuple):
+    """A histogram for each combination of its labels: the counts by bound, and the sum of the seconds."""
+
+    name: str
+    help: str
+    values: list[tuple[Labels, list[int], float]]
+    labels: Labels
+
+    def family(self) -> Metric:
+        made = HistogramMetricFamily(self.name, self.help, labels=self.labels)
+        for labels, counts, seconds in self.values:
+            buckets = list(zip(_BOUNDS, map(float, accumulate(counts)), strict=True))
+            made.add_metric(labels, buckets, seconds)
+        return made
+
+
+_BOUNDS = (*map(str, BOUNDS), "+Inf")
+Sampled = Sequence[Series | Timings]
+
+
+def sample(gateway: Gateway) -> Sampled:
+    return [*_of_iggy(gateway), *_commands(gateway), *_storage(gateway), *_clients(gateway), *_groups(gateway)]
+
+
+def render(sampled: Sampled, *, as_openmetrics: bool = False) -> bytes:
+    """Both forms end with the mark of OpenMetrics, a comment to others: clients of Iggy look for it."""
+    collected = _Collected(sampled)
+    if as_openmetrics:
+        return _plain_integers(openmetrics.generate_latest(collected))  # type: ignore[no-untyped-call]
+    return _plain_integers(as_text(collected)) + b"# EOF\n"
+
+
+class _Collected:
+    """What the renderers take for a registry."""
+
+    def __init__(self, sampled: Sampled) -> None:
+        self._sampled = sampled
+
+    def collect(self) -> Iterable[Metric]:
+        for each in self._sampled:
+            yield each.family()
+        yield from ProcessCollector(registry=None).collect()
+
+
+_WHOLE = re.compile(rb"(?<= \d)(\d*)\.0$", re.MULTILINE)
+
+
+def _plain_integers(text: bytes) -> bytes:
+    """`streams 1`, as Iggy has it; the package says 1.0."""
+    return _WHOLE.sub(rb"\1", text)
+
+
+# ------------------------------------------------------------------------------------------------------- what there is
+
+
+def _gauge(name: str, sentence: str, value: float) -> Series:
+    return Series(name, sentence, [((), value)])
+
+
+def _counter(name: str, sentence: str, value: float) -> Series:
+    return Series(name, sentence, [((), value)], counts=True)
+
+
+def _of_iggy(gateway: Gateway) -> Iterator[Series]:
+    """The eight of its server, in its words, then those of its founding documents."""
+    measured = gateway.measured
+    topics = [topic for stream in gateway.streams for topic in stream.topics]
+    partitions = [partition for topic in topics for partition in topic.served]
+    segments = sum(partition.segments_count for partition in partitions)
+    yield _counter("http_requests", "total count of http_requests.", measured.http_requests)
+    for name, value in (
+        ("streams", len(gateway.streams)),
+        ("topics", len(topics)),
+        ("partitions", sum(len(topic.partitions) for topic in topics)),
+        ("segments", segments),
+        ("messages", sum(partition.messages_count for partition in partitions)),
+        ("users", len(gateway.users)),
+        ("clients", len(gateway.sessions)),
+    ):
+        yield _gauge(name, f"total count of {name}.", value)
+    yield _counter("iggy_messages_sent", "Messages that producers have sent.", measured.messages_sent)
+    yield _counter("iggy_messages_received", "Messages that consumers have received.", measured.messages_polled)
+    yield _counter("iggy_bytes_sent", "Bytes of the batches that producers have sent.", measured.bytes_sent)
+    yield _gauge("iggy_segments_count", "Segments of all partitions.", segments)
+    disk = sum(partition.size_bytes for partition in partitions)
+    yield _gauge("iggy_disk_usage_bytes", "Bytes of the logs of all partitions.", disk)
+
+
+def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
+    measured = gateway.measured
+    yield Timings(
+        "whippet_command_seconds",
+        "Time to carry out a command, without what the transport does before and after.",
+        [
+            ((BY_REQUEST[request].name, transport.name.lower()), *_copied(by_transport[transport]))
+            for request, by_transport in measured.commands.items()
+            for transport in Transport
+            if any(by_transport[transport].counts)
+        ],
+        ("command", "transport"),
+    )
+    refusals = [(labels, count) for labels, count in measured.refusals.items()]
+    yield Series(
+        "whippet_command_refusals", "Commands that were refused.", list(refusals), ("command", "error"), counts=True
+    )
+
+
+def _copied(histogram: Histogram) -> tuple[list[int], float]:
+    return histogram.counts.copy(), histogram.seconds
+
+
+def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
+    store, measured = gateway.store, gateway.measured
+    yield Timings(
+        "whippet_fsync_seconds",
+        "Time to sync a file or a folder.",
+        [(("file",), *_copied(measured.file_syncs)), (("folder",), *_copied(measured.folder_syncs))],
+        ("kind",),
+    )
+    yield _gauge("whippet_unflushed_bytes", "Accepted but not yet written.", store.unflushed_bytes)
+    yield _gauge("whippet_tail_bytes", "Recent batches in memory.", store.tail_bytes)
+    yield _gauge("whippet_partitions_unavailable", "Partitions that could not be opened.", len(store.unavailable))
+    failed = sum(partition.failed is not None for partition in store.partitions.values())
+    yield _gauge("whippet_partitions_failed", "Partitions that refuse writes since the disk failed.", failed)
+    shards = list(enumerate(store.shards))
+    for name, sentence in (
+        ("queue_length", "Orders and calls that wait for the thread of a shard."),
+        ("writes", "Orders to write that a shard has carried out."),
+        ("syncs", "Times that a shard has synced a partition for those who wait."),
+    ):
+        values: Values = [((str(number),), getattr(shard, name)) for number, shard in shards]
+        yield Series(f"whippet_shard_{name}", sentence, values, ("shard",), counts=name != "queue_length")
+
+
+def _clients(gateway: Gateway) -> Iterator[Series]:
+    yield Series(
+        "whippet_connections",
+        "Open connections.",
+        [((transport.name.lower(),), count()) for transport, count in gateway.connections.items()],
+        ("transport",),
+    )
+    sessions = Counter(session.transport for session in gateway.sessions)
+    logged_in = Counter(session.transport for session in gateway.sessions if session.user_id is not None)
+    for name, sentence, counted in (
+        ("whippet_sessions", "Clients; over HTTP those that hold a lease.", sessions),
+        ("whippet_sessions_logged_in", "Clients that have logged in.", logged_in),
+    ):
+        values: Values = [((transport.name.lower(),), counted[transport]) for transport in Transport]
+        yield Series(name, sentence, values, ("transport",))
+
+
+def _groups(gateway: Gateway) -> Iterator[Series]:
+    limit = gateway.config.http.metrics.series
+    members: Values = []
+    lags: Values = []
+    left_out = 0
+    for stream in gateway.streams:
+        for topic in stream.topics:
+            for group in topic.groups:
+                served = topic.served
+                if len(members) + len(lags) + 1 + len(served) > limit:
+                    left_out += 1 + len(served)
+                    continue
+                place = (stream.name, topic.name, group.name)
+                members.append((place, len(group.members)))
+                for partition in served:
+                    stored = partition.offset_of(Kind.GROUP, group.id)
+                    read = partition.first_offset if stored is None else max(stored + 1, partition.first_offset)
+                    lags.append(((*place, str(partition.place.partition)), max(partition.readable - read, 0)))
+    labels = ("stream", "topic", "group")
+    yield Series("whippet_group_members", "Members of a consumer group.", members, labels)
+    yield Series("whippet_group_lag", "Messages that a consumer group has yet to commit.", lags, (*labels, "partition"))
+    sentence = "Series about groups that are not here, because of http.metrics.series."
+    yield _gauge("whippet_series_left_out", sentence, left_out)
