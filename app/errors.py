@@ -49,10 +49,10 @@ class Code(enum.IntEnum):
     INVALID_PERSONAL_ACCESS_TOKEN = 53
     PERSONAL_ACCESS_TOKEN_EXPIRED = 54
     USERS_LIMIT_REACHED = 55
-    INVALID_TOKEN_EXPIRY = 56
+    INVALID_PERSONAL_ACCESS_TOKEN_EXPIRY = 56
     TRANSIENT_NOT_COMMITTED = 57
     TRANSIENT_NOT_ACCEPTED = 58
-    ALREADY_APPLIED = 59
+    REQUEST_ALREADY_APPLIED = 59
     CANNOT_ENCRYPT_DATA = 71
     CANNOT_DECRYPT_DATA = 72
     INVALID_JWT_ALGORITHM = 73
@@ -99,7 +99,7 @@ class Code(enum.IntEnum):
     NO_PARTITIONS = 3008
     TOPIC_FULL = 3009
     CANNOT_DELETE_CONSUMER_OFFSET_FILE = 3011
-    PARTITION_IDS_EXHAUSTED = 3013
+    PARTITION_ID_SPACE_EXHAUSTED = 3013
     CONSUMER_OFFSET_NOT_FOUND = 3021
     NOT_RESOLVED_CONSUMER = 3022
     CANNOT_OPEN_CONSUMER_OFFSETS_FILE = 3023
@@ -131,7 +131,7 @@ class Code(enum.IntEnum):
     INVALID_HEADER_KIND = 4040
     UNSUPPORTED_OPTION_KEY = 4041
     INVALID_OPTION_VALUE = 4042
-    OPTIONS_TOO_LARGE = 4043
+    OPTIONS_BLOCK_TOO_LARGE = 4043
     INVALID_OFFSET = 4100
     INVALID_RESERVED_FIELD = 4101
     CONSUMER_GROUP_ID_NOT_FOUND = 5000
@@ -202,10 +202,14 @@ TABLE: dict[Code, Row] = {
     C.INVALID_PERSONAL_ACCESS_TOKEN: E("invalid_personal_access_token", "The token is not known.", 401),
     C.PERSONAL_ACCESS_TOKEN_EXPIRED: E("personal_access_token_expired", "The token has expired."),
     C.USERS_LIMIT_REACHED: E("users_limit_reached", "There are as many users as are allowed."),
-    C.INVALID_TOKEN_EXPIRY: E("invalid_personal_access_token_expiry", "The expiry of the token cannot be used."),
+    C.INVALID_PERSONAL_ACCESS_TOKEN_EXPIRY: E(
+        "invalid_personal_access_token_expiry", "The expiry of the token cannot be used."
+    ),
     C.TRANSIENT_NOT_COMMITTED: E("transient_not_committed", "Not finished yet: send the same request again.", 503),
     C.TRANSIENT_NOT_ACCEPTED: E("transient_not_accepted", "Not taken on: the request may be sent again.", 503),
-    C.ALREADY_APPLIED: E("request_already_applied", "This was done already, and its answer is no longer known."),
+    C.REQUEST_ALREADY_APPLIED: E(
+        "request_already_applied", "This was done already, and its answer is no longer known."
+    ),
     C.CANNOT_ENCRYPT_DATA: E("cannot_encrypt_data", "The data could not be encrypted."),
     C.CANNOT_DECRYPT_DATA: E("cannot_decrypt_data", "The data could not be decrypted."),
     C.INVALID_JWT_ALGORITHM: E("invalid_jwt_algorithm", "Access tokens cannot be signed with this algorithm."),
@@ -260,7 +264,9 @@ TABLE: dict[Code, Row] = {
     C.CANNOT_DELETE_CONSUMER_OFFSET_FILE: E(
         "cannot_delete_consumer_offset_file", "The stored offset could not be removed."
     ),
-    C.PARTITION_IDS_EXHAUSTED: E("partition_id_space_exhausted", "No numbers are left for new partitions of the topic."),
+    C.PARTITION_ID_SPACE_EXHAUSTED: E(
+        "partition_id_space_exhausted", "No numbers are left for new partitions of the topic."
+    ),
     C.CONSUMER_OFFSET_NOT_FOUND: E("consumer_offset_not_found", "The consumer has stored no offset here.", 404),
     C.NOT_RESOLVED_CONSUMER: E("not_resolved_consumer", "The member of the group has no such partition."),
     C.CANNOT_OPEN_CONSUMER_OFFSETS_FILE: E(
@@ -298,7 +304,7 @@ TABLE: dict[Code, Row] = {
     C.INVALID_HEADER_KIND: E("invalid_header_kind", "The kind of a user header cannot be used."),
     C.UNSUPPORTED_OPTION_KEY: E("unsupported_option_key", "There is no such option."),
     C.INVALID_OPTION_VALUE: E("invalid_option_value", "An option cannot have this value."),
-    C.OPTIONS_TOO_LARGE: E("options_block_too_large", "The options are too many or too long."),
+    C.OPTIONS_BLOCK_TOO_LARGE: E("options_block_too_large", "The options are too many or too long."),
     C.INVALID_OFFSET: E("invalid_offset", "The partition has no message with this offset.", field="offset"),
     C.INVALID_RESERVED_FIELD: E("invalid_reserved_field", "Reserved bytes must be zeros."),
     C.CONSUMER_GROUP_ID_NOT_FOUND: E("consumer_group_id_not_found", "The topic has no such consumer group.", 404),

@@ -66,7 +66,7 @@ class Answered:
         if number > self._newest:
             return self._append_before(number, digest) if append else None
         if known is None:
-            raise CommandError(Code.ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
+            raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
         if number != self._newest or (counted and known.counted):
             raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
         return None

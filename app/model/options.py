@@ -121,10 +121,10 @@ def to_text(option: Option) -> str:
 def check(options: Sequence[Option]) -> None:
     """What holds whatever the options are called."""
     if len(options) > OPTIONS_MAX:
-        raise CommandError(Code.OPTIONS_TOO_LARGE, f"{len(options)} options: {OPTIONS_MAX} are allowed")
+        raise CommandError(Code.OPTIONS_BLOCK_TOO_LARGE, f"{len(options)} options: {OPTIONS_MAX} are allowed")
     size = sum(OVERHEAD_BYTES + len(option.key.encode()) + len(option.value) for option in options)
     if size > OPTIONS_BYTES_MAX:
-        raise CommandError(Code.OPTIONS_TOO_LARGE, f"options of {size} bytes: {OPTIONS_BYTES_MAX} are allowed")
+        raise CommandError(Code.OPTIONS_BLOCK_TOO_LARGE, f"options of {size} bytes: {OPTIONS_BYTES_MAX} are allowed")
     keys = set()
     for option in options:
         if not 1 <= len(option.key.encode()) <= LENGTH_MAX:

@@ -744,14 +744,14 @@ def test_numbers_are_a_watermark(tmp_path: Path) -> None:
             assert (await client.say(first)).whole == answered.whole
             assert await client.get(ask.GetStreams()) == ()
             for number, request, code in (
-                (4, ask.CreateStream("four"), Code.ALREADY_APPLIED),
+                (4, ask.CreateStream("four"), Code.REQUEST_ALREADY_APPLIED),
                 (5, ask.CreateStream("other"), Code.INVALID_COMMAND),
                 (7, ask.DeleteStream("other"), Code.INVALID_COMMAND),
                 (7, ask.LogoutUser(), Code.INVALID_COMMAND),
             ):
                 assert await client.refused(request, number=number) == code, number
             assert not await client.refused(ask.CreateStream("last"), number=2**64 - 1)
-            assert await client.refused(ask.CreateStream("after"), number=8) == Code.ALREADY_APPLIED
+            assert await client.refused(ask.CreateStream("after"), number=8) == Code.REQUEST_ALREADY_APPLIED
             assert [stream.name for stream in await client.get(ask.GetStreams())] == ["last"]
 
     run(main())
@@ -781,7 +781,7 @@ def test_so_many_answers_are_remembered(tmp_path: Path) -> None:
             octets = [client.asked(ask.CreateStream(f"stream {number}")) for number in range(3)]
             answered = [await client.say(one) for one in octets]
             assert [one.refused for one in answered] == [0] * 3
-            assert (await client.say(octets[0])).refused == Code.ALREADY_APPLIED
+            assert (await client.say(octets[0])).refused == Code.REQUEST_ALREADY_APPLIED
             assert [await client.say(one) for one in octets[1:]] == answered[1:]
 
     run(main())
@@ -796,7 +796,7 @@ def test_a_long_answer_is_not_remembered_but_that_it_was_given(tmp_path: Path) -
             reply = await client.say(many)
             assert not reply.refused
             assert len(reply.whole) > KEPT_BYTES_MAX
-            assert (await client.say(many)).refused == Code.ALREADY_APPLIED
+            assert (await client.say(many)).refused == Code.REQUEST_ALREADY_APPLIED
             kept = world.listener.gateway.answered._sessions[CLIENT]._kept
             assert len(kept) == 1
 

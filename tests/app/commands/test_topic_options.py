@@ -147,7 +147,7 @@ def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None:
         ({"options": options(enforce_fsync="true")}, Code.UNSUPPORTED_OPTION_KEY),
         ({"options": options(durability="always")}, Code.INVALID_OPTION_VALUE),
         ({"options": (Option("segment_size", ValueKind.UINT32, bytes(4)),)}, Code.INVALID_OPTION_VALUE),
-        ({"options": options(**{f"{i}": "x" for i in range(1025)})}, Code.OPTIONS_TOO_LARGE),
+        ({"options": options(**{f"{i}": "x" for i in range(1025)})}, Code.OPTIONS_BLOCK_TOO_LARGE),
         ({"options": options(max_topic_size="2 MiB", segment_size="4 MiB")}, Code.INVALID_TOPIC_SIZE),
         ({"max_topic_size": MIB, "options": options(segment_size="2 MiB")}, Code.INVALID_TOPIC_SIZE),
         ({"options": options(max_topic_size="2 MiB")}, Code.INVALID_TOPIC_SIZE),

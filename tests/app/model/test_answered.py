@@ -87,7 +87,7 @@ def test_numbers_begin_with_one_and_may_have_gaps() -> None:
         answer(known, 5, 11)
         assert before(known, 7, 9, 11) is None
         answer(known, 9, 12)
-        assert code(known, 7, 7, 13) == Code.ALREADY_APPLIED
+        assert code(known, 7, 7, 13) == Code.REQUEST_ALREADY_APPLIED
         assert before(known, 7, 2**64 - 1, 13) is None
 
     run(main())
@@ -98,7 +98,7 @@ def test_the_oldest_answers_make_room_and_are_refused_then() -> None:
         known = enter(sessions(), 7)
         for number in range(1, KEPT + 2):
             answer(known, number, number)
-        assert code(known, 7, 1, 1) == Code.ALREADY_APPLIED
+        assert code(known, 7, 1, 1) == Code.REQUEST_ALREADY_APPLIED
         assert [before(known, 7, number, number) for number in range(2, KEPT + 2)] == ["128 2 2", "128 3 3", "128 4 4"]
 
     run(main())
@@ -153,7 +153,7 @@ def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
         known = enter(sessions(), 7)
         answer(known, 1, 11)
         known.lose(7, 1)
-        assert code(known, 7, 1, 11) == Code.ALREADY_APPLIED
+        assert code(known, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
         assert not known
 
     run(main())

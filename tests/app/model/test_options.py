@@ -83,8 +83,8 @@ def test_a_text_becomes_an_option_of_texts() -> None:
         ([from_text("k", "")], Code.INVALID_OPTION_VALUE, "'k': its value has 0 bytes"),
         ([from_text("k", "ä" * 128)], Code.INVALID_OPTION_VALUE, "'k': its value has 256 bytes"),
         ([from_text("k", "v"), from_text("k", "v")], Code.INVALID_OPTION_VALUE, "'k' is there twice"),
-        ([from_text(f"{i}", "v") for i in range(OPTIONS_MAX + 1)], Code.OPTIONS_TOO_LARGE, "1025 options"),
-        ([from_text(f"{i}".zfill(100), "v" * 255) for i in range(275)], Code.OPTIONS_TOO_LARGE, "100375 bytes"),
+        ([from_text(f"{i}", "v") for i in range(OPTIONS_MAX + 1)], Code.OPTIONS_BLOCK_TOO_LARGE, "1025 options"),
+        ([from_text(f"{i}".zfill(100), "v" * 255) for i in range(275)], Code.OPTIONS_BLOCK_TOO_LARGE, "100375 bytes"),
     ],
     ids=["no key", "long key", "no value", "long value", "twice", "many", "large"],
 )

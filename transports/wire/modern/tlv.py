@@ -17,12 +17,14 @@ _KINDS = {int(kind): kind for kind in ValueKind}
 
 def read(octets: memoryview) -> tuple[Option, ...]:
     if len(octets) > OPTIONS_BYTES_MAX:
-        raise CommandError(Code.OPTIONS_TOO_LARGE, f"options of {len(octets)} bytes: {OPTIONS_BYTES_MAX} are allowed")
+        raise CommandError(
+            Code.OPTIONS_BLOCK_TOO_LARGE, f"options of {len(octets)} bytes: {OPTIONS_BYTES_MAX} are allowed"
+        )
     reader = Reader(octets)
     found: dict[str, Option] = {}
     while not reader.at_end:
         if len(found) == OPTIONS_MAX:
-            raise CommandError(Code.OPTIONS_TOO_LARGE, f"more than {OPTIONS_MAX} options")
+            raise CommandError(Code.OPTIONS_BLOCK_TOO_LARGE, f"more than {OPTIONS_MAX} options")
         key_kind, key_octets = _entry(reader, "key")
         if key_kind is not ValueKind.STRING:
             raise CommandError(Code.INVALID_FORMAT, "the key of an option is not a text")

@@ -79,12 +79,12 @@ def test_what_is_no_option_is_refused(octets: bytes, code: Code) -> None:
 def test_there_are_no_more_than_1024_options_and_no_more_than_100_000_bytes() -> None:
     keys = [b"%05d" % number for number in range(1025)]
     assert len(read(b"".join(entry(key, b"v") for key in keys[:1024]))) == 1024
-    assert refused(b"".join(entry(key, b"v") for key in keys)) == Code.OPTIONS_TOO_LARGE
+    assert refused(b"".join(entry(key, b"v") for key in keys)) == Code.OPTIONS_BLOCK_TOO_LARGE
     full = b"".join(entry(b"%05d" % number, b"v" * 255) for number in range(370))
     full += entry(b"last", b"v" * (100_000 - len(full) - 14))
     assert len(full) == 100_000
     assert len(read(full)) == 371
-    assert refused(full + b"\2") == Code.OPTIONS_TOO_LARGE
+    assert refused(full + b"\2") == Code.OPTIONS_BLOCK_TOO_LARGE
 
 
 def test_a_block_in_an_answer_is_not_longer_than_what_follows() -> None:
