@@ -34,6 +34,8 @@ from transports.handshakes import Handshakes
 
 _log = logging.getLogger(__name__)
 
+MAPPED = "::ffff:"
+"""Before an IPv4 address where a socket speaks both."""
 SCRATCH_BYTES = 256 << 10
 AHEAD_MAX = 128
 """Requests that a connection may send before their turn; then it is not read from."""
@@ -150,7 +152,7 @@ class Connection(asyncio.BufferedProtocol):
             _text(transport.get_extra_info("peername")),
             gateway.clock(),
             self.end,
-            reached_at[0] if reached_at else "",
+            reached_at[0].removeprefix(MAPPED) if reached_at else "",
         )
         self._deadline = time.monotonic() + listener.limits.silence_before_login
 
@@ -473,6 +475,9 @@ class TcpListener:
             self._full_said_at = now
             _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
         return False
+
+    def count_connections(self) -> int:
+        return len(self._connections)
 
     def farewell(self, connection: Connection) -> None:
         self._connections.discard(connection)
