@@ -14,6 +14,8 @@ from app.config.formats import Address
 from app.version import version
 from storage.options import Durability, StoreOptions
 
+SCHEMES = {"metrics": "http"}
+
 PROMISES = {
     Durability.MEMORY: "an answered message survives a graceful stop; a crash loses what is not yet written",
     Durability.WRITTEN: "an answered message survives the death of the process; a power cut may lose the latest",
@@ -28,7 +30,7 @@ def show(addresses: Mapping[str, Address], options: StoreOptions, root: str = ""
 
 
 def text(addresses: Mapping[str, Address], options: StoreOptions, root: str = "", password: str | None = None) -> str:
-    listening = [(name, f"{name}://{address}") for name, address in addresses.items()]
+    listening = [(name, f"{SCHEMES.get(name, name)}://{address}") for name, address in addresses.items()]
     lines = [
         *(listening or [("listening", "nowhere: every transport is disabled")]),
         ("data", os.path.abspath(options.path)),

@@ -20,6 +20,8 @@ from storage import files
 logger = logging.getLogger(__name__)
 
 NAME = "current_config.toml"
+FIELDS = {"metrics": "endpoint"}
+"""Where a section has its address under another name."""
 
 
 async def write(loaded: Loaded, addresses: Mapping[str, Address]) -> None:
@@ -35,7 +37,7 @@ async def write(loaded: Loaded, addresses: Mapping[str, Address]) -> None:
 
 def _listening(loaded: Loaded, addresses: Mapping[str, Address]) -> Loaded:
     sections = {
-        name: msgspec.structs.replace(getattr(loaded.config, name), address=address)
+        name: msgspec.structs.replace(getattr(loaded.config, name), **{FIELDS.get(name, "address"): address})
         for name, address in addresses.items()
     }
     return msgspec.structs.replace(loaded, config=msgspec.structs.replace(loaded.config, **sections))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from app.commands import groups
 from app.commands.names import UNLIMITED
+from app.model.sessions import Transport
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -73,6 +74,9 @@ async def retain(gateway: Gateway) -> None:
 async def evict_silent_clients(gateway: Gateway) -> None:
     oldest = gateway.clock() - int(HEARTBEATS_MISSED * gateway.config.heartbeat.interval * 1_000_000)
     for session in gateway.sessions:
+        if session.transport is Transport.HTTP:
+            # Nobody pings over HTTP; what is held there is held by a lease, which lapses by itself.
+            continue
         if session.last_heartbeat < oldest and not session.stale:
             _log.info("client %s is silent and evicted", session.address)
             session.stale = True

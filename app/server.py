@@ -1,5 +1,7 @@
 """The composition root: configuration, then the store, then the listeners, and the way back when told to stop.
 
+HTTP listens first, so that it can be asked how far the store is; it has nothing else to offer until that is open.
+
 `whippet serve` calls `run` and exits with what it returns. It is the only module of app that knows the transports; it
 connects the parts and holds no behaviour that one of them could have.
 """
@@ -23,14 +25,19 @@ from app.config import Config, ConfigError, Loaded, load, render
 from app.config.formats import Address
 from app.config.store import store_options
 from app.gateway import Gateway
+from app.model.sessions import Transport
+from app.readiness import Readiness, Stage
 from app.telemetry import logs
+from app.telemetry.measured import Measured
+from app.telemetry.timed_files import TimedFiles
 from storage.errors import StorageError
 from storage.options import StoreOptions
-from storage.store import Store
+from storage.store import Progress, Store
 from transports import certificates
 from transports.http import application
 from transports.http import server as http_server
 from transports.http.api import Api
+from transports.http.front import Front
 from transports.http.server import HttpServer
 from transports.listening import ListenError
 from transports.quic import QuicListener
@@ -83,74 +90,107 @@ def _refuse_empty_promises(config: Config) -> None:
 
 async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -> None:
     stopping = _stop_on_signals()
-    store = await _open_store(options)
+    readiness, measured = Readiness(), Measured()
+    front = Front(readiness)
+    http = await _listen_on_http(loaded.config, front)
     try:
-        # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
-        if not stopping.is_set():
-            gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
-            gateway.described_config = render.toml(loaded)
-            gateway.start_chores()
-            spare_the_living()
-            try:
-                await _listen(loaded, options, gateway, stopping)
-            finally:
-                await gateway.close()
-        logger.info("closing the store: what is still in memory is written and synced")
+        store = await _open_store(options, readiness, measured)
+        try:
+            # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
+            if not stopping.is_set():
+                gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
+                gateway.readiness, gateway.measured = readiness, measured
+                gateway.described_config = render.toml(loaded)
+                gateway.start_chores()
+                spare_the_living()
+                try:
+                    await _listen(loaded, options, gateway, front, http, stopping)
+                finally:
+                    await gateway.close()
+            logger.info("closing the store: what is still in memory is written and synced")
+        finally:
+            await store.close()
     finally:
-        await store.close()
+        if http is not None:
+            await http.stop()
     logger.info("stopped")
 
 
-async def _open_store(options: StoreOptions) -> Store:
+async def _listen_on_http(config: Config, front: Front) -> HttpServer | None:
+    http = config.http
+    if not http.enabled:
+        return None
+    tls = certificates.context(http.tls, "http.tls")
+    return await http_server.start(front, http.address, http.limits, config.system.limits.stop_time, tls)
+
+
+async def _open_store(options: StoreOptions, readiness: Readiness, measured: Measured) -> Store:
+    def on_progress(recovery: Progress) -> None:
+        readiness.recovery = recovery
+        if recovery.opened:
+            logger.info("%s", recovery)
+
     try:
-        return await Store.open(options, progress=lambda done: logger.info("%s", done))
+        store = await Store.open(options, progress=on_progress, files=TimedFiles(measured))
     except OSError as error:
         what = error.filename or options.path
         raise CannotStart(
             f"the data folder {options.path} cannot be used: {what}: {error.strerror or error}"
         ) from error
+    readiness.enter(Stage.STARTING)
+    return store
 
 
-async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopping: asyncio.Event) -> None:
+async def _listen(
+    loaded: Loaded,
+    options: StoreOptions,
+    gateway: Gateway,
+    front: Front,
+    http: HttpServer | None,
+    stopping: asyncio.Event,
+) -> None:
     config = loaded.config
-    http: HttpServer | None = None
+    web = [] if http is None else [http]
     api: Api | None = None
     tcp: TcpListener | None = None
     quic: QuicListener | None = None
     budget = FramesBudget(config.system.limits.frames_bytes)
     addresses: dict[str, Address] = {}
     try:
-        if config.http.enabled:
+        if config.http.enabled or config.metrics.enabled:
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens)
-            http = await http_server.start(
-                application.create(api),
-                config.http.address,
-                config.http.limits,
-                config.system.limits.stop_time,
-                certificates.context(config.http.tls, "http.tls"),
-            )
+        if api is not None and http is not None:
+            front.application = application.create(api)
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
+            gateway.connections[Transport.HTTP] = http.door.connections.__len__
+        if api is not None and config.metrics.enabled:
+            web.append(await _listen_for_scrapers(api, config))
+            addresses["metrics"] = web[-1].address
         if config.tcp.enabled:
             tcp = TcpListener(gateway, budget)
             tls = certificates.context(config.tcp.tls, "tcp.tls", config.system.path)
             await tcp.listen(config.tcp.address, "tcp.address", tls)
             addresses["tcp"] = tcp.address
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
+            gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
             quic = QuicListener(gateway, budget)
             pair = certificates.for_quic(config.quic.certificate, config.system.path)
             await quic.listen(config.quic.address, "quic.address", pair)
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
+            gateway.connections[Transport.QUIC] = quic.count_connections
         await current_config.write(loaded, addresses)
         shown = {"https" if name == "http" and config.http.tls.enabled else name: at for name, at in addresses.items()}
+        gateway.readiness.enter(Stage.READY)
         banner.show(shown, options, gateway.users.root.username, gateway.users.generated_root_password)
-        await _until_stop_or_failure(stopping, [http.serving] if http else [])
+        await _until_stop_or_failure(stopping, [each.serving for each in web])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:
-        endings = [http.stop()] if http else []
+        gateway.readiness.enter(Stage.STOPPING)
+        endings = [each.stop() for each in web]
         if tcp is not None:
             endings.append(tcp.stop(config.system.limits.stop_time))
         if quic is not None:
@@ -158,6 +198,12 @@ async def _listen(loaded: Loaded, options: StoreOptions, gateway: Gateway, stopp
         await asyncio.gather(*endings)
         if api is not None:
             await api.close()
+
+
+async def _listen_for_scrapers(api: Api, config: Config) -> HttpServer:
+    only_metrics = application.create(api, application.METRICS)
+    limits, stop_time = config.http.limits, config.system.limits.stop_time
+    return await http_server.start(only_metrics, config.metrics.endpoint, limits, stop_time, setting="metrics.endpoint")
 
 
 async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:

@@ -43,17 +43,23 @@ def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) ->
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) -> None:
-    section = re.search(r"^## Send and poll with curl\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert section
-    script = "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S))
+    page = (ROOT / "README.md").read_text()
+    sections = re.search(r"^## Send and poll with curl\n(.*?)^## Configure it", page, re.M | re.S)
+    assert sections
+    script = "\n".join(re.findall(r"^```bash\n(.*?)^```", sections[1], re.M | re.S))
     with starting(tmp_path / "data") as start:
         gateway = start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD="iggy")
         script = script.replace("localhost:3000", gateway.address()).replace("curl -s ", "curl -sS --fail ")
         done = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    *_, polled, token = re.sub(r"(?<=[}\]])(?={)", "\n", done.stdout).splitlines()
-    assert '"payload":"aGVsbG8="' in polled
-    assert token.startswith('{"token":')
+    said = re.sub(r"(?<=[}\]])(?=[{\[#])", "\n", done.stdout).splitlines()
+    polled = [line for line in said if '"payload":"aGVsbG8="' in line]
+    assert len(polled) == 2, "by a consumer, and with a lease"
+    assert any(line.startswith('{"token":') for line in said)
+    assert any(line.startswith('{"lease_id":') for line in said)
+    assert '{"status":"live"}' in said
+    assert "messages 1" in said
+    assert said[-1].startswith('[{"key":"http.max_request_size",')
 
 
 def test_the_readme_shows_how_to_run_and_how_to_test() -> None:

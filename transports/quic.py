@@ -233,6 +233,9 @@ class QuicListener:
             _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
         return False
 
+    def count_connections(self) -> int:
+        return self._established
+
     def farewell(self, connection: Connection) -> None:
         for connection_id in connection.ids:
             self._by_id.pop(connection_id, None)

@@ -94,6 +94,8 @@ class GroupAssignment(msgspec.Struct, frozen=True):
 
     generation: int
     partitions: tuple[int, ...]
+    finishing: tuple[int, ...] = ()
+    """What it has besides, until it has committed what it was handed out of it: another member inherits it."""
 
 
 class LoggedIn(msgspec.Struct, frozen=True):

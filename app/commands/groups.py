@@ -108,7 +108,7 @@ async def sync_group(
     member = None if group is None else group.member(session.member.client_id)
     if group is None or member is None:
         return None
-    return answers.GroupAssignment(group.generation, member.offered)
+    return answers.GroupAssignment(group.generation, member.offered, member.finishing)
 
 
 def find_group(topic: Topic, group: ask.Identifier) -> Group:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from operator import attrgetter
 
-from app.config.formats import Address, write_protocol_version, write_size
+from app.config.formats import DURATION, Address, write_protocol_version, write_size
 from app.config.schema import Config
 
 MIB = 1024 * 1024
@@ -33,6 +33,7 @@ Problem = tuple[tuple[str, ...], str]
 def problems(config: Config) -> Iterator[Problem]:
     yield from _periods(config)
     yield from _limits(config)
+    yield from _leases(config)
     yield from _memory_pool(config)
     yield from _protocol(config)
     yield from _secrets(config)
@@ -80,6 +81,14 @@ def _limits(config: Config) -> Iterator[Problem]:
             f"system.logging.max_total_size ({write_size(logging.max_total_size)}) has to be 0 or at least "
             f"system.logging.max_file_size ({write_size(logging.max_file_size)})",
         )
+
+
+def _leases(config: Config) -> Iterator[Problem]:
+    leases = config.http.leases
+    if not leases.expiry_min <= leases.expiry <= leases.expiry_max:
+        keys = ("http.leases.expiry", "http.leases.expiry_min", "http.leases.expiry_max")
+        said = [f"{key} ({DURATION.write(attrgetter(key)(config))})" for key in keys]
+        yield keys, f"{said[0]} has to be from {said[1]} to {said[2]}"
 
 
 def _protocol(config: Config) -> Iterator[Problem]:

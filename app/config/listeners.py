@@ -98,7 +98,30 @@ class HttpMetrics(Section, frozen=True):
     enabled: Boolean = True
     """Count, and serve the counts."""
     endpoint: Annotated[str, formats.ROUTE] = "/metrics"
-    """Path they are served at; only `/metrics` is open without a login."""
+    """Path they are served at."""
+    require_token: Boolean = False
+    """Serve them only to who sends an access token or a personal access token, of any user; otherwise to everybody who
+    can reach the port."""
+    series: Annotated[int, integer(0)] = 10_000
+    """Number of series about single consumer groups and their partitions, so that a large catalogue does not make them
+    too long to read; above it groups are left out, and how many series that were is told."""
+
+
+class HttpLeases(Section, frozen=True):
+    """Memberships of consumer groups over HTTP, each held by a lease that lapses unless it is used. Iggy has none."""
+
+    expiry: Positive = 30.0
+    """Duration after its last use at which a lease lapses, where a client asks for no other; its partitions go to other
+    members then."""
+    expiry_min: Positive = 1.0
+    """Shortest duration that a client may ask for; a shorter one is refused."""
+    expiry_max: Positive = 600.0
+    """Longest duration that a client may ask for, because the partitions of a client that is gone rest for so long; a
+    longer one is refused."""
+    leases: Annotated[int, integer(1)] = 4_096
+    """Number of leases at the same time; one more is answered 429."""
+    leases_per_user: Annotated[int, integer(1)] = 1_024
+    """Number of leases of one user at the same time; one more is answered 429."""
 
 
 class HttpTls(Section, frozen=True):
@@ -158,6 +181,7 @@ class Http(Section, frozen=True):
     cors: HttpCors = HttpCors()
     jwt: HttpJwt = HttpJwt()
     metrics: HttpMetrics = HttpMetrics()
+    leases: HttpLeases = HttpLeases()
     tls: HttpTls = HttpTls()
 
 

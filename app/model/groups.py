@@ -43,6 +43,14 @@ class Member:
         self.source: int | None = None
         """The partition that its newest messages are from."""
 
+    @property
+    def finishing(self) -> tuple[int, ...]:
+        """What it has, but is not offered: promised to somebody else."""
+        if len(self.offered) == len(self.partitions):
+            return ()
+        offered = set(self.offered)
+        return tuple(partition_id for partition_id in self.partitions if partition_id not in offered)
+
 
 class _Holding:
     """A partition in the hands of its owner; a new one each time it changes hands."""

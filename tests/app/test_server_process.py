@@ -50,10 +50,10 @@ from storage.store import Store
 
 open_store = Store.open
 
-async def slow(options, progress=None):
+async def slow(options, progress=None, **others):
     print("opening", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    return await open_store(options, progress)
+    return await open_store(options, progress, **others)
 
 Store.open = slow
 """
@@ -61,7 +61,7 @@ Store.open = slow
 BROKEN_OPENING = """
 from storage.store import Store
 
-async def broken(options, progress=None):
+async def broken(options, progress=None, **others):
     raise RuntimeError("nobody thought of this")
 
 Store.open = broken

@@ -9,8 +9,10 @@ from typing import Any
 from app.access.access_tokens import AccessTokens
 from app.config.listeners import Http
 from app.gateway import Gateway
+from app.leases import Leases
 from storage.batch import Limits
 from transports.http.budget import Budget
+from transports.http.metrics import Scrapes
 
 
 class Api:
@@ -21,6 +23,8 @@ class Api:
         self.limits = self.config.limits
         self.batch_limits = Limits.of(gateway.store.options)
         self.bodies = Budget(self.limits.bodies_bytes)
+        self.leases = Leases(gateway, self.config.leases)
+        self.scrapes = Scrapes()
         self._unwatched: set[asyncio.Task[Any]] = set()
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -31,6 +35,7 @@ class Api:
 
     async def close(self) -> None:
         """Waits for what goes on in the background. The store must not be closed before."""
+        self.leases.close()
         await self.tokens.close()
         if self._unwatched:
             await asyncio.gather(*self._unwatched, return_exceptions=True)

@@ -5,14 +5,19 @@ The composition root creates it and hands it to the HTTP server. It opens nothin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from transports.http import routes
+from app.config import ConfigError
+from app.config.listeners import HttpMetrics
+from app.telemetry.measured import Measured
+from transports.http import metrics, routes
 from transports.http.api import Api
 from transports.http.cors import Cors
 from transports.http.endpoint import Endpoint
@@ -20,15 +25,47 @@ from transports.http.errors import of_bug
 from transports.http.operation import Operation
 from transports.http.router import Router
 
+METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handler is metrics.get_metrics)
+"""For a listener that has nothing else to offer."""
+
 
 def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> Starlette:
     cors = api.config.cors
     application = Starlette(
-        middleware=[Middleware(Cors, config=cors)] if cors.enabled else [],
+        middleware=[
+            Middleware(Counted, measured=api.gateway.measured),
+            *([Middleware(Cors, config=cors)] if cors.enabled else []),
+        ],
         exception_handlers={Exception: _bug},
     )
-    application.router = Router([Endpoint(api, operation) for operation in operations])
+    application.router = Router([Endpoint(api, operation) for operation in _configured(operations, api.config.metrics)])
     return application
+
+
+def _configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator[Operation]:
+    """With the route of the metrics where the configuration wants it, if it wants it."""
+    taken = {operation.path for operation in operations if operation.handler is not metrics.get_metrics}
+    for operation in operations:
+        if operation.handler is not metrics.get_metrics:
+            yield operation
+        elif config.enabled:
+            if config.endpoint in taken or "{" in config.endpoint:
+                raise ConfigError(
+                    f"http.metrics.endpoint = {config.endpoint!r}: this path cannot be used; /metrics can"
+                )
+            yield msgspec.structs.replace(operation, path=config.endpoint, public=not config.require_token)
+
+
+class Counted:
+    """Around everything: whatever becomes of it, a request was there."""
+
+    def __init__(self, application: ASGIApp, measured: Measured) -> None:
+        self._application = application
+        self._measured = measured
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._measured.http_requests += 1
+        await self._application(scope, receive, send)
 
 
 def _bug(request: Request, exception: Exception) -> Response:

@@ -30,9 +30,18 @@ class ErrorBody(msgspec.Struct, frozen=True):
 class Refused(Exception):
     """What the HTTP layer refuses by itself: a request that cannot be read, a path that is not there."""
 
-    def __init__(self, status: HTTPStatus, reason: str, field: str | None = None, headers: Headers = ()) -> None:
+    def __init__(
+        self,
+        status: HTTPStatus,
+        reason: str,
+        field: str | None = None,
+        headers: Headers = (),
+        code: str | None = None,
+    ) -> None:
+        """`code` is the name of the error, where that of the status says too little."""
         super().__init__(reason)
         self.status = status
+        self.code = code
         self.reason = reason
         self.field = field
         self.headers = headers
@@ -47,7 +56,7 @@ def not_found() -> Refused:
 
 def of_refusal(refused: Refused) -> Answer:
     status = refused.status
-    code = _CODES.get(status) or status.name.lower()
+    code = refused.code or _CODES.get(status) or status.name.lower()
     return error(status, ErrorBody(status, code, refused.reason, refused.field), refused.headers)
 
 

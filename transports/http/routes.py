@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
+from app.config.limits import Limit
 from transports.http import (
     groups,
+    health,
+    leases,
+    limits,
     logins,
     messages,
+    metrics,
     offsets,
     options,
     packing,
@@ -46,6 +51,46 @@ _SYSTEM = (
         handler=system.ping,
         public=True,
         text="pong",
+    ),
+    Operation(
+        name="get_live",
+        method="GET",
+        path="/health/live",
+        summary="Tell that the process is alive, also while it recovers",
+        subject="system",
+        handler=health.get_live,
+        public=True,
+        answer=health.Live,
+    ),
+    Operation(
+        name="get_ready",
+        method="GET",
+        path="/health/ready",
+        summary="Tell whether everything is served, and before that how far recovery has come",
+        subject="system",
+        handler=health.get_ready,
+        public=True,
+        answer=health.Ready,
+        also=((503, "Not yet, or not any more: an error that says how far it is, too"),),
+    ),
+    Operation(
+        name="get_metrics",
+        method="GET",
+        path="/metrics",
+        summary="Numbers for Prometheus; the path, and whether it needs a token, are settings: `http.metrics`",
+        subject="system",
+        handler=metrics.get_metrics,
+        public=True,
+        media="text/plain",
+    ),
+    Operation(
+        name="get_limits",
+        method="GET",
+        path="/limits",
+        summary="What a client can come up against, and which setting of the server it is",
+        subject="system",
+        handler=limits.get_limits,
+        answer=list[Limit],
     ),
     Operation(
         name="get_stats",
@@ -323,6 +368,9 @@ _MESSAGES = (
     ),
 )
 
+_GROUP = "/streams/{stream}/topics/{topic}/consumer-groups/{group}"
+_LEASE = f"{_GROUP}/leases/{{lease}}"
+
 _GROUPS = (
     Operation(
         name="get_consumer_groups",
@@ -363,6 +411,64 @@ _GROUPS = (
         subject="consumer groups",
         handler=groups.delete_group,
         status=NO_CONTENT,
+    ),
+    Operation(
+        name="take_lease",
+        method="POST",
+        path=f"{_GROUP}/leases",
+        summary="Become a member of a consumer group, without a connection, for as long as the lease is used",
+        subject="leases",
+        handler=leases.take_lease,
+        query=leases.LeaseQuery,
+        status=CREATED,
+        answer=leases.LeaseDetails,
+    ),
+    Operation(
+        name="get_lease",
+        method="GET",
+        path=_LEASE,
+        summary="The partitions of a lease, and when it lapses",
+        subject="leases",
+        handler=leases.get_lease,
+        answer=leases.LeaseDetails,
+    ),
+    Operation(
+        name="renew_lease",
+        method="PUT",
+        path=_LEASE,
+        summary="Renew a lease while there is no time to poll",
+        subject="leases",
+        handler=leases.renew_lease,
+        answer=leases.LeaseDetails,
+    ),
+    Operation(
+        name="give_lease_back",
+        method="DELETE",
+        path=_LEASE,
+        summary="Leave the consumer group, so that others get the partitions at once",
+        subject="leases",
+        handler=leases.give_lease_back,
+        status=NO_CONTENT,
+    ),
+    Operation(
+        name="poll_with_lease",
+        method="GET",
+        path=f"{_LEASE}/messages",
+        summary="Read messages of the partitions of a lease, and renew it",
+        subject="leases",
+        handler=leases.poll_with_lease,
+        query=leases.LeasePollQuery,
+        answer=leases.LeasedMessages,
+    ),
+    Operation(
+        name="commit_with_lease",
+        method="PUT",
+        path=f"{_LEASE}/offsets",
+        summary="Store how far the group has come in a partition of a lease, and renew it",
+        subject="leases",
+        handler=leases.commit_with_lease,
+        body=leases.LeaseCommit,
+        answer=leases.LeaseDetails,
     ),
 )
 

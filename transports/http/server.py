@@ -88,8 +88,10 @@ async def start(
     limits: HttpLimits,
     stop_seconds_max: float,
     tls: ssl.SSLContext | None = None,
+    setting: str = "http.address",
 ) -> HttpServer:
-    return HttpServer(await listening.listen(address, "http.address"), application, limits, stop_seconds_max, tls)
+    """`setting` is where the address comes from, for the sentence that says why it cannot be listened on."""
+    return HttpServer(await listening.listen(address, setting), application, limits, stop_seconds_max, tls)
 
 
 class _Uvicorn(uvicorn.Server):

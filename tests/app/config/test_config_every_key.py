@@ -63,6 +63,13 @@ http.jwt.trusted_issuers[].jwks_url | "" | "https://a" | 'https://a'
 http.jwt.trusted_issuers[].user_id | 0 | 4567 | 4567
 http.metrics.enabled | true | false | False
 http.metrics.endpoint | "/metrics" | "/12345" | '/12345'
+http.metrics.require_token | false | true | True
+http.metrics.series | 10000 | 4567 | 4567
+http.leases.expiry | "30 s" | "1m 30s" | 90.0
+http.leases.expiry_min | "1 s" | "20 s" | 20.0
+http.leases.expiry_max | "10 m" | "1m 30s" | 90.0
+http.leases.leases | 4096 | 4567 | 4567
+http.leases.leases_per_user | 1024 | 4567 | 4567
 http.tls.enabled | false | true | True
 http.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'
 http.tls.key_file | "core/certs/iggy_key.pem" | "12345" | '12345'

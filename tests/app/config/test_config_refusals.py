@@ -98,6 +98,8 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
         "HTTP_JWT_ENCODING_SECRET",
         "has to be base64",
     ),
+    ({"HTTP_LEASES_EXPIRY": "11 m"}, "HTTP_LEASES_EXPIRY", "to http.leases.expiry_max (10 m)"),
+    ({"HTTP_LEASES_EXPIRY_MIN": "31 s"}, "HTTP_LEASES_EXPIRY_MIN", "http.leases.expiry (30 s)"),
     ({"WEBSOCKET_TLS_ENABLED": "true"}, "WEBSOCKET_TLS_ENABLED", "websocket.address"),
     ({"TCP_ADDRESS": "127.0.0.1:3000"}, "TCP_ADDRESS", "http.address"),
     ({"TCP_ADDRESS": "0.0.0.0:3000"}, "TCP_ADDRESS", "http.address"),

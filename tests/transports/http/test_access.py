@@ -109,7 +109,7 @@ def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_p
         public = set()
         for operation in routes.OPERATIONS:
             path = operation.path
-            for name in ("stream", "topic", "group", "user", "consumer", "name", "scope", "fsync"):
+            for name in ("stream", "topic", "group", "user", "consumer", "name", "scope", "fsync", "lease"):
                 path = path.replace(f"{{{name}}}", "x")
             path = path.replace("{partition}", "x").replace("{client}", "x")
             response = await world.stranger.ask(operation.method, path, b"no json")
@@ -120,7 +120,8 @@ def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_p
             assert response.status_code == 401, path
             assert response.json()["id"] == 77
             assert response.headers["www-authenticate"] == "Bearer"
-        assert public == {"/", "/ping", "/users/login", "/users/refresh-token", "/personal-access-tokens/login"}
+        logins = {"/users/login", "/users/refresh-token", "/personal-access-tokens/login"}
+        assert public == {"/", "/ping", "/metrics", "/health/live", "/health/ready"} | logins
 
     run(tmp_path, test)
 

@@ -1,0 +1,189 @@
+"""Leases: memberships of consumer groups for those who have no connection to hold one.
+
+1. A lease is a session among the others, a client that is a member of one group; it does its work by the commands that
+   connections use, on that session. So groups, statistics and whoever looks at clients know of nothing new.
+2. It is its user's, under a name that cannot be guessed, and lapses when it was not used for a while: then it leaves
+   its group as a connection does that ends. While a request is in hand it does not lapse.
+3. Requests on one lease are carried out one after the other, as on a connection: two polls at the same time would be
+   handed the same messages.
+4. Leases are not kept over a restart, no membership is. Whoever comes with one that is gone is told so, and takes
+   another.
+
+For the event loop alone. Both, how long a lease lasts and how many there are, is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from functools import partial
+
+from app.commands import answers, groups
+from app.commands import requests as ask
+from app.commands.registry import carry_out
+from app.config.listeners import HttpLeases
+from app.gateway import Gateway
+from app.model.sessions import Session, Transport
+
+_log = logging.getLogger(__name__)
+
+NAME_BYTES = 18
+
+
+class LeaseGone(Exception):
+    """There is no such lease, or not any more."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "There is no such lease: it has lapsed, was given back, has lost its group, or is from before a restart of "
+            "the server; take a new one"
+        )
+
+
+class TooManyLeases(Exception):
+    """Its text names the setting."""
+
+
+class ExpiryOutOfBounds(Exception):
+    """Its text names the bounds."""
+
+
+class Lease:
+    __slots__ = ("expiry", "id", "in_hand", "session", "timer", "turn", "until", "user_id")
+
+    def __init__(self, session: Session, user_id: int, expiry: float) -> None:
+        self.id = secrets.token_urlsafe(NAME_BYTES)
+        self.session = session
+        self.user_id = user_id
+        self.expiry = expiry
+        """In seconds."""
+        self.until = 0.0
+        """When it lapses, on the clock of the event loop."""
+        self.timer: asyncio.TimerHandle | None = None
+        self.turn = asyncio.Lock()
+        self.in_hand = 0
+        """Requests, with those that wait for their turn."""
+
+
+class Leases:
+    def __init__(self, gateway: Gateway, limits: HttpLeases) -> None:
+        self._gateway = gateway
+        self._limits = limits
+        self._loop = asyncio.get_running_loop()
+        self._by_id: dict[str, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    async def take(
+        self, user_id: int, address: str, membership: ask.JoinConsumerGroup, expiry: float | None = None
+    ) -> Lease:
+        """`expiry` in seconds; None: the usual one."""
+        lasts = self._checked(expiry)
+        self._check_room(user_id)
+        session = Session(Transport.HTTP, address, self._gateway.clock(), _nothing_to_end)
+        session.user_id = user_id
+        lease = Lease(session, user_id, lasts)
+        # His user may be deleted or made inactive at any time.
+        session.end = partial(self.give_back, lease)
+        self._gateway.sessions.add(session)
+        self._by_id[lease.id] = lease
+        try:
+            await carry_out(self._gateway, session, membership)
+        except BaseException:
+            self.give_back(lease)
+            raise
+        self._renew(lease)
+        self._watch(lease)
+        return lease
+
+    def find(self, lease_id: str, user_id: int) -> Lease:
+        """To be looked at; it does not last longer for that."""
+        lease = self._by_id.get(lease_id)
+        if lease is None or lease.user_id != user_id:
+            raise LeaseGone
+        return lease
+
+    @contextlib.asynccontextmanager
+    async def using(self, lease_id: str, user_id: int) -> AsyncIterator[Lease]:
+        """When it is this request's turn. The lease is good for its whole time again, from the end of it on."""
+        lease = self.find(lease_id, user_id)
+        lease.in_hand += 1
+        try:
+            async with lease.turn:
+                self.find(lease_id, user_id)
+                self._renew(lease)
+                yield lease
+        finally:
+            lease.in_hand -= 1
+            self._renew(lease)
+
+    async def assignment(self, lease: Lease, group: ask.SyncConsumerGroup) -> answers.GroupAssignment:
+        """What the lease may poll in its group; LeaseGone if that is not the group, or the group is gone."""
+        found: answers.GroupAssignment | None = await carry_out(self._gateway, lease.session, group)
+        if found is None:
+            if not lease.session.groups:
+                self.give_back(lease)
+            raise LeaseGone
+        return found
+
+    def expires_at(self, lease: Lease) -> int:
+        """In us since 1970."""
+        return self._gateway.clock() + round((lease.until - self._loop.time()) * 1_000_000)
+
+    def give_back(self, lease: Lease) -> None:
+        """Leaves the group; idempotent."""
+        if self._by_id.pop(lease.id, None) is None:
+            return
+        if lease.timer is not None:
+            lease.timer.cancel()
+        groups.leave_all(self._gateway, lease.session)
+        self._gateway.sessions.remove(lease.session)
+
+    def close(self) -> None:
+        for lease in list(self._by_id.values()):
+            self.give_back(lease)
+
+    def _checked(self, expiry: float | None) -> float:
+        limits = self._limits
+        if expiry is None:
+            return limits.expiry
+        if not limits.expiry_min <= expiry <= limits.expiry_max:
+            raise ExpiryOutOfBounds(
+                f"a lease lasts from {limits.expiry_min:g} s (http.leases.expiry_min) to {limits.expiry_max:g} s "
+                "(http.leases.expiry_max)"
+            )
+        return expiry
+
+    def _check_room(self, user_id: int) -> None:
+        limits = self._limits
+        if len(self._by_id) >= limits.leases:
+            raise TooManyLeases(f"there are as many leases as may be: http.leases.leases = {limits.leases}")
+        if sum(lease.user_id == user_id for lease in self._by_id.values()) >= limits.leases_per_user:
+            raise TooManyLeases(
+                f"the user has as many leases as may be: http.leases.leases_per_user = {limits.leases_per_user}"
+            )
+
+    def _renew(self, lease: Lease) -> None:
+        lease.until = self._loop.time() + lease.expiry
+        lease.session.last_heartbeat = self._gateway.clock()
+
+    def _watch(self, lease: Lease) -> None:
+        """The timer is set once for each expiry, not at each use."""
+        if lease.id not in self._by_id:
+            return
+        now = self._loop.time()
+        if lease.in_hand:
+            self._renew(lease)
+        elif now >= lease.until:
+            _log.info("%s: its lease has lapsed", lease.session.address)
+            self.give_back(lease)
+            return
+        lease.timer = self._loop.call_at(lease.until, self._watch, lease)
+
+
+def _nothing_to_end() -> None:
+    """Until the lease is there."""

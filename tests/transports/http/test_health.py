@@ -1,0 +1,113 @@
+"""Alive and ready: with everything up, while the store is still being opened, and while it stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.readiness import Readiness, Stage
+from storage.store import Progress
+from tests.app.support.process import DEADLINE_S, Start, starting
+from tests.transports.http.support.calling import calling, run
+from transports.http.front import Front
+
+SLOW_OPENING = """
+import asyncio, sys
+from storage.store import Progress, Store
+from transports.http import server
+
+open_store, listen = Store.open, server.start
+
+async def slow(options, progress, **others):
+    progress(Progress(2, 5))
+    print("opening", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    return await open_store(options, progress, **others)
+
+async def said(*given, **named):
+    started = await listen(*given, **named)
+    print(f"early at {started.address}", flush=True)
+    return started
+
+Store.open, server.start = slow, said
+"""
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path / "data") as start_one:
+        yield start_one
+
+
+def test_a_server_that_is_up_is_live_and_ready_for_whoever_asks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            assert await world.stranger.get("/health/live") == {"status": "live"}
+            ready = await world.stranger.get("/health/ready")
+            assert (ready["status"], ready["recovery"]) == ("ready", None)
+            assert ready["seconds"] >= 0
+            assert (await world.stranger.ask("HEAD", "/health/ready")).status_code == 200
+
+    run(main())
+
+
+@pytest.mark.parametrize("stage", [Stage.RECOVERING, Stage.STARTING, Stage.STOPPING])
+def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_path: Path, stage: Stage) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            world.gateway.readiness.enter(stage)
+            world.gateway.readiness.recovery = Progress(3, 40)
+            response = await world.stranger.ask("GET", "/health/ready")
+            assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+            body = response.json()
+            assert (body["id"], body["code"], body["field"]) == (503, "not_ready", None)
+            assert (body["status"], body["recovery"]) == (stage.value, {"opened": 3, "total": 40})
+            assert stage.value in body["reason"]
+            assert (await world.stranger.ask("GET", "/health/live")).status_code == 200
+
+    run(main())
+
+
+def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
+    async def main() -> None:
+        readiness = Readiness()
+        transport = httpx.ASGITransport(Front(readiness))
+        async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
+            assert (await client.get("/health/live")).json() == {"status": "live"}
+            assert (await client.get("/health/ready")).json()["recovery"] is None
+            readiness.recovery = Progress(1, 2)
+            for method, path in (("GET", "/ping"), ("POST", "/users/login"), ("POST", "/health/live"), ("GET", "/x")):
+                response = await client.request(method, path)
+                assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+                body = response.json()
+                assert list(body) == ["id", "code", "reason", "field"]
+                assert body["code"] == "not_ready"
+                assert "opened 1 of 2 partitions" in body["reason"]
+
+    run(main())
+
+
+def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_banner_is_there(start: Start) -> None:
+    process = start(SLOW_OPENING)
+    early = process.line(r"early at (\S+)").group(1)
+    process.line("opening")
+    with httpx.Client(trust_env=False, timeout=DEADLINE_S, base_url=f"http://{early}") as client:
+        assert client.get("/health/live").status_code == 200
+        ready = client.get("/health/ready")
+        assert ready.status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        assert ready.json()["recovery"] == {"opened": 2, "total": 5}
+        assert client.get("/ping").status_code == HTTPStatus.SERVICE_UNAVAILABLE
+        assert not [line for line in process.out if "http://" in line], "the banner is for when everything is up"
+        assert process.process.stdin is not None
+        process.process.stdin.write("\n")
+        process.process.stdin.flush()
+        assert process.address() == early
+        assert client.get("/ping").text == "pong"
+        ready = client.get("/health/ready")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ready")
+        assert json.loads(ready.content)["recovery"] == {"opened": 0, "total": 0}

@@ -1,0 +1,252 @@
+"""What Prometheus is told: Iggy's names and numbers that are true, and what tells more; and GET /limits."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from app.commands import requests as ask
+from app.commands.requests import Consumer, ConsumerKind
+from app.config import ConfigError
+from app.config.keys import KEYS
+from app.config.listeners import Http, HttpLimits, HttpMetrics
+from app.telemetry import metrics as telemetry
+from tests.app.access.support.world import make_group
+from tests.app.support.process import DEADLINE_S, Start, starting
+from tests.transports.http.support.calling import Caller, Calling, calling, run
+from transports.http import metrics
+
+IGGY = ("streams", "topics", "partitions", "segments", "messages", "users", "clients")
+GROUP = Consumer(ConsumerKind.GROUP, "g")
+
+
+async def scrape(caller: Caller, path: str = "/metrics") -> dict[str, float]:
+    """Each sample by its name and the values of its labels, in the order of their names."""
+    response = await caller.ask("GET", path)
+    assert response.status_code == 200, response.text
+    assert response.text.endswith("# EOF\n")
+    samples = [sample for family in text_string_to_metric_families(response.text) for sample in family.samples]
+    return {sample.name + "".join(f" {value}" for value in sample.labels.values()): sample.value for sample in samples}
+
+
+async def send(world: Calling, *payloads: bytes) -> None:
+    messages = [{"payload": base64.b64encode(payload).decode()} for payload in payloads]
+    await world.root.post(
+        "/streams/s/topics/t/messages", {"partitioning": {"kind": "balanced", "value": ""}, "messages": messages}
+    )
+
+
+def test_the_names_of_iggy_are_there_and_true_for_everybody(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            before = await scrape(world.stranger)
+            assert [before[name] for name in IGGY] == [0, 0, 0, 0, 0, 1, 0]
+            await make_group(await world.world.root())
+            await send(world, b"a", b"b", b"c")
+            await world.root.get("/streams/s/topics/t/messages?count=2")
+            after = await scrape(world.stranger)
+            assert [after[name] for name in IGGY] == [1, 1, 1, 1, 3, 1, 1]
+            assert after["http_requests_total"] == before["http_requests_total"] + 3
+            assert after["iggy_messages_sent_total"] == 3
+            assert after["iggy_messages_received_total"] == 2
+            assert after["iggy_bytes_sent_total"] > 3
+            assert after["iggy_segments_count"] == 1
+            assert after["iggy_disk_usage_bytes"] >= after["iggy_bytes_sent_total"]
+
+    run(main())
+
+
+def test_the_text_is_as_that_of_iggy_in_its_lines(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            response = await world.stranger.ask("GET", "/metrics")
+            assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+            assert "# HELP streams total count of streams.\n# TYPE streams gauge\nstreams 0\n" in response.text
+            response = await world.stranger.ask("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0")
+            assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+            assert response.text.startswith(
+                "# HELP http_requests total count of http_requests.\n# TYPE http_requests counter\nhttp_requests_total "
+            )
+            assert {family.name for family in of_openmetrics(response.text)} >= {"http_requests", *IGGY}
+
+    run(main())
+
+
+def test_requests_count_whatever_becomes_of_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            before = (await scrape(world.stranger))["http_requests_total"]
+            await world.stranger.ask("GET", "/nothing")
+            await world.stranger.ask("GET", "/streams")
+            await world.stranger.ask(
+                "OPTIONS", "/streams", origin="http://a.example", access_control_request_method="GET"
+            )
+            assert (await scrape(world.stranger))["http_requests_total"] == before + 4
+
+    run(main())
+
+
+def test_commands_are_timed_by_transport_and_refusals_counted_by_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            person = await world.world.root()
+            await make_group(person)
+            await send(world, b"a")
+            await world.root.refused("DELETE", "/streams/none")
+            found = await scrape(world.stranger)
+            assert found["whippet_command_seconds_count send_messages http"] == 1
+            assert found["whippet_command_seconds_bucket send_messages +Inf http"] == 1
+            assert found["whippet_command_seconds_sum send_messages http"] > 0
+            assert found["whippet_command_seconds_count create_topic tcp"] == 1
+            assert "whippet_command_seconds_count create_topic http" not in found
+            assert found["whippet_command_refusals_total delete_stream stream_id_not_found"] == 1
+
+    run(main())
+
+
+def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            person = await world.world.root()
+            await make_group(person)
+            await send(world, b"a", b"b", b"c")
+            assert (await scrape(world.stranger))["whippet_group_lag g 0 s t"] == 3
+            await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
+            await person.ask(ask.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
+            found = await scrape(world.stranger)
+            assert found["whippet_group_lag g 0 s t"] == 1
+            assert found["whippet_group_members g s t"] == 1
+            assert found["whippet_sessions tcp"] == found["whippet_sessions_logged_in tcp"] == 1
+
+    run(main())
+
+
+def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Http(metrics=HttpMetrics(series=4))
+        async with calling(tmp_path, config) as world:
+            person = await world.world.root()
+            await make_group(person)
+            for number in range(5):
+                await person.ask(ask.CreateConsumerGroup("s", "t", f"g{number}"))
+            found = await scrape(world.stranger)
+            assert sum(name.startswith("whippet_group_") for name in found) == 4
+            assert found["whippet_series_left_out"] == 8
+
+    run(main())
+
+
+def test_names_can_have_any_letter(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            person = await world.world.root()
+            await make_group(person)
+            name = 'a"b\\c\nd\u00e9 # EOF'
+            await person.ask(ask.CreateConsumerGroup("s", "t", name))
+            assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
+
+    run(main())
+
+
+def test_the_path_and_who_may_ask_are_settings(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path / "moved", Http(metrics=HttpMetrics(endpoint="/numbers"))) as world:
+            await scrape(world.stranger, "/numbers")
+            assert (await world.stranger.ask("GET", "/metrics")).status_code == 404
+        async with calling(tmp_path / "closed", Http(metrics=HttpMetrics(require_token=True))) as world:
+            assert await world.stranger.refused("GET", "/metrics") == (401, 77, None)
+            await scrape(world.root)
+            token = await world.root.post("/personal-access-tokens", {"name": "scraper", "expiry": 0})
+            await scrape(Caller(world.client, token["token"]))
+        async with calling(tmp_path / "off", Http(metrics=HttpMetrics(enabled=False))) as world:
+            assert (await world.root.ask("GET", "/metrics")).status_code == 404
+        for taken in ("/streams", "/{name}"):
+            with pytest.raises(ConfigError, match=r"http\.metrics\.endpoint"):
+                async with calling(tmp_path / "taken", Http(metrics=HttpMetrics(endpoint=taken))):
+                    pass
+
+    run(main())
+
+
+def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = 0
+    sample = telemetry.sample
+
+    def counted(gateway: object) -> object:
+        nonlocal made
+        made += 1
+        return sample(gateway)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            await scrape(world.stranger)
+            await scrape(world.stranger)
+            assert made == 2
+            monkeypatch.setattr(metrics, "OFTEN_SECONDS", -1.0)
+            monkeypatch.setattr(metrics, "KEPT_TIMES", 1e9)
+            for _ in range(5):
+                await scrape(world.stranger)
+            assert made == 3
+
+    monkeypatch.setattr(telemetry, "sample", counted)
+    run(main())
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path / "data") as start_one:
+        yield start_one
+
+
+def test_a_process_tells_of_its_disk_its_shards_and_its_connections_on_a_listener_of_its_own_too(start: Start) -> None:
+    process = start(IGGY_METRICS_ENABLED="true", IGGY_METRICS_ENDPOINT="127.0.0.1:0")
+    apart = process.line(r"metrics +http://(\S+)").group(1)
+    port = int(process.line(r"tcp://\S+:(\d+)").group(1))
+    with httpx.Client(trust_env=False, timeout=DEADLINE_S) as client, socket.create_connection(("127.0.0.1", port)):
+        assert client.get(f"http://{apart}/ping").status_code == 404
+        text = client.get(f"http://{apart}/metrics").text
+        for line in (
+            'whippet_connections{transport="http"} 0',
+            'whippet_connections{transport="tcp"} 1',
+            'whippet_shard_queue_length{shard="0"} 0',
+            "whippet_unflushed_bytes 0",
+        ):
+            assert f"\n{line}\n" in text, text
+        samples = {
+            (sample.name, sample.labels.get("kind")): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        # A new data folder was made, and synced.
+        assert samples["whippet_fsync_seconds_count", "file"] > 0
+        assert samples["whippet_fsync_seconds_sum", "folder"] > 0
+        assert samples["process_resident_memory_bytes", None] > 0
+        assert client.get(f"http://{process.address()}/metrics").status_code == 200
+
+
+def test_the_limits_are_told_with_the_setting_of_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Http(max_request_size=12345, limits=HttpLimits(idle_time=1.5))
+        async with calling(tmp_path, config) as world:
+            assert await world.stranger.refused("GET", "/limits") == (401, 77, None)
+            limits = {each["key"]: each for each in await world.root.get("/limits")}
+            assert set(limits) <= set(KEYS)
+            told = [limits[f"http.{name}"] for name in ("max_request_size", "limits.idle_time", "leases.leases")]
+            assert [(each["value"], each["unit"]) for each in told] == [
+                (12345, "bytes"),
+                (1.5, "seconds"),
+                (4096, "number"),
+            ]
+            assert limits["system.limits.payload_bytes"]["meaning"].endswith("(error 4022).")
+            assert "system.limits.tail_bytes" not in limits
+
+    run(main())

@@ -1,0 +1,248 @@
+"""Consumer groups without a connection: a lease is taken, polled with, committed by, and given back.
+
+Every answer says the generation of the group and the partitions that the lease may poll. A commit names the generation
+that it knows: if the group has changed since, it is refused, and who asks for the lease learns what is still his. What
+he has polled of a partition that is promised to another member he may finish: it is among `finishing` until he commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.registry import carry_out
+from app.commands.requests import Consumer, ConsumerKind, Strategy
+from app.config.formats import PERIOD
+from app.errors import Code, CommandError
+from app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
+from transports.http.answering import JSON, SECRET, VIEW, Answer
+from transports.http.errors import RETRY_AFTER, Refused
+from transports.http.messages import FRAME_JSON_BYTES, STRATEGIES
+from transports.http.numbers import U32, U64, check_u64
+from transports.http.operation import Call
+from transports.http.unpacking import PolledMessage, messages_of
+
+TURNS_MAX = 64
+"""Partitions that one poll looks for messages in."""
+
+
+class LeaseDetails(msgspec.Struct, frozen=True):
+    lease_id: str
+    client_id: int
+    """Under which the lease is among the clients."""
+    generation: int
+    """Of the group: it rises with every change of what any member may poll."""
+    partitions: list[int]
+    """Those to poll."""
+    finishing: list[int]
+    """Those that go to another member as soon as what was polled of them is committed."""
+    expiry: int
+    """For how long the lease lasts without being used, in us."""
+    expires_at: int
+    """When it lapses unless it is used, in us since 1970."""
+
+
+class LeasedMessages(msgspec.Struct, frozen=True):
+    partition_id: int | None
+    """Null: the lease has no partition to poll."""
+    current_offset: int
+    count: int
+    messages: list[PolledMessage]
+    generation: int
+    partitions: list[int]
+    finishing: list[int]
+    expires_at: int
+
+
+class LeaseQuery(msgspec.Struct, frozen=True):
+    expiry: str = ""
+    """Such as `30s`; absent: as the server has it."""
+
+
+class LeasePollQuery(msgspec.Struct, frozen=True):
+    partition_id: U32 | msgspec.UnsetType = msgspec.UNSET
+    """Absent: one of the lease's own, in turn, that has messages."""
+    kind: Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l", "n"] = "next"
+    value: U64 = 0
+    count: U32 = 10
+    auto_commit: Literal["true", "false"] = "false"
+
+    def __post_init__(self) -> None:
+        check_u64(self.value)
+
+
+class LeaseCommit(msgspec.Struct, frozen=True):
+    generation: U64
+    partition_id: U32
+    offset: U64
+    """Of the last message that is done with."""
+
+    def __post_init__(self) -> None:
+        check_u64(self.offset)
+
+
+# ------------------------------------------------------------------------------------------------ the routes
+
+
+async def take_lease(call: Call) -> Answer:
+    query: LeaseQuery = call.query
+    membership = ask.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
+    try:
+        lease = await call.api.leases.take(call.bearer.user.id, call.session.address, membership, _expiry(query.expiry))
+    except ExpiryOutOfBounds as refused:
+        raise _bad_expiry(str(refused)) from None
+    except TooManyLeases as refused:
+        raise Refused(
+            HTTPStatus.TOO_MANY_REQUESTS, str(refused), headers=(RETRY_AFTER,), code="too_many_leases"
+        ) from None
+    found = await _assignment(call, lease)
+    where = call.scope["raw_path"] + b"/" + lease.id.encode()
+    headers = (JSON, SECRET, VIEW, (b"location", where))
+    return Answer(HTTPStatus.CREATED, msgspec.json.encode(_details(call, lease, found)), headers)
+
+
+async def get_lease(call: Call) -> LeaseDetails:
+    with _told_if_gone():
+        lease = call.api.leases.find(call.parameters["lease"], call.bearer.user.id)
+        return _details(call, lease, await _assignment(call, lease))
+
+
+async def renew_lease(call: Call) -> LeaseDetails:
+    async with _using(call) as lease:
+        return _details(call, lease, await _assignment(call, lease))
+
+
+async def give_lease_back(call: Call) -> None:
+    async with _using(call) as lease:
+        await _assignment(call, lease)
+        call.api.leases.give_back(lease)
+
+
+async def poll_with_lease(call: Call) -> LeasedMessages:
+    async with _using(call) as lease:
+        found = await _assignment(call, lease)
+        polled = None if call.is_head else await _poll(call, lease, found.partitions)
+        found = await _assignment(call, lease)
+        messages: Any = []
+        if polled is not None:
+            messages = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
+        return LeasedMessages(
+            polled.partition_id if polled is not None and polled.owned else None,
+            polled.current_offset if polled is not None else 0,
+            len(messages),
+            messages,
+            found.generation,
+            list(found.partitions),
+            list(found.finishing),
+            call.api.leases.expires_at(lease),
+        )
+
+
+async def commit_with_lease(call: Call) -> LeaseDetails:
+    body: LeaseCommit = call.body
+    async with _using(call) as lease:
+        found = await _assignment(call, lease)
+        if body.generation != found.generation:
+            raise Refused(
+                HTTPStatus.CONFLICT,
+                f"Generation {body.generation} is not that of the group, which is {found.generation}: ask for the "
+                "lease, and commit what is still yours",
+                "generation",
+                code="stale_generation",
+            )
+        await _ask(
+            call,
+            lease,
+            ask.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
+        )
+        return _details(call, lease, await _assignment(call, lease))
+
+
+# ------------------------------------------------------------------------------------------------ what they share
+
+
+async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> answers.Polled:
+    """One after the other of the lease's partitions, until there are messages."""
+    query: LeasePollQuery = call.query
+    answer_bytes = call.api.limits.answer_bytes
+    named = None if query.partition_id is msgspec.UNSET else query.partition_id
+    request = ask.PollMessages(
+        _group(call),
+        call.stream,
+        call.topic,
+        named,
+        Strategy(STRATEGIES[query.kind], query.value),
+        min(query.count, answer_bytes // FRAME_JSON_BYTES),
+        query.auto_commit == "true",
+        answer_bytes * 3 // 4,
+    )
+    turns = min(len(offered), TURNS_MAX) if named is None else 1
+    while True:
+        polled: answers.Polled = await _ask(call, lease, request)
+        turns -= 1
+        if polled.messages_count or turns <= 0:
+            break
+    if named is not None and not polled.owned:
+        raise CommandError(Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, f"partition {named} is not one of this lease")
+    return polled
+
+
+def _group(call: Call) -> Consumer:
+    return Consumer(ConsumerKind.GROUP, call.parameters["group"])
+
+
+async def _ask(call: Call, lease: Lease, request: ask.Request) -> Any:
+    return await carry_out(call.api.gateway, lease.session, request)
+
+
+async def _assignment(call: Call, lease: Lease) -> answers.GroupAssignment:
+    with _told_if_gone():
+        wanted = ask.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"])
+        return await call.api.leases.assignment(lease, wanted)
+
+
+@contextlib.asynccontextmanager
+async def _using(call: Call) -> AsyncIterator[Lease]:
+    with _told_if_gone():
+        async with call.api.leases.using(call.parameters["lease"], call.bearer.user.id) as lease:
+            yield lease
+
+
+@contextlib.contextmanager
+def _told_if_gone() -> Iterator[None]:
+    try:
+        yield
+    except LeaseGone as gone:
+        raise Refused(HTTPStatus.GONE, str(gone), "lease", code="lease_gone") from None
+
+
+def _details(call: Call, lease: Lease, found: answers.GroupAssignment) -> LeaseDetails:
+    return LeaseDetails(
+        lease.id,
+        lease.session.client_id,
+        found.generation,
+        list(found.partitions),
+        list(found.finishing),
+        round(lease.expiry * 1_000_000),
+        call.api.leases.expires_at(lease),
+    )
+
+
+def _expiry(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds: float = PERIOD.parse(text)
+    except ValueError:
+        raise _bad_expiry(f"{PERIOD.needed}") from None
+    return seconds
+
+
+def _bad_expiry(why: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, f"Failed to deserialize query string: expiry: {why}", "expiry")
