@@ -82,7 +82,7 @@ class ModernConversation:
         self.over = False
         self.room: int | None = None
         self._closed = False
-        """A request may still be in hand."""
+        """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
         self._gateway = gateway
         self._answered: Answered | None = None
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
@@ -128,6 +128,8 @@ class ModernConversation:
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
 
     async def _answer(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+        if self._closed:
+            raise CommandError(Code.DISCONNECTED)
         if asked.client == frames.NOBODY:
             self.over = True
             raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")

@@ -1055,6 +1055,29 @@ def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_path: Pa
     run(main())
 
 
+def test_requests_whose_connection_is_gone_before_their_turn_are_not_carried_out(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            witness = await root(world, OTHER)
+            for requests_ in ([ask.CreateStream("x")], [ask.LogoutUser(), ask.CreateStream("x")], [ask.GetMe()]):
+                client = await root(world)
+                ahead = [memoryview(client.asked(request)) for request in requests_]
+                (connection,) = (
+                    one for one in world.listener._connections if one._session.registration == (CLIENT, client.session)
+                )
+                for one in ahead:
+                    world.listener.budget.used += len(one)
+                    connection._queue(one)
+                # In the same turn of the loop in which they were read.
+                connection.connection_lost(None)
+                client.reset()
+                while world.connections > 1:
+                    assert await witness.is_alive()
+            assert await witness.get(ask.GetStreams()) == ()
+
+    run(main())
+
+
 def test_a_flood_of_logins_under_new_names_is_not_remembered(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as world:
