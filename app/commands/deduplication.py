@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from app.model.duplicates import Window
 from storage import batch as batches
 from storage.batch import Message, Writable
+from storage.options import Durability
 from storage.partition import Appended, Partition
 
 
@@ -21,7 +22,9 @@ class Deduplication:
         self._expiry_us = int(expiry_s * 1_000_000)
         self._windows: dict[Partition, Window] = {}
 
-    async def append(self, partition: Partition, batch: Writable, now: int) -> Appended | None:
+    async def append(
+        self, partition: Partition, batch: Writable, now: int, durability: Durability | None = None
+    ) -> Appended | None:
         """None when nothing of the batch was new."""
         checked = batches.check(batch)
         window = self._windows.setdefault(partition, Window(self._entries_max, self._expiry_us))
@@ -31,7 +34,7 @@ class Deduplication:
         fresh, done = window.take(ids, now)
         taken = [ids[position] for position in fresh]
         try:
-            appended = await partition.append(_only(batch, checked, fresh)) if fresh else None
+            appended = await partition.append(_only(batch, checked, fresh), durability) if fresh else None
         except BaseException:
             window.decided(taken, done, None)
             raise

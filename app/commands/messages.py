@@ -15,6 +15,7 @@ from app.errors import Code, CommandError
 from app.model.catalogue import Topic
 from app.model.sessions import NOT_REGISTERED
 from storage.log import Fetched
+from storage.options import Durability
 from storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -23,30 +24,36 @@ if TYPE_CHECKING:
 
 
 async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
-    """All batches of one request go to one partition, in order; the last one's durability is that of all."""
+    """All batches of one request go to one partition, in order."""
     topic = target.topic
     partition_id = _choose(topic, request.partitioning)
     partition = find_partition(topic, partition_id)
     first = None
     count = 0
+    level = partition.durability
     for number, batch in enumerate(request.batches):
         if gateway.deduplication is not None:
-            new = await gateway.deduplication.append(partition, batch, gateway.clock())
+            new = await gateway.deduplication.append(partition, batch, gateway.clock(), request.durability)
             if new is None:
                 continue
             appended = new
         else:
-            appended = await partition.append(batch, checked=request.checked[number] if request.checked else None)
+            checked = request.checked[number] if request.checked else None
+            appended = await partition.append(batch, request.durability, checked=checked)
         first = appended.base_offset if first is None else first
         count += appended.messages
+        level = appended.durability
     if not request.batches:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
     measured = gateway.measured
     measured.messages_sent += count
     measured.bytes_sent += sum(map(len, request.batches))
-    # Where everything was a repetition: where the next message goes.
-    first = partition.appended if first is None else first
-    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, partition.durability)
+    if first is None:
+        # Everything was a repetition: where the next message goes.
+        first = partition.appended
+        if request.durability is not None and request.durability > level:
+            level = await partition.flush(sync=request.durability is Durability.SYNCED)
+    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, level)
 
 
 def _choose(topic: Topic, partitioning: ask.Partitioning) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from app.access.permissions import Permissions
 from app.model.options import Option, OptionScope
 from storage.batch import Checked, Writable
+from storage.options import Durability
 
 Identifier = int | str
 
@@ -206,6 +207,8 @@ class SendMessages(Request, frozen=True):
     batches: tuple[Writable, ...]
     checked: tuple[Checked, ...] = ()
     """What is known of each batch, where its bytes were made here within the limits of the store; else nothing."""
+    durability: Durability | None = None
+    """What the batches have to have reached for the answer, where that is more than what the topic promises."""
 
 
 class PollMessages(Request, frozen=True):

@@ -6,7 +6,7 @@ Bodies share a budget of memory; small ones are below its notice. A body is read
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +18,7 @@ from transports.http.budget import Budget
 from transports.http.errors import CLOSE, Refused
 
 UNNOTICED_BYTES = 16 * 1024
+Body = bytes | bytearray
 
 BROKEN = "Failed to parse the request body as JSON: "
 UNFIT = "Failed to deserialize the JSON body into the target type: "
@@ -29,22 +30,25 @@ class Gone(Exception):
 
 
 @asynccontextmanager
-async def reading(receive: Receive, announced: int | None, limit: int, budget: Budget) -> AsyncIterator[bytes]:
-    """The body, and the room that it takes for as long as it is needed. `announced` None: nobody knows how long."""
+async def reading(
+    receive: Receive, announced: int | None, limit: int, budget: Budget, *, grows: bool = False, writable: bool = False
+) -> AsyncIterator[Body]:
+    """The body, and the room that it takes for as long as it is needed. `announced` None: nobody knows how long.
+    `grows`: it will be expanded. `writable`: it is a bytearray."""
     if announced is not None and announced > limit:
         raise too_long(limit)
-    room = limit if announced is None else announced
+    room = limit if announced is None or grows else announced
     if room <= UNNOTICED_BYTES:
-        yield await read(receive, limit)
+        yield await read(receive, limit, writable=writable)
         return
     await budget.take(room)
     try:
-        yield await read(receive, limit)
+        yield await read(receive, limit, writable=writable)
     finally:
         budget.give_back(room)
 
 
-async def read(receive: Receive, limit: int) -> bytes:
+async def read(receive: Receive, limit: int, *, writable: bool = False) -> Body:
     parts = []
     size = 0
     while True:
@@ -57,6 +61,8 @@ async def read(receive: Receive, limit: int) -> bytes:
             raise too_long(limit)
         parts.append(part)
         if not message.get("more_body", False):
+            if writable:
+                return bytearray().join(parts)
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -69,12 +75,19 @@ def too_long(limit: int) -> Refused:
 # ------------------------------------------------------------------------------------------------------------ JSON
 
 
-def check_content_type(value: bytes | None) -> None:
-    essence = (value or b"").partition(b";")[0].strip().lower()
-    is_json = essence == b"application/json" or (essence.startswith(b"application/") and essence.endswith(b"+json"))
+def media_type(value: bytes | None) -> bytes:
+    """Without its parameters."""
+    return (value or b"").partition(b";")[0].strip().lower()
+
+
+def check_json(media: bytes, also: Iterable[bytes] = ()) -> None:
+    """`also` is what else would do."""
+    is_json = media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
     if not is_json:
+        expected = "Expected request with `Content-Type: application/json`"
+        others = ", ".join(f"`{each.decode()}`" for each in also)
         raise Refused(
-            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Expected request with `Content-Type: application/json`", "content-type"
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{expected} or one of {others}" if others else expected, "content-type"
         )
 
 

@@ -8,6 +8,7 @@ Whatever is refused on the way becomes the one shape of errors. An exception tha
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.errors import CommandError
 from app.model.sessions import Session, Transport
-from transports.http import bearer, bodies, parameters
+from transports.http import bearer, bodies, expanding, parameters
 from transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
 from transports.http.api import Api
 from transports.http.bodies import Gone
@@ -38,6 +39,7 @@ class Endpoint:
         self._handler = operation.handler
         self._decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
         self._decode = operation.decode or bodies.decode
+        self._forms = {form.media.encode(): form for form in operation.forms}
         limit = api.config.max_request_size
         self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
         self._headers: Headers = (JSON, SECRET) if operation.secret else (JSON, VIEW)
@@ -64,6 +66,7 @@ class Endpoint:
         headers = _headers_of(scope)
         session = Session(Transport.HTTP, peer(scope), api.gateway.clock(), _stay)
         call = Call(api, operation, scope, receive, session)
+        call.headers = headers
         if not operation.public:
             call.caller = await bearer.authenticate(api, headers.get(b"authorization"))
             session.user_id = call.caller.user.id
@@ -76,15 +79,28 @@ class Endpoint:
         if self._decoder is None:
             found = await self._handler(call)
         else:
-            bodies.check_content_type(headers.get(b"content-type"))
-            announced = _announced(headers)
-            async with bodies.reading(receive, announced, self._body_limit, api.bodies) as body:
-                call.body = self._decode(self._decoder, body)
-                del body
-                found = await self._handler(call)
+            found = await self._with_body(call, self._decoder)
         if isinstance(found, Answer | Response):
             return found
         return await self._encoded(found, headers)
+
+    async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
+        headers, limit = call.headers, self._body_limit
+        media = bodies.media_type(headers.get(b"content-type"))
+        form = self._forms.get(media)
+        if form is None:
+            bodies.check_json(media, self._forms)
+        coding = expanding.coding_of(headers.get(b"content-encoding"))
+        writable = form is not None and form.writable and coding is None
+        reading = bodies.reading(
+            call.receive, _announced(headers), limit, self._api.bodies, grows=coding is not None, writable=writable
+        )
+        async with reading as body:
+            if coding is not None:
+                body = await expanding.expanded(bytes(body), coding, limit)  # noqa: PLW2901
+            call.body = self._decode(decoder, bytes(body)) if form is None else form.read(call, body)
+            del body
+            return await self._handler(call)
 
     async def _encoded(self, found: Any, headers: dict[bytes, bytes]) -> Answer:
         operation = self.operation
@@ -119,7 +135,7 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
     return headers
 
 
-def _announced(headers: dict[bytes, bytes]) -> int | None:
+def _announced(headers: Mapping[bytes, bytes]) -> int | None:
     length = headers.get(b"content-length")
     if length is None:
         return None if b"transfer-encoding" in headers else 0

@@ -7,14 +7,17 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from app.commands import answers
 from app.commands import requests as ask
 from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from app.errors import Code, CommandError
 from storage.options import Durability
-from transports.http import parameters
+from transports.http import incoming, parameters
 from transports.http.answering import JSON, VIEW, Answer
+from transports.http.errors import Refused
+from transports.http.incoming import Ready
 from transports.http.numbers import U32, U64, check_u64
 from transports.http.operation import Call
 from transports.http.packing import NewMessages, PartitioningBody, pack
@@ -27,6 +30,7 @@ FRAME_JSON_BYTES = 256
 """About what a message takes as JSON besides its payload."""
 DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
 """In the words of 0.9; on a single node the first says no more than that the batch was taken on."""
+LEVELS = {level.name.lower(): level for level in Durability}
 
 KINDS = {
     "balanced": PartitioningKind.BALANCED,
@@ -49,7 +53,13 @@ class Confirmations(msgspec.Struct, frozen=True):
 
 
 class SendQuery(msgspec.Struct, frozen=True):
+    """`partition` and `key` are for bodies that do not say where their messages go; without them the next partition in
+    turn. `durability`: what the batch has to have reached when it is answered, where that is more than the topic's."""
+
     ack: Literal["replicated", "none"] = "replicated"
+    durability: Literal["memory", "written", "synced"] | UnsetType = UNSET
+    partition: U32 | UnsetType = UNSET
+    key: str | UnsetType = UNSET
 
 
 class PollQuery(msgspec.Struct, frozen=True):
@@ -68,17 +78,43 @@ class PollQuery(msgspec.Struct, frozen=True):
 
 
 async def send_messages(call: Call) -> Answer:
-    body: NewMessages = call.body
-    if not body.messages:
-        raise CommandError(Code.INVALID_MESSAGES_COUNT)
-    to = _partitioning(body.partitioning)
-    made = pack(body.messages, call.api.gateway.clock(), call.api.batch_limits)
-    request = ask.SendMessages(call.stream, call.topic, to, (made.batch,), (made.checked,))
     query: SendQuery = call.query
+    body: NewMessages | Ready = call.body
+    if isinstance(body, Ready):
+        to, ready = _destination(query), body
+    else:
+        to, ready = _partitioning(body.partitioning), _packed(call, body)
+    level = None if query.durability is UNSET else LEVELS[query.durability]
+    request = ask.SendMessages(call.stream, call.topic, to, ready.batches, ready.checked, durability=level)
     if query.ack == "none":
         call.api.in_background(_send_unheard(call, request))
         return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"),))
     return confirmed(await send(call, request))
+
+
+def _packed(call: Call, body: NewMessages) -> Ready:
+    query: SendQuery = call.query
+    if query.partition is not UNSET or query.key is not UNSET:
+        field = "key" if query.partition is UNSET else "partition"
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body says itself where its messages go", field)
+    incoming.refuse_headers(call)
+    if not body.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT)
+    made = pack(body.messages, call.api.gateway.clock(), call.api.batch_limits)
+    return Ready((made.batch,), (made.checked,))
+
+
+def _destination(query: SendQuery) -> Partitioning:
+    if query.partition is not UNSET:
+        if query.key is not UNSET:
+            raise Refused(HTTPStatus.BAD_REQUEST, "`partition` and `key`: one of them says where messages go", "key")
+        return Partitioning(PartitioningKind.PARTITION_ID, partition_id=query.partition)
+    if query.key is UNSET:
+        return Partitioning(PartitioningKind.BALANCED)
+    key = query.key.encode()
+    if not 0 < len(key) <= KEY_BYTES_MAX:
+        raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
+    return Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
 
 
 async def send(call: Call, request: ask.SendMessages) -> answers.Sent:

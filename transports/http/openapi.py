@@ -103,11 +103,18 @@ def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mappin
     if operation.catalogue:
         consistency = {"type": "string", "enum": ["serializable", "linearizable"], "default": "serializable"}
         parameters.append({"name": "consistency", "in": "query", "required": False, "schema": consistency})
+    parameters += [
+        {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": sentence}
+        for name, sentence in operation.headers
+    ]
     if parameters:
         said["parameters"] = parameters
     if operation.body is not None:
-        schema = by_type[_key(operation.body)]
-        said["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content: dict[str, Any] = {"application/json": {"schema": by_type[_key(operation.body)]}}
+        content |= {
+            form.media: {"schema": {"type": "string", "description": form.description}} for form in operation.forms
+        }
+        said["requestBody"] = {"required": True, "content": content}
     said["responses"] = _responses(operation, by_type)
     return said
 
@@ -128,6 +135,7 @@ def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str,
         success["content"] = {operation.media: {"schema": {"type": "string", "format": "binary"}}}
     elif operation.answer is not None:
         success["content"] = {"application/json": {"schema": by_type[_key(operation.answer)]}}
+        success["content"] |= {media: {"schema": {"type": "string"}} for media in operation.media_also}
     responses = {str(operation.status): success}
     if operation.catalogue:
         responses["304"] = {"description": "What the client has, by its ETag, is what there is"}

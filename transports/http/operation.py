@@ -7,7 +7,7 @@ and gives back a value of the row's answer type, None for no body, or a response
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from transports.http.api import Api
 
 Handler = Callable[["Call"], Awaitable[Any]]
+
+
+class Form(NamedTuple):
+    """A body of a request that is not JSON."""
+
+    media: str
+    read: Callable[[Call, Any], Any]
+    """Its bytes become what the handler finds as the body of the call."""
+    description: str
+    writable: bool = False
+    """The bytes are given away: they become part of something that is changed in place."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +52,10 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """What the JSON body is decoded into; None: no body is read."""
     decode: Callable[[Any, bytes], Any] | None = None
     """How the bytes of the body are decoded, where it is not done like everywhere."""
+    forms: tuple[Form, ...] = ()
+    """What else than JSON the body may be, by its content type."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Headers that a request may have besides those that all may have, and what they are for."""
     status: int = 200
     also: tuple[tuple[int, str], ...] = ()
     """Other statuses that are no refusals, and when they are answered."""
@@ -48,6 +63,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the JSON answer; None: the answer has no body, or not a JSON one."""
     media: str | None = None
     """The content type of an answer that is not JSON."""
+    media_also: tuple[str, ...] = ()
+    """Content types that an answer has for who asks for them with `Accept`."""
     text: str | None = None
     """The plain text that a success answers, where it is always the same."""
     catalogue: bool = False
@@ -59,7 +76,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 class Call:
     """One request on its way. Made by the endpoint, alive until it is answered."""
 
-    __slots__ = ("api", "body", "caller", "operation", "parameters", "query", "receive", "scope", "session")
+    __slots__ = ("api", "body", "caller", "headers", "operation", "parameters", "query", "receive", "scope", "session")
 
     def __init__(self, api: Api, operation: Operation, scope: Scope, receive: Receive, session: Session) -> None:
         self.api = api
@@ -67,6 +84,8 @@ class Call:
         self.scope = scope
         self.receive = receive
         self.session = session
+        self.headers: Mapping[bytes, bytes] = {}
+        """By their names in small letters."""
         self.caller: Caller | None = None
         """None on public routes."""
         self.parameters: Mapping[str, Any] = {}

@@ -114,11 +114,38 @@ def pack(messages: Sequence[MessageBody], now_us: int, limits: Limits) -> Made:
     blocks = None if headers.count(None) == count else _blocks(headers, limits)
     ids = [message.id for message in messages]
     named = None if ids.count(0) == count else [_id(i, each) for i, each in enumerate(ids)]
-    if count <= FEW:
-        return _few(payloads, blocks, named, now_us)
+    return _made(payloads, lengths, uniform, blocks, named, now_us)
+
+
+def pack_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:
+    """The same for payloads, none of them empty, that all have the same user headers and no ids of their own."""
+    count = len(payloads)
+    if not 0 < count <= limits.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
+    lengths = list(map(len, payloads))
+    if max(lengths) > limits.payload_bytes:
+        sentence = f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}"
+        raise CommandError(Code.TOO_BIG_MESSAGE_PAYLOAD, sentence)
+    if len(user_headers) > limits.user_headers_bytes:
+        sentence = f"user headers of {len(user_headers)} bytes, {limits.user_headers_bytes} are allowed"
+        raise CommandError(Code.TOO_BIG_USER_HEADERS, sentence)
+    uniform = lengths.count(lengths[0]) == count
+    return _made(payloads, lengths, uniform, [user_headers] * count if user_headers else None, None, now_us)
+
+
+def _made(
+    payloads: Sequence[bytes],
+    lengths: list[int],
+    uniform: bool,
+    blocks: list[bytes] | None,
+    ids: list[int] | None,
+    now_us: int,
+) -> Made:
+    if len(payloads) <= FEW:
+        return _few(payloads, blocks, ids, now_us)
     if blocks is None and uniform:
-        return _uniform(payloads, named, now_us)
-    return _many(payloads, lengths, blocks, named, now_us)
+        return _uniform(payloads, ids, now_us)
+    return _many(payloads, lengths, blocks, ids, now_us)
 
 
 def _check_payloads(lengths: list[int], limits: Limits) -> None:
@@ -159,7 +186,7 @@ def _of_text(text: str) -> int | None:
     return UUID(text).int if _UUID.fullmatch(text) else None
 
 
-def _few(payloads: list[bytes], blocks: list[bytes] | None, ids: list[int] | None, now_us: int) -> Made:
+def _few(payloads: Sequence[bytes], blocks: list[bytes] | None, ids: list[int] | None, now_us: int) -> Made:
     plain = [
         Plain(
             (0 if ids is None else ids[i]).to_bytes(16, "little"),
@@ -174,7 +201,7 @@ def _few(payloads: list[bytes], blocks: list[bytes] | None, ids: list[int] | Non
     return batching.plain(plain, os.urandom)[0]
 
 
-def _uniform(payloads: list[bytes], ids: list[int] | None, now_us: int) -> Made:
+def _uniform(payloads: Sequence[bytes], ids: list[int] | None, now_us: int) -> Made:
     """Many of one size, without user headers."""
     count, length = len(payloads), len(payloads[0])
     stride = FRAME_BYTES + length
@@ -203,7 +230,7 @@ def _counting(count: int) -> Any:
 
 
 def _many(
-    payloads: list[bytes], lengths: list[int], blocks: list[bytes] | None, ids: list[int] | None, now_us: int
+    payloads: Sequence[bytes], lengths: list[int], blocks: list[bytes] | None, ids: list[int] | None, now_us: int
 ) -> Made:
     count = len(payloads)
     heads = np.zeros(count, dtype=_HEAD_TYPE)

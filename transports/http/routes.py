@@ -12,6 +12,7 @@ from app.config.limits import Limit
 from transports.http import (
     groups,
     health,
+    incoming,
     leases,
     limits,
     logins,
@@ -314,6 +315,13 @@ _MESSAGES = (
         query=messages.SendQuery,
         body=packing.NewMessages,
         decode=packing.decode,
+        forms=incoming.FORMS,
+        headers=(
+            (
+                "Iggy-Header-{name}",
+                "A user header, a text, for every message of a body that has none in itself; its key in small letters",
+            ),
+        ),
         status=CREATED,
         also=((202, "Taken on with `ack=none`: nobody says whether it will be stored"),),
         answer=messages.Confirmations,
