@@ -16,6 +16,8 @@ KEYS = frozenset(
     {
         "http.max_request_size",
         "http.jwt.access_token_expiry",
+        "quic.max_concurrent_bidi_streams",
+        "quic.max_idle_timeout",
         "consumer_group.rebalancing_timeout",
         "personal_access_token.max_tokens_per_user",
     }

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from app import housekeeping
 from app.client import Client
 from app.commands import requests as ask
 from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
@@ -84,6 +85,10 @@ class World:
 
     async def lease(self, **query: str) -> Member:
         return Member(self.client, await self.client.post(LEASES, params=query))
+
+    def fresh_token(self) -> dict[str, str]:
+        """For when the clock was moved."""
+        return {"authorization": f"Bearer {self.served.api.tokens.give(self.gateway.users.root).text}"}
 
     async def send(self, partition: int, *payloads: str) -> None:
         value = base64.b64encode(partition.to_bytes(4, "little")).decode()
@@ -256,6 +261,18 @@ def test_a_lease_that_is_used_does_not_lapse(tmp_path: Path) -> None:
             while (await made.client.get(other.path)).status_code == 200:
                 await polling.poll()
             assert (await polling.look())["partitions"] == [0, 1]
+
+    run(main())
+
+
+def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as made:
+            member = await made.lease()
+            made.served.world.clock.now += 3_600_000_000
+            await housekeeping.evict_silent_clients(made.gateway)
+            assert [one.transport for one in made.gateway.sessions] == [Transport.HTTP]
+            assert (await made.client.get(member.path, headers=made.fresh_token())).status_code == 200
 
     run(main())
 
