@@ -13,8 +13,13 @@ from typing import Any
 from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 from app.commands import requests as ask
 from app.commands.registry import COMMANDS
+from app.model.options import Option, OptionScope, ValueKind
 from storage import batch as batches
+from tests.transports.support import modern
 from transports.wire.classic import frames, requests
+from transports.wire.modern import requests as modern_requests
+from transports.wire.modern.operations import CODES as OPERATIONS
+from transports.wire.modern.operations import OF_CODE, READ, REGISTER
 
 NAMES = [*(f"name {number}" for number in range(6)), "ä" * 100, "'\"\n\0%s{}", "x" * 255, "123"]
 NUMBERS = [0, 1, 2, 3, 7, 255, 256, 65_535, 2**31, 2**32 - 2, 2**32 - 1]
@@ -28,7 +33,18 @@ KINDS = tuple(command.request for command in CLASSIC if command.request not in N
 CODES = [command.code for command in CLASSIC if command.request not in NEVER_WHOLE]
 RARE = frozenset({ask.DeleteStream, ask.DeleteTopic, ask.DeletePartitions, ask.LogoutUser, ask.GetSnapshot})
 """After these there is less to be asked about, or they take long."""
-WEIGHTS = [0.1 if kind in RARE else 3 if kind.__name__.startswith(("Create", "Send")) else 1 for kind in KINDS]
+MODERN_KINDS = tuple(
+    {kind: None for kind, _ in modern_requests.LAYOUTS.values() if kind not in NEVER_WHOLE} | {ask.SendMessages: None}
+)
+
+
+def _weight(kind: type[ask.Request]) -> float:
+    if kind in RARE:
+        return 0.1
+    return 3 if kind.__name__.startswith(("Create", "Send")) else 1
+
+
+WEIGHTS = {kind: _weight(kind) for kind in (*KINDS, *MODERN_KINDS)}
 
 
 def _identifier(rng: random.Random) -> int | str:
@@ -66,6 +82,16 @@ def _partitioning(rng: random.Random) -> ask.Partitioning:
             return ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=rng.randbytes(rng.randrange(1, 256)))
 
 
+def _options(rng: random.Random) -> tuple[Option, ...]:
+    keys = rng.sample(OPTION_KEYS, rng.choice((0, 0, 1, 2, 5)))
+    return tuple(Option(key, rng.choice(list(ValueKind)), rng.choice(OPTION_VALUES)) for key in keys)
+
+
+OPTION_KEYS = ["durability", "message_expiry", "max_topic_size", "segment_size", "preallocate_segments", *NAMES[:3]]
+OPTION_VALUES = [b"persisted", b"replicated", b"1 GiB", b"\0", b"\1", bytes(8), b"\xff" * 8, b"x" * 255, bytes(16)]
+SHARED = [bytes([number]) * 16 for number in (1, 2, 3)]
+"""What several 0.9 clients may call themselves at the same time."""
+
 FIELDS: dict[str, Callable[[random.Random], Any]] = {
     "stream": _identifier,
     "topic": _identifier,
@@ -95,11 +121,18 @@ FIELDS: dict[str, Callable[[random.Random], Any]] = {
     "replication_factor": lambda rng: rng.randrange(4),
     "partitioning": _partitioning,
     "batches": _batch,
+    "options": _options,
+    "scope": lambda rng: rng.choice(list(OptionScope)),
+    "client": lambda rng: rng.choice(SHARED),
+    "number": lambda rng: rng.choice((0, 1, 2, 5, 100, 2**64 - 1)),
 }
 
 
 def request(rng: random.Random, kind: type[ask.Request] | None = None) -> ask.Request:
-    kind = kind or rng.choices(KINDS, WEIGHTS)[0]
+    return made(rng, kind or rng.choices(KINDS, [WEIGHTS[kind] for kind in KINDS])[0])
+
+
+def made(rng: random.Random, kind: type[ask.Request]) -> ask.Request:
     return kind(**{name: FIELDS[name](rng) for name in kind.__struct_fields__ if name in FIELDS})
 
 
@@ -149,3 +182,77 @@ def out_of_step(rng: random.Random) -> bytes:
     """Bytes after which nobody knows where the next frame begins."""
     frame = hostile(rng)
     return struct.pack("<I", rng.choice(LENGTHS)) + frame[4:] if rng.random() < 0.5 else spoilt(rng, frame)
+
+
+class Modern:
+    """A 0.9 client that knows what the protocol is, and does not keep to it. It has to be told what it is answered."""
+
+    def __init__(self, rng: random.Random, token: str) -> None:
+        self.client = rng.choice(SHARED) if rng.random() < 0.3 else rng.randbytes(16)
+        self._registration = modern.login(ask.LoginWithPersonalAccessToken(token))
+        self._session = 0
+        self._number = 1
+        self._last = self.beginning()
+
+    def beginning(self) -> bytes:
+        """A ping: the first bytes say which protocol it is."""
+        return modern.frame(READ, client=self.client, code=1)
+
+    def login(self) -> bytes:
+        return modern.frame(REGISTER, self._registration, client=self.client)
+
+    def heard(self, head: bytes, body: bytes) -> None:
+        assert head[60] in (8, 13), "neither a reply nor an eviction"
+        if head[60] == 8 and head[208] == REGISTER and body:
+            self._session, self._number = struct.unpack_from("<Q", body, 8)[0], 1
+
+    def encoded(self, rng: random.Random) -> bytes:
+        """A whole frame as it should be."""
+        asked = made(rng, rng.choices(MODERN_KINDS, [WEIGHTS[kind] for kind in MODERN_KINDS])[0])
+        code = modern_requests.code_of(asked)
+        operation = OF_CODE.get(code, READ)
+        return self._frame(
+            rng, operation, 0 if operation in OPERATIONS else code, b"".join(modern_requests.encode(asked))
+        )
+
+    def _frame(self, rng: random.Random, operation: int, code: int, body: bytes) -> bytes:
+        number = self._number
+        if operation in OPERATIONS:
+            self._number += 1
+        checksum = modern.checksum_of(body) if operation < modern.SEND and rng.random() < 0.7 else 0
+        self._last = modern.frame(
+            operation, body, client=self.client, number=number, session=self._session, code=code, checksum=checksum
+        )
+        return self._last
+
+    def hostile(self, rng: random.Random) -> bytes:
+        """A frame that ends where it says, whatever is in it."""
+        last = self._last
+        frame = self.encoded(rng)
+        operation, code, body = frame[176], struct.unpack_from("<I", frame, 196)[0], frame[256:]
+        match rng.randrange(9):
+            case 0 | 1 | 2 | 3:
+                return frame
+            case 4:
+                return self._frame(rng, operation, code, spoilt(rng, body))
+            case 5:
+                other = rng.choice((rng.randrange(256), rng.choice(list(OPERATIONS))))
+                return self._frame(rng, other, rng.choice((*NUMBERS, *modern_requests.LAYOUTS)), body)
+            case 6:
+                head = bytearray(frame[:256])
+                head[rng.randrange(62, 256)] = rng.randrange(256)
+                # Fields that mean much: the name, the number, the session.
+                struct.pack_into("<Q", head, rng.choice((128, 144, 168, 184)), rng.choice(LARGE))
+                return bytes(head) + body
+            case 7:
+                return last
+            case _:
+                registration = spoilt(rng, self._registration)
+                return modern.frame(REGISTER, registration, client=rng.choice((self.client, *SHARED)))
+
+    def out_of_step(self, rng: random.Random) -> bytes:
+        """Bytes after which nobody knows where the next frame begins."""
+        frame = self.hostile(rng)
+        if rng.random() < 0.5:
+            return frame[:48] + struct.pack("<I", rng.choice(LENGTHS)) + frame[52:]
+        return spoilt(rng, frame)
