@@ -172,7 +172,8 @@ class ModernConversation:
         if session != answered.session:
             raise Evicted(Reason.SESSION_TOO_LOW)
         slot = answered.begin(number, operation, digest, counted=counted)
-        reply, done = _failure(asked), False
+        reply: list[Readable] | None = None
+        done = False
         try:
             self._gateway.operations += 1
             reply = await self._carry_out(asked, code, body, self._gateway.operations)
@@ -182,11 +183,11 @@ class ModernConversation:
             # A refused append has stored nothing; the next one may find what this one missed.
             done = not append and refused.code not in NOT_DONE
         finally:
-            if not done:
+            if reply is None or not done:
                 answered.forget(session, number)
             elif sum(map(len, reply)) > KEPT_BYTES_MAX:
                 answered.lose(session, number)
-            slot.set_result(reply)
+            slot.set_result(reply or _failure(asked))
         if self.session.registration is None:
             self._gateway.answered.end(answered)
             self._answered = None
