@@ -59,13 +59,15 @@ class Produce(msgspec.Struct, frozen=True, tag=True):
 
 
 class Consume(msgspec.Struct, frozen=True, tag=True):
-    """All of a partition, `messages` a poll, once."""
+    """All of a partition, `messages` a poll, again and again: one time takes too little time to be measured."""
 
     place: Place
     stream: int
     topic: int
     messages: int
     requests: int
+    """For all of it."""
+    times: int = 1
     connections: int = 1
     in_flight: int = 1
 
@@ -317,12 +319,12 @@ async def looping(place: Place, prepared: Sequence[Prepared], count: int, connec
 
 def closed_loop(job: Produce | Consume) -> Outcome:
     if isinstance(job, Produce):
-        prepared = [sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)]
+        prepared, count = [sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)], job.requests
     else:
-        prepared = polling(job)
+        prepared, count = polling(job), job.requests * job.times
     if job.connections == job.in_flight == 1:
-        return blocking(job.place, prepared, job.requests)
-    return uvloop.run(looping(job.place, prepared, job.requests, job.connections, job.in_flight))
+        return blocking(job.place, prepared, count)
+    return uvloop.run(looping(job.place, prepared, count, job.connections, job.in_flight))
 
 
 # ------------------------------------------------------------------------------------------------------------ open loop
