@@ -12,6 +12,9 @@ from app.access.permissions import GlobalPermissions, Permissions, StreamPermiss
 from app.errors import Code, CommandError
 from transports.wire.primitives import Part, Reader, pack, u32
 
+BYTES_MAX = 1 << 20
+"""Taking them apart is work in which nobody else is served. These are the permissions for some 100,000 topics."""
+
 _EVERYWHERE = struct.Struct("<10?")
 _STREAM = struct.Struct("<I6?")
 _TOPIC = struct.Struct("<I4?")
@@ -19,6 +22,8 @@ _TOPIC = struct.Struct("<I4?")
 
 def read(octets: memoryview) -> Permissions:
     """The bytes must be permissions and nothing else."""
+    if len(octets) > BYTES_MAX:
+        raise CommandError(Code.INVALID_SIZE_BYTES, f"permissions of {len(octets)} bytes: {BYTES_MAX} are allowed")
     reader = Reader(octets)
     try:
         everywhere = GlobalPermissions(*reader.unpack(_EVERYWHERE))
