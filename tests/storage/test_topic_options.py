@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import os
@@ -341,10 +342,21 @@ def test_given_a_write_that_failed_when_the_next_one_comes_should_reserve_again(
             await partition.append(texts("a"))
             await partition.flush()
             disk.trace = []
-            disk.refuse = lambda act, path: errno.ENOSPC if act == "write" else None
+            refused: list[str] = []
+
+            def refuse(act: str, path: str) -> int | None:
+                if act == "write":
+                    refused.append(path)
+                    return errno.ENOSPC
+                return None
+
+            disk.refuse = refuse
             await partition.append(texts("b"))
-            await settled()
+            flushing = asyncio.ensure_future(partition.flush())
+            while not refused:  # noqa: ASYNC110
+                await asyncio.sleep(0)
             disk.refuse = lambda act, path: None
+            await asyncio.gather(flushing, return_exceptions=True)
             await partition.until(1, WRITTEN)
 
     disk = SimulatedDisk()
