@@ -59,11 +59,12 @@ def begin(
 ) -> Conversation:
     """`header_size` forces the size of the message headers that a classic client gets; `answer_bytes_max` is what the
     transport carries of a poll, of which one message may be more."""
+    room = None if answer_bytes_max is None else answer_bytes_max - ANSWER_HEADER_BYTES
     talk: Conversation
     if beginning == MODERN:
         talk = ModernConversation(gateway, session)
+        talk.room = room
     else:
         talk = ClassicConversation(gateway, session, header_size)
-    if answer_bytes_max is not None:
-        talk.room = polls.room(answer_bytes_max - ANSWER_HEADER_BYTES)
+        talk.room = None if room is None else polls.room(room)
     return talk

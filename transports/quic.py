@@ -23,6 +23,7 @@ from aioquic.quic.packet import (
     pull_quic_header,
 )
 from aioquic.quic.retry import QuicRetryTokenHandler
+from starlette.types import ASGIApp
 
 from app.config.formats import Address
 from app.config.listeners import Quic
@@ -32,7 +33,7 @@ from transports import datagrams, listening, quic_engine
 from transports.certificates import Pair
 from transports.datagrams import Datagrams, PeerAddress
 from transports.quic_connection import OVERDUE, Connection
-from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, Engine, Rules
+from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP3, Engine, Rules
 from transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
 
 _log = logging.getLogger(__name__)
@@ -50,11 +51,19 @@ RESETS_A_SECOND = 200
 class QuicListener:
     """The UDP socket and everyone behind it. Made by `listen`, ended by `stop`."""
 
-    def __init__(self, gateway: Gateway, budget: FramesBudget, *, stalled_seconds: float = STALLED_SECONDS) -> None:
-        """`budget` is shared with whoever else receives frames."""
+    def __init__(
+        self,
+        gateway: Gateway,
+        budget: FramesBudget,
+        application: ASGIApp | None = None,
+        *,
+        stalled_seconds: float = STALLED_SECONDS,
+    ) -> None:
+        """`budget` is shared with whoever else receives frames; `application` is served over HTTP/3."""
         config: Quic = gateway.config.quic
         self.gateway = gateway
         self.budget = budget
+        self.application = application
         self.stalled_seconds = stalled_seconds
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)
@@ -97,6 +106,7 @@ class QuicListener:
             datagram_bytes_max=config.max_datagram_size,
             receive_window=config.receive_window,
             stream_receive_window=config.stream_receive_window,
+            protocols=() if self.application is None else (HTTP3,),
             reset_key=hashlib.sha256(b"stateless reset" + pair.key).digest(),
         )
 

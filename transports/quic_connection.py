@@ -26,6 +26,7 @@ from storage.batch import Readable
 from transports import conversation
 from transports.conversation import BEGINNING_BYTES, Conversation
 from transports.datagrams import PeerAddress
+from transports.http3 import Http3
 from transports.quic_engine import HTTP3, Engine
 from transports.tcp import TAKEN_BYTES_MIN
 
@@ -205,8 +206,8 @@ class Connection:
             self.is_established = True
             if not self.listener.welcome(self):
                 self.engine.close(PROTOCOL_ERROR, reason_phrase="too many connections")
-            elif event.alpn_protocol == HTTP3:
-                self.engine.close(PROTOCOL_ERROR, reason_phrase="not spoken yet")
+            elif event.alpn_protocol == HTTP3 and self.listener.application is not None:
+                self._speaker = Http3(self, self.listener.application)
             else:
                 self._speaker = Binary(self)
             if self.ending:
@@ -388,7 +389,7 @@ class Binary:
         self._begin()
 
     def _give_back(self, request: Request) -> None:
-        self._engine.forget(request.stream_id)
+        self._engine.release(request.stream_id)
         if request.resume is not None:
             self._listener.budget.forget(request.resume)
             request.resume = None

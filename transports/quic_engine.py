@@ -12,7 +12,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from aioquic import tls
 from aioquic._buffer import Buffer
@@ -68,6 +68,8 @@ class Rules:
     receive_window: int
     stream_receive_window: int
     reset_key: bytes
+    protocols: tuple[str, ...]
+    """What may be agreed on by those who offer something."""
 
     def reset_token(self, connection_id: bytes) -> bytes:
         return hmac.digest(self.reset_key, connection_id, hashlib.sha256)[:16]
@@ -87,7 +89,9 @@ def configuration(idle_seconds: float, receive_window: int, stream_receive_windo
 
 
 class Handshake(tls.Context):
-    """Official clients offer no ALPN and get none; who offers any has to know HTTP/3."""
+    """Official clients offer no ALPN and get none; who offers any has to offer what is spoken."""
+
+    protocols: tuple[str, ...]
 
     def handle_message(self, input_data: bytes, output_buf: dict[tls.Epoch, Buffer]) -> None:
         if len(self._receive_buffer) + len(input_data) > HANDSHAKE_BYTES_MAX:
@@ -98,7 +102,7 @@ class Handshake(tls.Context):
         start = input_buf.tell()
         hello = tls.pull_client_hello(input_buf)
         input_buf.seek(start)
-        self._alpn_protocols = None if hello.alpn_protocols is None else [HTTP3]
+        self._alpn_protocols = None if hello.alpn_protocols is None else list(self.protocols)
         super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
 
 
@@ -143,6 +147,7 @@ class Engine(QuicConnection):
         super()._initialize(peer_cid)
         # Nothing has been said yet: it only negotiates otherwise.
         self.tls.__class__ = Handshake
+        cast(Handshake, self.tls).protocols = self._rules.protocols
 
     def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
         super()._parse_transport_parameters(data, from_session_ticket)
@@ -176,7 +181,8 @@ class Engine(QuicConnection):
         data = self._local_max_data
         data.value = max(data.value, data.used + size - stream.receiver.highest_offset + self._rules.receive_window)
 
-    def forget(self, stream_id: int) -> None:
+    def release(self, stream_id: int) -> None:
+        """Its window follows what is taken again."""
         self._held.discard(stream_id)
 
     def unsent(self, stream_id: int) -> int:
@@ -188,9 +194,9 @@ class Engine(QuicConnection):
     def all_unsent(self) -> int:
         """The same of all streams; an end counts, too."""
         return sum(
-            len(stream.sender._buffer) + 1
+            len(stream.sender._buffer) + (stream.sender._buffer_fin is not None)
             for stream in self._streams.values()
-            if stream.sender._buffer_stop and not stream.sender.is_finished and not stream.sender._reset_error_code
+            if not stream.sender.is_finished and stream.sender._reset_error_code is None
         )
 
     def can_be_written(self, stream_id: int) -> bool:

@@ -41,9 +41,7 @@ class Server:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-c", MAIN],
                 cwd=self._folder,
-                env=inherited
-                | {"IGGY_TCP_ADDRESS": self.address, "IGGY_QUIC_ADDRESS": self.quic}
-                | self._settings,
+                env=inherited | {"IGGY_TCP_ADDRESS": self.address, "IGGY_QUIC_ADDRESS": self.quic} | self._settings,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -1,0 +1,449 @@
+"""The QUIC listener against aioquic's own client: streams and their ends, both protocols, order, bounds, restarts.
+
+The listener runs in the test's process. After every test nobody is connected, nothing is taken from the budget of
+frames, and no session is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.commands import requests as ask
+from app.errors import Code
+from app.model.sessions import Transport
+from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
+from tests.transports.support.modern import frame as modern_frame
+from tests.transports.support.quic import Client, Closed, Reset, World, served
+from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll, run
+from tests.transports.wire.classic.support.plainly import parse
+from transports import certificates, quic_connection
+from transports.classic_conversation import STRANGER_FRAME_BYTES
+from transports.quic_engine import STRANGER_STREAMS
+from transports.wire.modern.operations import REGISTER
+
+MIB = 1 << 20
+SEND = 101
+
+
+async def make_topic(root: Client, partitions: int = 1) -> None:
+    assert (await root.ask(ask.CreateStream("s")))[0] == 0
+    assert (await root.ask(ask.CreateTopic("s", "t", partitions)))[0] == 0
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    while not reached():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+# ------------------------------------------------------------------------------------------------ requests and answers
+
+
+def test_a_classic_client_does_everything_on_a_stream_each(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            assert await root.ask(frame(SEND, message_body(100, 200))) == (0, b"")
+            status, polled = await root.ask(poll(10))
+            assert status == 0
+            assert [len(message.payload) for message in parse(polled[16:], 64)] == [100, 200]
+            (session,) = world.gateway.sessions
+            assert session.transport is Transport.QUIC
+
+    run(main())
+
+
+def test_a_modern_client_is_told_apart_by_its_first_bytes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            octets = await client.whole(modern_frame(REGISTER, login(AS_ROOT)))
+            registered = Reply(octets[:256], octets[256:])
+            assert not registered.refused
+            session = struct.unpack_from("<Q", registered.content, 4)[0]
+            pong = await client.whole(modern_frame(2, code=1, session=session, number=1, client=CLIENT))
+            assert not Reply(pong[:256], pong[256:]).refused
+
+    run(main())
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 9, 1000])
+def test_a_request_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            stream_id = client.open()
+            for start in range(0, len(LOG_IN), size):
+                client.say(stream_id, LOG_IN[start : start + size], fin=False)
+                await asyncio.sleep(0)
+            client.say(stream_id, b"")
+            assert (await client.waiting[stream_id])[:4] == bytes(4)
+
+    run(main())
+
+
+def test_a_request_is_answered_before_its_stream_ends(tmp_path: Path) -> None:
+    """And the client is told that it need not go on."""
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert await client.begin(PING, fin=False) == struct.pack("<II", 0, 0)
+            await until(lambda: bool(client.stops))
+
+    run(main())
+
+
+def test_what_comes_after_a_request_means_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert await client.whole(PING + PING + b"more") == struct.pack("<II", 0, 0)
+            assert await client.is_alive()
+
+    run(main())
+
+
+@pytest.mark.parametrize("octets", [b"", b"\4", PING[:7], LOG_IN[:20]])
+def test_a_stream_that_ends_before_its_request_is_reset(tmp_path: Path, octets: bytes) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            with pytest.raises(Reset):
+                await client.whole(octets)
+            assert await client.is_alive()
+
+    run(main())
+
+
+def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            stream_id = root.open()
+            root.say(stream_id, frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
+            await until(lambda: world.listener.budget.used > 0)
+            root.quic.reset_stream(stream_id, 7)
+            root.transmit()
+            await until(lambda: world.listener.budget.used == 0)
+            assert await root.is_alive()
+
+    run(main())
+
+
+def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            assert (await root.ask(frame(SEND, message_body(4 * MIB))))[0] == 0
+            stream_id = root.open()
+            root.say(stream_id, poll(1))
+            root.quic.stop_stream(stream_id, 7)
+            root.transmit()
+            assert await root.is_alive()
+            await until(lambda: all(not connection.engine.all_unsent for connection in world.listener._connections))
+
+    run(main())
+
+
+def test_nothing_that_is_a_request_ends_the_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert await client.is_alive()
+            broken = modern_frame(2, code=1, size=3)
+            assert await client.ask(broken[:8] + bytes(8)) != (0, b"")
+            other = await world.stranger()
+            with pytest.raises(Closed):
+                await other.whole(broken)
+
+    run(main())
+
+
+# -------------------------------------------------------------------------------------------------------- the order
+
+
+def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) -> None:
+    """Messages have the offsets of their streams' order, whatever their sizes."""
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            sizes = [random.Random(1).choice((1, 100, 5000, 60_000)) + number for number in range(60)]
+            sent = [root.begin(frame(SEND, message_body(size))) for size in sizes]
+            assert set(await asyncio.gather(*sent)) == {struct.pack("<II", 0, 0)}
+            _, polled = await root.ask(poll(100))
+            assert [len(message.payload) for message in parse(polled[16:], 64)] == sizes
+
+    run(main())
+
+
+def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            login_answer, made = client.begin(LOG_IN), client.begin(asked(ask.CreateStream("s")))
+            assert (await login_answer)[:4] == bytes(4)
+            assert (await made)[:4] == bytes(4)
+
+    run(main())
+
+
+def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.root()
+            first = client.open()
+            second = client.begin(PING)
+            client.say(first, PING[:5], fin=False)
+            await asyncio.sleep(0.05)
+            assert not second.done()
+            client.say(first, PING[5:])
+            assert await second == await client.waiting[first]
+
+    run(main())
+
+
+# --------------------------------------------------------------------------------------------------------- the bounds
+
+
+def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            for _ in range(3):
+                assert (await root.ask(frame(SEND, message_body(*[MIB] * 6))))[0] == 0
+            answer = await root.whole(poll(18))
+            assert 7 * MIB < len(answer) <= quic_connection.ANSWER_BYTES_MAX
+            assert len(parse(answer[24:], 64)) == 7
+
+    run(main())
+
+
+def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            assert (await root.ask(frame(SEND, message_body(11_000_000))))[0] == 0
+            assert (await root.ask(poll(1)))[0] == Code.INVALID_SIZE_BYTES
+            assert await root.is_alive()
+
+    run(main())
+
+
+def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
+            assert answer == (Code.UNAUTHENTICATED, b"")
+            assert world.listener.budget.used == 0
+
+    run(main())
+
+
+def test_a_login_gives_more_streams(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            assert client.quic._remote_max_streams_bidi == STRANGER_STREAMS
+            await client.log_in()
+            await until(lambda: client.quic._remote_max_streams_bidi >= 100)
+
+    run(main())
+
+
+def test_a_client_that_opens_more_streams_than_it_may_is_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            witness = await world.stranger()
+            client.quic._remote_max_streams_bidi = 10_000
+            client.quic.send_stream_data(4 * 9000, PING, True)
+            client.transmit()
+            assert (await client.terminated).error_code == 4
+            assert await witness.is_alive()
+
+    run(main())
+
+
+def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_path: Path) -> None:
+    """aioquic alone would double it again and again for a byte here and there, and set aside what lies between."""
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.stranger()
+            witness = await world.stranger()
+            engine = next(iter(world.listener._connections)).engine
+            stream_id = client.open()
+            stream = client.quic._streams[stream_id]
+            stream.max_stream_data_remote = client.quic._remote_max_data = 1 << 40
+            offset = 100_000
+            for _ in range(20):
+                stream.sender._pending.add(offset, offset + 1)
+                stream.sender._buffer_start, stream.sender._buffer = offset, bytearray(1)
+                stream.sender._buffer_stop, stream.sender.buffer_is_empty = offset + 1, False
+                client.transmit()
+                await asyncio.sleep(0.005)
+                offset = int(offset * 1.9)
+            assert (await client.terminated).error_code == 3
+            assert engine._local_max_data.value <= 2 * world.gateway.config.quic.receive_window
+            assert await witness.is_alive()
+
+    run(main())
+
+
+def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, frames_bytes=2 * MIB) as world:
+            first, second = await world.root(), await world.root()
+            await make_topic(first)
+            held = first.open()
+            whole = frame(SEND, message_body(3 * MIB // 2))
+            first.say(held, whole[: MIB // 2], fin=False)
+            await until(lambda: world.listener.budget.used > MIB)
+            waiting = second.begin(whole)
+            small = second.begin(PING)
+            assert await small == struct.pack("<II", 0, 0)
+            assert not waiting.done()
+            first.say(held, whole[MIB // 2 :])
+            assert await first.waiting[held] == await waiting
+
+    run(main())
+
+
+def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, connections=2) as world:
+            first, second = await world.stranger(), await world.stranger()
+            third = await world.beginning()
+            await asyncio.sleep(0.05)
+            assert world.connections == 2
+            first.close()
+            await until(lambda: world.connections == 1)
+            await third.wait_connected()
+            assert await third.is_alive() and await second.is_alive()
+
+    run(main())
+
+
+# ----------------------------------------------------------------------------------------------------------- the end
+
+
+def overdue(world: World, seconds: float) -> None:
+    world.listener.close_overdue(asyncio.get_running_loop().time() + seconds)
+
+
+def test_a_silent_stranger_is_closed_and_a_silent_user_is_not(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            stranger, root = await world.stranger(), await world.root()
+            overdue(world, 59.0)
+            assert await stranger.is_alive()
+            overdue(world, 61.0)
+            await stranger.terminated
+            assert await root.is_alive()
+
+    run(main())
+
+
+def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            root.begin(PING[:6], fin=False)
+            await until(lambda: bool(root.quic._streams))
+            await asyncio.sleep(0.05)
+            overdue(world, 29.0)
+            overdue(world, 31.0)
+            assert (await root.terminated).error_code == quic_connection.OVERDUE
+            with pytest.raises(Closed):
+                await asyncio.gather(*root.waiting.values())
+
+    run(main())
+
+
+def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, quic={"max_idle_timeout": 0.3}) as world:
+            root = await world.root()
+            await make_topic(root)
+            root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
+            await until(lambda: world.listener.budget.used > 0)
+            root.vanish()
+            await until(lambda: world.connections == 0)
+            assert world.listener.budget.used == 0
+            assert len(world.gateway.sessions) == 0
+
+    run(main())
+
+
+def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, stalled_seconds=0.2) as world:
+            root = await world.root(max_data=200_000, max_stream_data=50_000)
+            await make_topic(root)
+            assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
+            # It raises no window any more.
+            root.quic._write_stream_limits = lambda **_: None
+            root.quic._write_connection_limits = lambda **_: None
+            root.begin(poll(1))
+            await root.terminated
+            with pytest.raises(Closed):
+                await asyncio.gather(*root.waiting.values())
+
+    run(main())
+
+
+def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            await make_topic(root)
+            idle = await world.stranger()
+            answers = [root.begin(frame(SEND, message_body(1000))) for _ in range(4)]
+            await until(lambda: any(answer.done() for answer in answers))
+            await world.listener.stop(5)
+            assert (await idle.terminated).error_code == 0
+            done = [await answer for answer in answers if not answer.cancelled() and answer.exception() is None]
+            assert done
+            assert set(done) == {struct.pack("<II", 0, 0)}
+
+    run(main())
+
+
+def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -> None:
+    """It would have waited for its idle time-out otherwise."""
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            client = await world.root()
+            connection = next(iter(world.listener._connections))
+            connection.lose()
+            client.begin(PING)
+            with pytest.raises(Closed):
+                await asyncio.gather(*client.waiting.values())
+
+    run(main())
+
+
+def test_a_new_certificate_is_for_those_who_come_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            before = await world.root()
+            world.listener.use(certificates.self_signed())
+            after = await world.root()
+            assert before.quic.tls._peer_certificate != after.quic.tls._peer_certificate
+            assert await before.is_alive()
+
+    run(main())
