@@ -33,12 +33,13 @@ from app.telemetry.timed_files import TimedFiles
 from storage.errors import StorageError
 from storage.options import StoreOptions
 from storage.store import Progress, Store
-from transports import certificates
+from transports.certificates import Renewals
 from transports.http import application
 from transports.http import server as http_server
 from transports.http.api import Api
 from transports.http.front import Front
 from transports.http.server import HttpServer
+from transports.http3 import Announced
 from transports.listening import ListenError
 from transports.quic import QuicListener
 from transports.tcp import FramesBudget, TcpListener
@@ -92,7 +93,8 @@ async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -
     stopping = _stop_on_signals()
     readiness, measured = Readiness(), Measured()
     front = Front(readiness)
-    http = await _listen_on_http(loaded.config, front)
+    renewals = _renew_on_hangup()
+    http = await _listen_on_http(loaded.config, front, renewals)
     try:
         store = await _open_store(options, readiness, measured)
         try:
@@ -104,7 +106,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -
                 gateway.start_chores()
                 spare_the_living()
                 try:
-                    await _listen(loaded, options, gateway, front, http, stopping)
+                    await _listen(loaded, options, gateway, front, http, renewals, stopping)
                 finally:
                     await gateway.close()
             logger.info("closing the store: what is still in memory is written and synced")
@@ -116,11 +118,11 @@ async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -
     logger.info("stopped")
 
 
-async def _listen_on_http(config: Config, front: Front) -> HttpServer | None:
+async def _listen_on_http(config: Config, front: Front, renewals: Renewals) -> HttpServer | None:
     http = config.http
     if not http.enabled:
         return None
-    tls = certificates.context(http.tls, "http.tls")
+    tls = renewals.context(http.tls, "http.tls")
     return await http_server.start(front, http.address, http.limits, config.system.limits.stop_time, tls)
 
 
@@ -147,6 +149,7 @@ async def _listen(
     gateway: Gateway,
     front: Front,
     http: HttpServer | None,
+    renewals: Renewals,
     stopping: asyncio.Event,
 ) -> None:
     config = loaded.config
@@ -161,7 +164,7 @@ async def _listen(
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens)
         if api is not None and http is not None:
-            front.application = application.create(api)
+            front.application = Announced(application.create(api), lambda: gateway.addresses.quic)
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
             gateway.connections[Transport.HTTP] = http.door.connections.__len__
@@ -170,15 +173,15 @@ async def _listen(
             addresses["metrics"] = web[-1].address
         if config.tcp.enabled:
             tcp = TcpListener(gateway, budget)
-            tls = certificates.context(config.tcp.tls, "tcp.tls", config.system.path)
+            tls = renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
             await tcp.listen(config.tcp.address, "tcp.address", tls)
             addresses["tcp"] = tcp.address
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
-            quic = QuicListener(gateway, budget)
-            pair = certificates.for_quic(config.quic.certificate, config.system.path)
-            await quic.listen(config.quic.address, "quic.address", pair)
+            quic = QuicListener(gateway, budget, None if http is None else front)
+            await quic.listen(config.quic.address, "quic.address", config.system.path)
+            renewals.add("quic.certificate", quic.renew)
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
             gateway.connections[Transport.QUIC] = quic.count_connections
@@ -232,6 +235,12 @@ def _stop_on_signals() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, on_signal, number.name)
     return stopping
+
+
+def _renew_on_hangup() -> Renewals:
+    renewals = Renewals()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renewals.renew)
+    return renewals
 
 
 def _raise_open_files_limit() -> None:

@@ -12,6 +12,8 @@ import logging
 import os
 import ssl
 import stat
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from aioquic.quic.configuration import QuicConfiguration
@@ -44,6 +46,32 @@ class Pair(NamedTuple):
         chain = x509.load_pem_x509_certificates(self.certificate)
         configuration.certificate, configuration.certificate_chain = chain[0], chain[1:]
         configuration.private_key = serialization.load_pem_private_key(self.key, None)
+
+
+class Renewals:
+    """What is read again when somebody says that there are new certificates. Who is connected keeps the old one."""
+
+    def __init__(self) -> None:
+        self._again: list[tuple[str, Callable[[], None]]] = []
+
+    def add(self, section: str, again: Callable[[], None]) -> None:
+        self._again.append((section, again))
+
+    def context(self, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
+        made = context(tls, section, data_folder)
+        if made is not None:
+            self.add(section, partial(load, made, tls, section, data_folder))
+        return made
+
+    def renew(self) -> None:
+        """Blocks for as long as files take to read."""
+        for section, again in self._again:
+            try:
+                again()
+            except ConfigError as error:
+                _log.error("%s; the certificate before stays in use", error)
+            else:
+                _log.info("%s: the certificate was read again, and is that of new connections", section)
 
 
 def context(tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
@@ -125,7 +153,7 @@ def kept(data_folder: str) -> Pair:
         octets = _read(path)
         if octets is not None and (pair := _usable(octets)) is not None:
             return pair
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode=0o750, exist_ok=True)
         pair = self_signed()
         _write(path, pair.key + pair.certificate)
     except OSError as error:

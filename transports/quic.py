@@ -29,7 +29,7 @@ from app.config.formats import Address
 from app.config.listeners import Quic
 from app.config.system import Limits
 from app.gateway import Gateway
-from transports import datagrams, listening, quic_engine
+from transports import certificates, datagrams, listening, quic_engine
 from transports.certificates import Pair
 from transports.datagrams import Datagrams, PeerAddress
 from transports.quic_connection import OVERDUE, Connection
@@ -72,6 +72,7 @@ class QuicListener:
         self.send_window = config.send_window
         self.address = Address("", 0)
         self._config = config
+        self._data_folder = ""
         self._rules: Rules | None = None
         self._retry = QuicRetryTokenHandler()
         self._datagrams: Datagrams | None = None
@@ -86,12 +87,17 @@ class QuicListener:
         self._full_said_at = float("-inf")
         self._resets_left = RESETS_A_SECOND
 
-    async def listen(self, address: Address, setting: str, pair: Pair) -> None:
-        self.use(pair)
+    async def listen(self, address: Address, setting: str, data_folder: str) -> None:
+        """A certificate that is made is kept in the data folder."""
+        self._data_folder = data_folder
+        self.renew()
         link = await datagrams.bind(address, setting)
         self.address = listening.effective(link)
         self._datagrams = Datagrams(link, self._on_datagram, self._settle)
         self._sweeper = asyncio.create_task(self._sweep(), name="quic deadlines")
+
+    def renew(self) -> None:
+        self.use(certificates.for_quic(self._config.certificate, self._data_folder))
 
     def use(self, pair: Pair) -> None:
         """The certificate of those who come from now on."""

@@ -27,11 +27,8 @@ from app.gateway import Gateway
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
 from tests.transports.support.raw import HANGS_S, LOG_IN, PING, asked
-from transports import certificates
 from transports.quic import QuicListener
 from transports.tcp import STALLED_SECONDS, FramesBudget
-
-CERTIFICATE = certificates.self_signed()
 
 
 class Reset(Exception):
@@ -190,7 +187,7 @@ async def served(
         gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
         budget = FramesBudget(config.system.limits.frames_bytes)
         listener = QuicListener(gateway, budget, application, stalled_seconds=stalled_seconds)
-        await listener.listen(Address("127.0.0.1", 0), "quic.address", CERTIFICATE)
+        await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
         world = World(listener, gateway)
         try:
             yield world
