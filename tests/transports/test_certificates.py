@@ -1,0 +1,146 @@
+"""The certificate that is made and kept, those of files, and what is read again while the server runs."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from app.config import ConfigError
+from app.config.listeners import QuicCertificate, Tls
+from transports import certificates
+from transports.certificates import Pair, Renewals
+
+
+def test_a_made_certificate_stays_the_same(tmp_path: Path) -> None:
+    first = certificates.kept(str(tmp_path))
+    assert certificates.kept(str(tmp_path)) == first
+    file = tmp_path / "certificates" / "self-signed.pem"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_made_certificate_is_what_official_clients_take(tmp_path: Path) -> None:
+    leaf = x509.load_pem_x509_certificate(certificates.kept(str(tmp_path)).certificate)
+    key = leaf.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    assert leaf.signature_hash_algorithm is not None and leaf.signature_hash_algorithm.name == "sha256"
+    names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+    assert leaf.extensions.get_extension_for_class(x509.BasicConstraints).value.ca is False
+
+
+@pytest.mark.parametrize("broken", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n"])
+def test_a_broken_one_is_made_anew_and_that_is_said(
+    tmp_path: Path, broken: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificates.kept(str(tmp_path))
+    file = tmp_path / "certificates" / "self-signed.pem"
+    file.write_bytes(broken)
+    made = certificates.kept(str(tmp_path))
+    assert certificates.kept(str(tmp_path)) == made
+    assert "pinned" in caplog.text
+
+
+def test_one_that_ends_soon_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificates, "VALID_DAYS", certificates.RENEWED_DAYS - 1)
+    old = certificates.kept(str(tmp_path))
+    monkeypatch.setattr(certificates, "VALID_DAYS", 365)
+    new = certificates.kept(str(tmp_path))
+    assert new != old
+    left = x509.load_pem_x509_certificate(new.certificate).not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert left > datetime.timedelta(days=300)
+
+
+def test_one_that_others_could_read_is_closed_to_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    certificates.kept(str(tmp_path))
+    file = tmp_path / "certificates" / "self-signed.pem"
+    file.chmod(0o644)
+    certificates.kept(str(tmp_path))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "others" in caplog.text
+
+
+def files(folder: Path, pair: Pair) -> dict[str, str]:
+    (folder / "c.pem").write_bytes(pair.certificate)
+    (folder / "k.key").write_bytes(pair.key)
+    return {"cert_file": str(folder / "c.pem"), "key_file": str(folder / "k.key")}
+
+
+def test_quic_has_the_certificate_of_the_files(tmp_path: Path) -> None:
+    pair = certificates.self_signed()
+    wanted = QuicCertificate(self_signed=False, **files(tmp_path, pair))
+    assert certificates.for_quic(wanted, str(tmp_path)) == pair
+    assert certificates.for_quic(QuicCertificate(**files(tmp_path, pair)), str(tmp_path)) != pair
+
+
+def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    pair, other = certificates.self_signed(), certificates.self_signed()
+    wanted = QuicCertificate(self_signed=False, **files(tmp_path, Pair(pair.certificate, other.key)))
+    with pytest.raises(ConfigError, match="another one's"):
+        certificates.for_quic(wanted, str(tmp_path))
+    (tmp_path / "c.pem").write_text("nonsense")
+    with pytest.raises(ConfigError, match=r"quic\.certificate\.cert_file"):
+        certificates.for_quic(wanted, str(tmp_path))
+    (tmp_path / "c.pem").unlink()
+    with pytest.raises(ConfigError, match=r"c\.pem cannot be read.*self_signed = true"):
+        certificates.for_quic(wanted, str(tmp_path))
+
+
+def test_a_key_that_official_clients_would_not_take_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = rsa.generate_private_key(65537, 2048)
+    name = x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(1))
+    pair = Pair(
+        made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    certificates.for_quic(QuicCertificate(self_signed=False, **files(tmp_path, pair)), str(tmp_path))
+    assert "P-256" in caplog.text
+
+
+def test_what_is_read_again_is_used_and_what_is_broken_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    named = files(tmp_path, certificates.self_signed())
+    renewals = Renewals()
+    context = renewals.context(Tls(enabled=True, **named), "tcp.tls")
+    assert context is not None
+    assert renewals.context(Tls(), "http.tls") is None
+    seen: list[int] = []
+    renewals.add("quic.certificate", lambda: seen.append(1))
+    before = served(context)
+    files(tmp_path, certificates.self_signed())
+    renewals.renew()
+    after = served(context)
+    assert before != after
+    (tmp_path / "c.pem").write_text("nonsense")
+    renewals.renew()
+    assert served(context) == after
+    assert seen == [1, 1]
+    assert "stays in use" in caplog.text
+
+
+def served(context: ssl.SSLContext) -> bytes | None:
+    """What a client is shown."""
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(down, up, server_hostname="localhost")
+    theirs = context.wrap_bio(up, down, server_side=True)
+    for side in (ours, theirs, ours, theirs):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return ours.getpeercert(binary_form=True)
