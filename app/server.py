@@ -43,6 +43,7 @@ from transports.http3 import Announced
 from transports.listening import ListenError
 from transports.quic import QuicListener
 from transports.tcp import FramesBudget, TcpListener
+from transports.websocket.listener import WebSockets, upgrade_required
 
 logger = logging.getLogger(__name__)
 
@@ -155,8 +156,7 @@ async def _listen(
     config = loaded.config
     web = [] if http is None else [http]
     api: Api | None = None
-    tcp: TcpListener | None = None
-    quic: QuicListener | None = None
+    listeners: list[TcpListener | QuicListener | WebSockets] = []
     budget = FramesBudget(config.system.limits.frames_bytes)
     addresses: dict[str, Address] = {}
     try:
@@ -173,6 +173,7 @@ async def _listen(
             addresses["metrics"] = web[-1].address
         if config.tcp.enabled:
             tcp = TcpListener(gateway, budget)
+            listeners.append(tcp)
             tls = renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
             await tcp.listen(config.tcp.address, "tcp.address", tls)
             addresses["tcp"] = tcp.address
@@ -180,13 +181,15 @@ async def _listen(
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
             quic = QuicListener(gateway, budget, None if http is None else front)
+            listeners.append(quic)
             await quic.listen(config.quic.address, "quic.address", config.system.path)
             renewals.add("quic.certificate", quic.renew)
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
             gateway.connections[Transport.QUIC] = quic.count_connections
+        listeners += await _listen_for_websockets(gateway, renewals, budget, http, web, addresses)
         await current_config.write(loaded, addresses)
-        shown = {"https" if name == "http" and config.http.tls.enabled else name: at for name, at in addresses.items()}
+        shown = {_shown(config, name): at for name, at in addresses.items()}
         gateway.readiness.enter(Stage.READY)
         banner.show(shown, options, gateway.users.root.username, gateway.users.generated_root_password)
         await _until_stop_or_failure(stopping, [each.serving for each in web])
@@ -194,19 +197,53 @@ async def _listen(
     finally:
         gateway.readiness.enter(Stage.STOPPING)
         endings = [each.stop() for each in web]
-        if tcp is not None:
-            endings.append(tcp.stop(config.system.limits.stop_time))
-        if quic is not None:
-            endings.append(quic.stop(config.system.limits.stop_time))
+        endings += [each.stop(config.system.limits.stop_time) for each in listeners]
         await asyncio.gather(*endings)
         if api is not None:
             await api.close()
+
+
+async def _listen_for_websockets(
+    gateway: Gateway,
+    renewals: Renewals,
+    budget: FramesBudget,
+    http: HttpServer | None,
+    web: list[HttpServer],
+    addresses: dict[str, Address],
+) -> list[WebSockets]:
+    """Where HTTP is, and besides at an address of its own if it has one: that is the one that is told."""
+    config, address, at = gateway.config, gateway.config.websocket.address, http
+    if http is not None and address == config.http.address:
+        address = None
+    if not config.websocket.enabled or (http is None and address is None):
+        return []
+    websockets = WebSockets(gateway, budget)
+    if address is not None:
+        tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
+        limits, stop_time = config.http.limits, config.system.limits.stop_time
+        at = await http_server.start(upgrade_required, address, limits, stop_time, tls, setting="websocket.address")
+        at.door.websockets = websockets
+        web.append(at)
+    if http is not None:
+        http.door.websockets = websockets
+    assert at is not None
+    addresses["websocket"] = at.address
+    gateway.addresses.websocket = at.address.port
+    gateway.connections[Transport.WEBSOCKET] = websockets.count_connections
+    return [websockets]
 
 
 async def _listen_for_scrapers(api: Api, config: Config) -> HttpServer:
     only_metrics = application.create(api, application.METRICS)
     limits, stop_time = config.http.limits, config.system.limits.stop_time
     return await http_server.start(only_metrics, config.metrics.endpoint, limits, stop_time, setting="metrics.endpoint")
+
+
+def _shown(config: Config, name: str) -> str:
+    if name == "websocket":
+        shared = config.websocket.address in {None, config.http.address} and config.http.enabled
+        return "wss" if (config.http.tls.enabled if shared else config.websocket.tls.enabled) else "ws"
+    return "https" if name == "http" and config.http.tls.enabled else name
 
 
 async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:

@@ -18,7 +18,7 @@ import ssl
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -86,7 +86,12 @@ class FramesBudget:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client. All methods run on the event loop."""
+    """One client. All methods run on the event loop.
+
+    What else carries a stream of bytes derives from this: it says how they are received, sent and ended.
+    """
+
+    TRANSPORT = Transport.TCP
 
     __slots__ = (
         "_ahead",
@@ -110,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         "_writable",
     )
 
-    def __init__(self, listener: TcpListener) -> None:
+    def __init__(self, listener: Connections) -> None:
         self._listener = listener
         self._transport = cast(asyncio.Transport, None)
         self._session = cast(Session, None)
@@ -148,8 +153,8 @@ class Connection(asyncio.BufferedProtocol):
         gateway = listener.gateway
         reached_at = transport.get_extra_info("sockname")
         self._session = Session(
-            Transport.TCP,
-            _text(transport.get_extra_info("peername")),
+            self.TRANSPORT,
+            text_of(transport.get_extra_info("peername")),
             gateway.clock(),
             self.end,
             reached_at[0].removeprefix(MAPPED) if reached_at else "",
@@ -186,9 +191,16 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_waiting()
         if self._working is None:
-            self._transport.close()
+            self._close()
         else:
             self._transport.pause_reading()
+
+    def _close(self) -> None:
+        """Everything is answered."""
+        self._transport.close()
+
+    def _send(self, buffers: list[Readable]) -> None:
+        self._transport.writelines(buffers)
 
     def pause_writing(self) -> None:
         self._writable = asyncio.get_running_loop().create_future()
@@ -247,7 +259,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._deadline = 0.0
                 self._queue(frame)
             return
-        data = self._listener.scratch[:nbytes]
+        self.hear(self._listener.scratch[:nbytes])
+
+    def hear(self, data: memoryview) -> None:
+        """Bytes that belong to no frame that is known already; they may lie in the scratch buffer."""
         if self._part:
             data = memoryview(self._part + bytes(data))
             self._part = b""
@@ -270,7 +285,7 @@ class Connection(asyncio.BufferedProtocol):
             try:
                 length = talk.measure(rest)
             except CommandError as lost:
-                _log.info("%s: %s; what follows cannot be told apart", self._address, lost)
+                _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
                 self.end()
                 return
             if not length:
@@ -313,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(self._listener.wrong_port())
             self.end()
         elif beginning.startswith(TLS_HELLO):
-            _log.info("%s: speaks TLS, which is off here (tcp.tls.enabled)", self._address)
+            _log.info("%s: speaks TLS, which is off here (tcp.tls.enabled)", self.address)
             self.end()
         else:
             listener = self._listener
@@ -321,7 +336,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._conversation
 
     @property
-    def _address(self) -> str:
+    def address(self) -> str:
         return self._session.address
 
     def _acknowledge(self) -> None:
@@ -403,7 +418,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._listener.budget.give_back(size)
                 if self._transport.is_closing():
                     break
-                self._transport.writelines(buffers)
+                self._send(buffers)
                 if self._writable is not None:
                     await self._writable
                 if talk.over:
@@ -420,13 +435,28 @@ class Connection(asyncio.BufferedProtocol):
                     self._listener.budget.give_back(len(asked))
             self._ahead.clear()
             if self._ended:
-                self._transport.close()
+                self._close()
             elif self._session.user_id is None and not self._is_receiving:
                 self._deadline = time.monotonic() + self._listener.limits.silence_before_login
 
 
-class TcpListener:
-    """The listening socket and everyone connected through it. Made by `start`, ended by `stop`."""
+class Member(Protocol):
+    """Somebody who is connected."""
+
+    @property
+    def address(self) -> str: ...
+
+    def overdue(self, now: float) -> str | None:
+        """Why this connection is not worth keeping; None when it is."""
+
+    def end(self) -> None:
+        """No more requests; those in hand are answered, then the connection closes."""
+
+    def abort(self) -> None: ...
+
+
+class Connections:
+    """Everyone who is connected in one way: how many there may be, what they share, how long they may take."""
 
     def __init__(
         self, gateway: Gateway, budget: FramesBudget | None = None, *, stalled_seconds: float = STALLED_SECONDS
@@ -439,36 +469,22 @@ class TcpListener:
         self.limits: Limits = gateway.config.system.limits
         self.budget = budget or FramesBudget(self.limits.frames_bytes)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.address = Address("", 0)
-        self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
-        self._handshakes: Handshakes | None = None
+        self._connections: set[Member] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._empty: asyncio.Future[None] | None = None
         self._full_said_at = float("-inf")
 
-    async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
-        listener = await listening.listen(address, setting)
-        self.address = listening.effective(listener)
-        if tls is not None:
-            seconds_max = self.limits.silence_before_login
-            self._handshakes = Handshakes(listener, tls, lambda: Connection(self), self._has_room, seconds_max)
-        else:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS
-            )
-        self._sweeper = asyncio.create_task(self._sweep(), name="tcp deadlines")
+    def start_sweeping(self, name: str) -> None:
+        self._sweeper = asyncio.create_task(self._sweep(), name=name)
 
-    def welcome(self, connection: Connection) -> bool:
-        # Whose handshake was waited for had room when it began.
-        if self._handshakes is None and not self._has_room():
+    def welcome(self, connection: Member) -> bool:
+        if not self.has_room():
             return False
         self._connections.add(connection)
         return True
 
-    def _has_room(self) -> bool:
-        there = len(self._connections) + (0 if self._handshakes is None else len(self._handshakes))
-        if there < self.limits.connections:
+    def has_room(self, more: int = 0) -> bool:
+        if len(self._connections) + more < self.limits.connections:
             return True
         now = time.monotonic()
         if now - self._full_said_at > FULL_SAID_SECONDS:
@@ -479,7 +495,7 @@ class TcpListener:
     def count_connections(self) -> int:
         return len(self._connections)
 
-    def farewell(self, connection: Connection) -> None:
+    def farewell(self, connection: Member) -> None:
         self._connections.discard(connection)
         if self._empty is not None and not self._connections and not self._empty.done():
             self._empty.set_result(None)
@@ -500,15 +516,11 @@ class TcpListener:
         for connection in list(self._connections):
             reason = connection.overdue(now)
             if reason is not None:
-                _log.info("%s: closed, because %s", connection._address, reason)
+                _log.info("%s: closed, because %s", connection.address, reason)
                 connection.abort()
 
     async def stop(self, seconds_max: float) -> None:
-        """Accepts nobody any more, lets the commands in hand finish, closes all connections."""
-        if self._server is not None:
-            self._server.close()
-        if self._handshakes is not None:
-            self._handshakes.stop()
+        """Lets the commands in hand finish, closes all connections."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in list(self._connections):
@@ -522,6 +534,48 @@ class TcpListener:
                     connection.abort()
 
 
-def _text(peer: Any) -> str:
+class TcpListener(Connections):
+    """The listening socket and everyone connected through it. Made by `listen`, ended by `stop`."""
+
+    def __init__(
+        self, gateway: Gateway, budget: FramesBudget | None = None, *, stalled_seconds: float = STALLED_SECONDS
+    ) -> None:
+        super().__init__(gateway, budget, stalled_seconds=stalled_seconds)
+        self.address = Address("", 0)
+        self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
+
+    async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
+        listener = await listening.listen(address, setting)
+        self.address = listening.effective(listener)
+        if tls is not None:
+            seconds_max = self.limits.silence_before_login
+            self._handshakes = Handshakes(listener, tls, lambda: Connection(self), self.has_room, seconds_max)
+        else:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: Connection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS
+            )
+        self.start_sweeping("tcp deadlines")
+
+    def welcome(self, connection: Member) -> bool:
+        # Whose handshake was waited for had room when it began.
+        if self._handshakes is None:
+            return super().welcome(connection)
+        self._connections.add(connection)
+        return True
+
+    def has_room(self, more: int = 0) -> bool:
+        return super().has_room(more + (0 if self._handshakes is None else len(self._handshakes)))
+
+    async def stop(self, seconds_max: float) -> None:
+        """Accepts nobody any more, lets the commands in hand finish, closes all connections."""
+        if self._server is not None:
+            self._server.close()
+        if self._handshakes is not None:
+            self._handshakes.stop()
+        await super().stop(seconds_max)
+
+
+def text_of(peer: Any) -> str:
     host, port = peer[:2] if peer else ("?", 0)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -146,7 +146,8 @@ def _decoded_bytes(text: str) -> int | None:
 def _listeners(config: Config) -> Iterator[Problem]:
     http, tcp, websocket, metrics = config.http, config.tcp, config.websocket, config.metrics
     shared = http.enabled and websocket.address in {None, http.address}
-    if websocket.enabled and websocket.tls.enabled and shared and not http.tls.enabled:
+    nowhere_else = shared or websocket.address is None
+    if websocket.enabled and websocket.tls.enabled and nowhere_else and not http.tls.enabled:
         yield (
             ("websocket.tls.enabled", "websocket.address", "http.tls.enabled"),
             "websocket.tls.enabled needs a websocket.address of its own, or http.tls.enabled: "
@@ -155,7 +156,7 @@ def _listeners(config: Config) -> Iterator[Problem]:
     listening: list[tuple[str, bool, Address | None]] = [
         ("tcp.address", tcp.enabled, tcp.address),
         ("http.address", http.enabled, http.address),
-        ("websocket.address", websocket.enabled and not shared, websocket.address or http.address),
+        ("websocket.address", websocket.enabled and not shared, websocket.address),
         ("metrics.endpoint", metrics.enabled, metrics.endpoint),
     ]
     taken = [(key, address) for key, on, address in listening if on and address is not None and address.port]

@@ -294,17 +294,20 @@ class Websocket(Section, frozen=True):
     enabled: Boolean = True
     """Accept WebSocket connections."""
     address: Annotated[Address | None, optional(formats.ADDRESS)] = None
-    """Where it listens; not set: on the address of HTTP, which both share."""
+    """Where it listens besides the address of HTTP, which both share: 127.0.0.1:8092, for example, which is where
+    official clients look for it; not set: nowhere else. Without HTTP it is only here."""
     read_buffer_size: OptionalBytes = None
-    """Size of the read buffer of a connection; not set: a sensible one."""
+    """Size of what is read at once while it is not known what comes; not set: 64 KiB."""
     write_buffer_size: OptionalBytes = None
-    """Size of what is gathered before it is written; not set: a sensible one."""
+    """Accepted for compatibility; has no effect, because what is to be written is written at once."""
     max_write_buffer_size: OptionalBytes = None
-    """Size of what may wait for a slow reader before its connection is closed; not set: a sensible one."""
+    """Size of what may wait for a slow reader before its connection is closed; not set: what one answer has, and who
+    takes nearly nothing of it for a minute is closed."""
     max_message_size: OptionalBytes = None
-    """Size that a message may have; not set: what the binary protocol needs."""
+    """Size that a message may have, whose connection is closed otherwise; not set: any, because what bounds memory are
+    the limits of the requests in it."""
     max_frame_size: OptionalBytes = None
-    """Size that a frame of a message may have; not set: that of a message."""
+    """Size that a frame of a message may have; not set: any."""
     accept_unmasked_frames: Boolean = False
     """Accept frames that a client has not masked, against the standard."""
     tls: Tls = Tls()

@@ -473,7 +473,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def only_other(world: Served, than: Raw) -> tcp.Connection:
     own = "{}:{}".format(*than.link.getsockname()[:2])
-    (found,) = (one for one in world.listener._connections if one._address != own)
+    (found,) = (one for one in world.listener._connections if one.address != own)
     return found
 
 

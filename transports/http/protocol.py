@@ -25,7 +25,7 @@ import asyncio
 import enum
 import logging
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httptools
 from uvicorn._types import ASGI3Application
@@ -36,6 +36,10 @@ from uvicorn.server import ServerState
 
 from app.config.listeners import HttpLimits
 from transports.http.errors import Refused, of_refusal
+from transports.websocket.handshake import Upgrade
+
+if TYPE_CHECKING:
+    from transports.websocket.listener import WebSockets
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +92,8 @@ class Door:
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
         self.connections: set[Protocol] = set()
+        self.websockets: WebSockets | None = None
+        """Where those go who ask for an upgrade; None: nobody is heard who does."""
         self._full_said_at = float("-inf")
 
     def has_room(self, now: float, more: int = 0) -> bool:
@@ -185,8 +191,8 @@ class Protocol(HttpToolsProtocol):
         was_in_head = self.phase is Phase.HEADERS
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self._upgrade()
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(self._refused or Refused(HTTPStatus.BAD_REQUEST, f"Invalid HTTP request: {_cause(error)}"))
         else:
@@ -288,13 +294,42 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.IDLE
         self._deadline = self.loop.time() + self.door.limits.idle_time
 
-    def _upgrade(self) -> None:
+    def _should_upgrade_to_ws(self) -> bool:
+        return self.door.websockets is not None
+
+    def _upgrade(self, rest: bytes) -> None:
+        """`rest` came behind the request."""
         if self._should_upgrade():
-            self.door.connections.discard(self)
-            self.handle_websocket_upgrade()
+            try:
+                self._become_websocket(rest)
+            except Refused as refused:
+                self._refuse(refused)
         elif self.cycle is not None:
             # Not understood, so answered as if it had not been asked for; the parser will not go on after it.
             self.cycle.keep_alive = False
+
+    def _become_websocket(self, rest: bytes) -> None:
+        assert self.door.websockets is not None
+        if self._is_answering():
+            raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade waits for the answers to what was asked before")
+        if rest:
+            raise Refused(HTTPStatus.BAD_REQUEST, "A client says nothing until its upgrade is answered")
+        path, _, query = self.url.decode("latin-1").partition("?")
+        method, version = self.scope["method"], self.scope["http_version"]
+        answer, talk = self.door.websockets.upgrade(
+            Upgrade(method, path, query, self.headers, version, self.scheme or "http")
+        )
+        transport = self._transport
+        self.door.connections.discard(self)
+        self.connections.discard(self)
+        self.phase = Phase.LINGERING
+        # The loop looks at what a protocol is when it begins to read for it.
+        transport.pause_reading()
+        transport.set_protocol(talk)
+        transport.write(answer)
+        talk.connection_made(transport)
+        if not transport.is_closing():
+            transport.resume_reading()
 
     # ------------------------------------------------------------------------------------------------- deadlines
 

@@ -1,0 +1,177 @@
+"""The binary protocols over WebSocket: a connection as over TCP whose bytes come in frames and leave in frames.
+
+Where messages begin and end says nothing: what is in them, one after the other, is a stream of bytes, and requests are
+cut out of that as they are on TCP, by the same code and within the same bounds. Bytes of a request that is known to be
+large are read into its own buffer, and unmasked there.
+
+How it ends: requests in hand are answered, then a Close frame is sent. A client that has sent one has nothing more to
+say; from everybody else we hear no more, but wait a moment until it has closed, so that the frame is not lost on the
+way. Pings keep the connection known to what is between us; official clients look at their socket only when they have
+asked for something, so that nobody is cut off for not answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+from websockets.frames import CloseCode
+
+from app.config.listeners import Websocket
+from app.model.sessions import Transport
+from storage.batch import Readable
+from transports import tcp
+from transports.tcp import Connections
+from transports.websocket import framing
+from transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
+
+_log = logging.getLogger(__name__)
+
+READ_BYTES = 64 << 10
+"""What is read at once where it is not known what comes: a read may hold thousands of tiny frames, which takes time."""
+DIRECT_BYTES_MIN = 16 << 10
+"""From here on the payload of a frame is read to where it belongs."""
+LINGER_SECONDS = 2.0
+PING_SECONDS = 30.0
+"""How long nothing may be heard of a client until it is pinged."""
+
+
+class BinaryConnection(tcp.Connection):
+    TRANSPORT = Transport.WEBSOCKET
+
+    __slots__ = (
+        "_closed_by_client",
+        "_eof",
+        "_goodbye",
+        "_heard_at",
+        "_incoming",
+        "_is_direct",
+        "_lingers_until",
+        "_read_bytes",
+        "_unsent_bytes_max",
+    )
+
+    def __init__(self, listener: Connections, config: Websocket) -> None:
+        super().__init__(listener)
+        self._incoming = incoming(config)
+        self._read_bytes = config.read_buffer_size or READ_BYTES
+        self._unsent_bytes_max = config.max_write_buffer_size
+        self._is_direct = False
+        """What is read now goes where it belongs."""
+        self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
+        self._closed_by_client = False
+        self._eof = False
+        self._lingers_until = 0.0
+        self._heard_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._heard_at = time.monotonic()
+
+    # ------------------------------------------------------------------------------------------------- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        left = self._incoming.left
+        self._is_direct = self._frame is not None and left >= DIRECT_BYTES_MIN and not self._lingers_until
+        if self._is_direct:
+            assert self._frame is not None
+            return self._frame[self._filled : self._filled + left]
+        return self._listener.scratch[: self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = time.monotonic()
+        if self._lingers_until:
+            return
+        if self._is_direct:
+            assert self._frame is not None
+            self._incoming.take(self._frame[self._filled : self._filled + nbytes])
+            super().buffer_updated(nbytes)
+            return
+        self._unwrap(self._listener.scratch[:nbytes])
+
+    def _unwrap(self, data: memoryview) -> None:
+        size, violation = 0, None
+        try:
+            for opcode, content, _ in self._incoming.pieces(data):
+                if opcode >= CLOSE:
+                    self._control(opcode, content)
+                    if self._closed_by_client:
+                        break
+                elif opcode == TEXT:
+                    violation = Violation(CloseCode.UNSUPPORTED_DATA, "messages are binary here")
+                    break
+                else:
+                    # What was a header's place is written over.
+                    data[size : size + len(content)] = content
+                    size += len(content)
+        except Violation as violated:
+            violation = violated
+        if size:
+            self._hear(data[:size])
+        if violation is not None:
+            _log.info("%s: closed, because %s", self.address, violation)
+            self._goodbye = (violation.code, violation.reason)
+            self.end()
+        elif self._closed_by_client:
+            self.end()
+
+    def _hear(self, data: memoryview) -> None:
+        if self._frame is not None:
+            missing = data[: self._wanted - self._filled]
+            self._frame[self._filled : self._filled + len(missing)] = missing
+            data = data[len(missing) :]
+            super().buffer_updated(len(missing))
+        if data:
+            self.hear(data)
+
+    def _control(self, opcode: int, content: memoryview) -> None:
+        if opcode == PING:
+            # Of one who does not take what he is sent, none but the first few are answered.
+            if self._writable is None and not self._transport.is_closing():
+                self._transport.write(framing.header(PONG, len(content)) + content)
+        elif opcode == CLOSE:
+            self._goodbye = (framing.close_code(content), "")
+            self._closed_by_client = True
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._lingers_until:
+            return False
+        return super().eof_received()
+
+    # ------------------------------------------------------------------------------------------------- sending
+
+    def _send(self, buffers: list[Readable]) -> None:
+        self._transport.writelines(framing.binary(buffers))
+        if self._unsent_bytes_max and self._transport.get_write_buffer_size() > self._unsent_bytes_max:
+            _log.info("%s: closed, because websocket.max_write_buffer_size waits for it", self.address)
+            self.abort()
+
+    def _close(self) -> None:
+        if self._lingers_until or self._transport.is_closing():
+            return
+        self._transport.write(framing.close(*self._goodbye))
+        if self._closed_by_client or self._eof or not self._transport.can_write_eof():
+            self._transport.close()
+            return
+        self._lingers_until = time.monotonic() + LINGER_SECONDS
+        self._transport.write_eof()
+        self._transport.resume_reading()
+
+    def overdue(self, now: float) -> str | None:
+        if self._lingers_until:
+            return "it does not end the connection" if now > self._lingers_until else None
+        reason = super().overdue(now)
+        if reason is None and now - self._heard_at > PING_SECONDS and not self._ended and self._writable is None:
+            self._heard_at = now
+            self._transport.write(framing.header(PING, 0))
+        return reason
+
+
+def incoming(config: Websocket) -> Incoming:
+    return Incoming(
+        frame_bytes_max=config.max_frame_size,
+        message_bytes_max=config.max_message_size,
+        unmasked_too=config.accept_unmasked_frames,
+    )

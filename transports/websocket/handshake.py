@@ -1,0 +1,89 @@
+"""How HTTP becomes WebSocket: a request for an upgrade, and what it is answered.
+
+The `websockets` package knows the handshake; what it leaves to us is whom we let in. No extension is ever agreed on, so
+nothing is compressed. A browser says on whose behalf it asks: such an origin has to be allowed as it is for CORS, or to
+be this very server. What is no browser says none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from app.config.listeners import HttpCors
+from transports.http.cors import ANY
+from transports.http.errors import Refused
+
+
+class Upgrade(NamedTuple):
+    """A request that asks to become something else. Its Host header is there, once."""
+
+    method: str
+    path: str
+    query: str
+    headers: Sequence[tuple[bytes, bytes]]
+    version: str
+    scheme: str
+
+    def header(self, name: bytes) -> str:
+        return next((value.decode("latin-1") for each, value in self.headers if each == name), "")
+
+
+def answer(asked: Upgrade, cors: HttpCors, protocol: str | None) -> bytes:
+    """101, or `Refused`. `protocol` is chosen where it was offered."""
+    headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in asked.headers])
+    check_origin(asked, cors)
+    subprotocols = [] if protocol is None else [Subprotocol(protocol)]
+    core = ServerProtocol(subprotocols=subprotocols, select_subprotocol=_select)
+    response = core.accept(Request(asked.path, headers, asked.method, f"HTTP/{asked.version}"))
+    if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:
+        raise _refusal(response)
+    return response.serialize()
+
+
+def _select(core: ServerProtocol, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    """The library's own choice refuses whoever does not offer what is there."""
+    return next((each for each in core.available_subprotocols or () if each in offered), None)
+
+
+def _refusal(response: Response) -> Refused:
+    text = response.body.decode() if response.body else ""
+    reason = " ".join(text.partition("\n")[0].split())
+    kept = ("Upgrade", "Allow")
+    headers = [(name.lower().encode(), response.headers[name].encode()) for name in kept if name in response.headers]
+    headers.append((b"sec-websocket-version", b"13"))
+    return Refused(HTTPStatus(response.status_code), reason, headers=headers)
+
+
+def check_origin(asked: Upgrade, cors: HttpCors) -> None:
+    if not any(name == b"origin" for name, _ in asked.headers):
+        return
+    origin = asked.header(b"origin")
+    allowed = [each.strip() for each in cors.allowed_origins] if cors.enabled else []
+    if allowed[:1] == [ANY] or origin in allowed or _is_here(origin, asked):
+        return
+    raise Refused(HTTPStatus.FORBIDDEN, f"The origin {origin[:255]!r} is not among http.cors.allowed_origins", "origin")
+
+
+def _is_here(origin: str, asked: Upgrade) -> bool:
+    """A page that this server has served, by the name that the browser knows it by."""
+    try:
+        there, here = urlsplit(origin), urlsplit(f"{asked.scheme}://{asked.header(b'host')}")
+        return (there.scheme, there.hostname, _port(there.port, there.scheme)) == (
+            asked.scheme,
+            here.hostname,
+            _port(here.port, asked.scheme),
+        )
+    except ValueError:
+        return False
+
+
+def _port(port: int | None, scheme: str) -> int:
+    return port or (443 if scheme == "https" else 80)
