@@ -98,6 +98,7 @@ class Partition:
         "_waiting_written",
         "appended",
         "durability",
+        "emptied",
         "failed",
         "place",
         "readable",
@@ -119,6 +120,8 @@ class Partition:
         self.place = place
         self.durability = settings.durability
         self.failed: StorageError | None = None
+        self.emptied = 0
+        """How often everything was deleted, for readers that stay: after it, offsets begin anew."""
         self.appended = self.written = self.synced = self.readable = log.next_offset
         self._shard = shard
         self._log = log
@@ -633,6 +636,7 @@ class Partition:
 
     def _forget_everything(self) -> None:
         """After a purge."""
+        self.emptied += 1
         self._forget_unwritten()
         self.appended = self.written = self.synced = 0
         self._offsets.forget()

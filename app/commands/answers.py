@@ -169,6 +169,8 @@ class Polled(msgspec.Struct, frozen=True):
     batches: tuple[Readable, ...]
     owned: bool = True
     """False: the partition is not, or not any more, one that this member of the group may poll."""
+    next_offset: int = 0
+    """Where a reader that wants more goes on; no wire says it."""
 
 
 class ClusterNode(msgspec.Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
@@ -21,6 +21,13 @@ from storage.partition import Partition
 if TYPE_CHECKING:
     from app.gateway import Gateway
     from app.model.sessions import Session
+
+
+class Followed(NamedTuple):
+    """What a reader that stays is given: partitions to read for as long as they last, and the offsets to begin at."""
+
+    partitions: tuple[Partition, ...]
+    start: tuple[int, ...]
 
 
 async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
@@ -84,7 +91,46 @@ async def poll_messages(
     ):
         return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
     gateway.measured.messages_polled += found.messages
-    return answers.Polled(partition_id, max(partition.readable - 1, 0), found.messages, tuple(found.buffers))
+    return answers.Polled(
+        partition_id,
+        max(partition.readable - 1, 0),
+        found.messages,
+        tuple(found.buffers),
+        next_offset=found.next_offset,
+    )
+
+
+async def follow_messages(gateway: Gateway, session: Session, request: ask.FollowMessages, target: Target) -> Followed:
+    """Where nothing is said of a start: what comes from now on."""
+    topic = target.topic
+    if request.partition_id is None:
+        partitions = tuple(find_partition(topic, number) for number in range(len(topic.partitions)))
+    else:
+        partitions = (find_partition(topic, request.partition_id),)
+    start, consumer = request.start, request.consumer
+    stored = [
+        partition.offset_of(*offsets.consumer_of(topic, consumer)) if consumer is not None else None
+        for partition in partitions
+    ]
+    return Followed(
+        partitions, tuple([await _start(one, start, found) for one, found in zip(partitions, stored, strict=True)])
+    )
+
+
+async def _start(partition: Partition, start: ask.Strategy | None, stored: int | None) -> int:
+    if start is None:
+        return partition.readable
+    match start.kind:
+        case StrategyKind.OFFSET:
+            return start.value
+        case StrategyKind.TIMESTAMP:
+            return await partition.offset_at(start.value)
+        case StrategyKind.FIRST:
+            return partition.first_offset
+        case StrategyKind.LAST:
+            return max(partition.readable - start.value, partition.first_offset)
+        case StrategyKind.NEXT:
+            return partition.first_offset if stored is None else stored + 1
 
 
 async def _read(partition: Partition, request: ask.PollMessages, stored: int | None) -> Fetched:

@@ -116,7 +116,9 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 BY_CODE = {command.code: command for command in COMMANDS}
-BY_REQUEST = {command.request: command for command in COMMANDS}
+OWN: tuple[Command, ...] = (C(0, "follow_messages", ask.FollowMessages, messages.follow_messages, may.poll_messages),)
+"""What no protocol has a number for: transports ask for it where a client asks for something else."""
+BY_REQUEST = {command.request: command for command in (*COMMANDS, *OWN)}
 
 
 async def carry_out(gateway: Gateway, session: Session, request: ask.Request) -> Any:

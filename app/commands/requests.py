@@ -223,6 +223,17 @@ class PollMessages(Request, frozen=True):
     """Bytes that the answer may have, where the transport has a limit of its own."""
 
 
+class FollowMessages(Request, frozen=True):
+    """To read all that comes, of one partition or of all of them. No start: from now on. `consumer` is for the start
+    after what somebody has stored; `value` of the last ones is how many."""
+
+    stream: Identifier
+    topic: Identifier
+    partition_id: int | None
+    start: Strategy | None = None
+    consumer: Consumer | None = None
+
+
 class GetPollRouting(PollMessages, frozen=True):
     """Which node would answer this poll."""
 

@@ -11,7 +11,7 @@ from app.config import formats
 from app.config.keys import walk
 from app.config.schema import Config
 
-TABLES = ("http.limits.", "http.leases.", "system.limits.")
+TABLES = ("http.limits.", "http.leases.", "http.readers.", "system.limits.")
 KEYS = frozenset(
     {
         "http.max_request_size",

@@ -124,6 +124,24 @@ class HttpLeases(Section, frozen=True):
     """Number of leases of one user at the same time; one more is answered 429."""
 
 
+class HttpReaders(Section, frozen=True):
+    """Readers that wait for messages: long polls, and tails, which stay for as long as they like. Iggy has neither."""
+
+    wait_time: Positive = 60.0
+    """Longest duration that a poll may wait for messages; a longer one is refused."""
+    waiting: Annotated[int, integer(1)] = 4_096
+    """Number of polls that wait at the same time; one more is answered 429."""
+    tails: Annotated[int, integer(1)] = 4_096
+    """Number of tails at the same time; one more is answered 429."""
+    heartbeat: Positive = 15.0
+    """Duration after which a tail that has nothing to say says that it is still there, for what is in between."""
+    stall_time: Positive = 10.0
+    """Duration for which a tail's client may take nothing; then it is told its last offset and dropped. From
+    `http.limits.answer_time` on it is dropped without a word."""
+    ticket_time: Positive = 30.0
+    """Duration in which a ticket, for clients that cannot send a token in a header, has to be used."""
+
+
 class HttpTls(Section, frozen=True):
     """HTTPS."""
 
@@ -182,6 +200,7 @@ class Http(Section, frozen=True):
     jwt: HttpJwt = HttpJwt()
     metrics: HttpMetrics = HttpMetrics()
     leases: HttpLeases = HttpLeases()
+    readers: HttpReaders = HttpReaders()
     tls: HttpTls = HttpTls()
 
 

@@ -90,16 +90,22 @@ _COMPRESSORS: dict[bytes, Callable[[bytes], bytes]] = {b"zstd": _zstd, b"gzip": 
 
 def chosen(accepted: bytes) -> bytes | None:
     """The best that the client takes; None for the body as it is (RFC 9110, 12.5.3)."""
-    weights: dict[bytes, float] = {}
-    for each in accepted.lower().split(b","):
-        name, *parameters = (part.strip() for part in each.split(b";"))
-        weights[name] = _weight(parameters)
+    weights = weights_of(accepted)
     best, best_weight = None, 0.0
     for name in _COMPRESSORS:
         weight = weights.get(name, weights.get(b"*", 0.0))
         if weight > best_weight:
             best, best_weight = name, weight
     return best if best_weight >= weights.get(b"identity", 0.0) else None
+
+
+def weights_of(accepted: bytes) -> dict[bytes, float]:
+    """Of each name in a header such as `Accept`."""
+    weights: dict[bytes, float] = {}
+    for each in accepted.lower().split(b","):
+        name, *parameters = (part.strip() for part in each.split(b";"))
+        weights[name] = _weight(parameters)
+    return weights
 
 
 def _weight(parameters: list[bytes]) -> float:

@@ -7,12 +7,15 @@ from collections.abc import Coroutine
 from typing import Any
 
 from app.access.access_tokens import AccessTokens
+from app.access.tickets import Tickets
 from app.config.listeners import Http
 from app.gateway import Gateway
 from app.leases import Leases
 from storage.batch import Limits
 from transports.http.budget import Budget
 from transports.http.metrics import Scrapes
+from transports.http.tailing import Tails
+from transports.http.waiting import Waiting
 
 
 class Api:
@@ -25,6 +28,9 @@ class Api:
         self.bodies = Budget(self.limits.bodies_bytes)
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
+        self.waiting = Waiting(self.config.readers.waiting)
+        self.tails = Tails(self.config.readers)
+        self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)
         self._unwatched: set[asyncio.Task[Any]] = set()
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -36,6 +42,7 @@ class Api:
     async def close(self) -> None:
         """Waits for what goes on in the background. The store must not be closed before."""
         self.leases.close()
+        self.tails.close()
         await self.tokens.close()
         if self._unwatched:
             await asyncio.gather(*self._unwatched, return_exceptions=True)

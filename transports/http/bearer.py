@@ -6,11 +6,17 @@ An access token has two dots, a personal one has none. Neither is ever repeated 
 from __future__ import annotations
 
 from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from app.access.access_tokens import Caller
 from app.errors import Code, CommandError
+from transports.http import parameters
 from transports.http.answering import Answer
-from transports.http.api import Api
+
+if TYPE_CHECKING:
+    from transports.http.api import Api
 
 SCHEME = b"Bearer "
 CHALLENGE = (b"www-authenticate", b"Bearer")
@@ -28,6 +34,21 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
     if caller is None:
         raise CommandError(Code.UNAUTHENTICATED, "the access token is not valid, or not any more")
     return caller
+
+
+class TicketQuery(msgspec.Struct, frozen=True):
+    ticket: str = ""
+
+
+def of_ticket(api: Api, query: bytes) -> bytes | None:
+    """What the ticket in a query stands for: it is used up with that. None where there is none."""
+    text = parameters.decode_query(query, TicketQuery).ticket
+    if not text:
+        return None
+    found = api.tickets.take(text)
+    if found is None:
+        raise CommandError(Code.UNAUTHENTICATED, "the ticket was used, or has ended")
+    return found
 
 
 def _of_personal_token(api: Api, text: str) -> Caller | None:

@@ -68,7 +68,10 @@ class Endpoint:
         call = Call(api, operation, scope, receive, session)
         call.headers = headers
         if not operation.public:
-            call.caller = await bearer.authenticate(api, headers.get(b"authorization"))
+            call.authorization = headers.get(b"authorization")
+            if call.authorization is None and operation.ticket:
+                call.authorization = bearer.of_ticket(api, scope["query_string"])
+            call.caller = await bearer.authenticate(api, call.authorization)
             session.user_id = call.caller.user.id
         call.parameters = parameters.decode_path(scope["path_params"])
         query: bytes = scope["query_string"]

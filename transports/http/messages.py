@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,14 +14,13 @@ from app.commands import requests as ask
 from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from app.errors import Code, CommandError
 from storage.options import Durability
-from transports.http import incoming, parameters
+from transports.http import incoming, outgoing, parameters, waiting
 from transports.http.answering import JSON, VIEW, Answer
 from transports.http.errors import Refused
 from transports.http.incoming import Ready
 from transports.http.numbers import U32, U64, check_u64
 from transports.http.operation import Call
 from transports.http.packing import NewMessages, PartitioningBody, pack
-from transports.http.unpacking import PolledMessages, messages_of
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +68,8 @@ class PollQuery(msgspec.Struct, frozen=True):
     value: U64 = 0
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
+    wait: str = ""
+    """For how long to wait for messages if there are none, such as `20s`; then the answer has none."""
 
     def __post_init__(self) -> None:
         check_u64(self.value)
@@ -162,25 +163,26 @@ def _partitioning(body: PartitioningBody) -> Partitioning:
 # ----------------------------------------------------------------------------------------------------------- polling
 
 
-async def poll_messages(call: Call) -> PolledMessages:
+async def poll_messages(call: Call) -> Answer:
     query: PollQuery = call.query
+    form = outgoing.form_of(call.headers.get(b"accept"))
+    outgoing.refuse_several(form, query.count)
     answer_bytes = call.api.limits.answer_bytes
-    polled: answers.Polled = await call.ask(
-        ask.PollMessages(
-            Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
-            call.stream,
-            call.topic,
-            query.partition_id,
-            Strategy(STRATEGIES[query.kind], query.value),
-            min(query.count, answer_bytes // FRAME_JSON_BYTES),
-            # Who asks for the head alone has read nothing.
-            query.auto_commit == "true" and not call.is_head,
-            answer_bytes * 3 // 4,
-        )
+    is_json = form in (outgoing.JSON, incoming.NDJSON)
+    request = ask.PollMessages(
+        Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
+        call.stream,
+        call.topic,
+        query.partition_id,
+        Strategy(STRATEGIES[query.kind], query.value),
+        min(query.count, answer_bytes // FRAME_JSON_BYTES) if is_json else query.count,
+        # Who asks for the head alone has read nothing.
+        query.auto_commit == "true" and not call.is_head,
+        answer_bytes * 3 // 4 if is_json else answer_bytes,
     )
-    for_0_6 = call.bearer.generation == "0.6"
-    messages: Any = await messages_of(polled.batches, for_0_6=for_0_6)
-    return PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
+    seconds = waiting.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
+    polled = await (waiting.poll(call, request, seconds) if seconds and not call.is_head else call.ask(request))
+    return await outgoing.answer(call, form, polled)
 
 
 async def flush(call: Call) -> None:

@@ -47,6 +47,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     public: bool = False
     """Served without a token; the `Authorization` header is not even looked at."""
+    ticket: bool = False
+    """May be asked for with `?ticket=`, by clients that cannot send the header."""
     query: type[msgspec.Struct] | None = None
     body: Any = None
     """What the JSON body is decoded into; None: no body is read."""
@@ -76,7 +78,19 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 class Call:
     """One request on its way. Made by the endpoint, alive until it is answered."""
 
-    __slots__ = ("api", "body", "caller", "headers", "operation", "parameters", "query", "receive", "scope", "session")
+    __slots__ = (
+        "api",
+        "authorization",
+        "body",
+        "caller",
+        "headers",
+        "operation",
+        "parameters",
+        "query",
+        "receive",
+        "scope",
+        "session",
+    )
 
     def __init__(self, api: Api, operation: Operation, scope: Scope, receive: Receive, session: Session) -> None:
         self.api = api
@@ -86,6 +100,8 @@ class Call:
         self.session = session
         self.headers: Mapping[bytes, bytes] = {}
         """By their names in small letters."""
+        self.authorization: bytes | None = None
+        """The header, or what a ticket stands for."""
         self.caller: Caller | None = None
         """None on public routes."""
         self.parameters: Mapping[str, Any] = {}

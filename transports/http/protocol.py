@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+import typing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,19 @@ class Phase(enum.Enum):
     IDLE = enum.auto()
     ENDING = enum.auto()
     LINGERING = enum.auto()
+
+
+CONNECTION = "whippet.connection"
+"""Under this name the connection of a request is in its scope."""
+
+
+class Listener(typing.Protocol):
+    """A request in hand that takes long, and so has to hear what becomes of its connection."""
+
+    def lost(self) -> None: ...
+
+    def parting(self) -> None:
+        """The server stops."""
 
 
 class Link:
@@ -135,6 +149,8 @@ class Protocol(HttpToolsProtocol):
         self._refused: Refused | None = None
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
+        self._listener: Listener | None = None
+        self._is_parting = False
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -157,6 +173,23 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.LINGERING
         if self.flow is not None:
             super().connection_lost(exc)
+        if self._listener is not None:
+            self._listener.lost()
+
+    def shutdown(self) -> None:
+        self._is_parting = True
+        super().shutdown()
+        if self._listener is not None:
+            self._listener.parting()
+
+    def listen(self, listener: Listener | None) -> None:
+        """From now on, or no longer. What has happened already is heard at once."""
+        self._listener = listener
+        if listener is not None:
+            if self._running is None or self._running.disconnected or self._transport.is_closing():
+                listener.lost()
+            elif self._is_parting:
+                listener.parting()
 
     def close_kindly(self) -> None:
         """What was written is sent; what the client is still sending is thrown away for a while."""
@@ -168,6 +201,26 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+    # ------------------------------------------------------------------------------------------------- for a Listener
+
+    def write_chunk(self, octets: bytes) -> None:
+        """A part of the body of the answer that has begun, framed already: the very same bytes for many connections."""
+        self._transport.write(octets)
+
+    async def drain(self) -> None:
+        """Returns when there is room for more, or nobody any more who could take it."""
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def make_room(self) -> None:
+        """What is written from now on is buffered, however much that is: for last words."""
+        self.flow.resume_writing()
+
+    @property
+    def untaken_bytes(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size
 
     @property
     def _transport(self) -> asyncio.Transport:
@@ -211,6 +264,8 @@ class Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= AHEAD_MAX:
             raise self._refusal(HTTPStatus.BAD_REQUEST, "Too many requests ahead of their turn")
         super().on_message_begin()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope[CONNECTION] = self
         self.phase = Phase.HEADERS
         self._deadline = self.loop.time() + self.door.limits.headers_time
         self._head_bytes = self._head_read_bytes = self._headers_count = self._hosts = 0

@@ -20,10 +20,13 @@ from transports.http import (
     metrics,
     offsets,
     options,
+    outgoing,
     packing,
     personal_tokens,
     streams,
     system,
+    tails,
+    tickets,
     topics,
     users,
 )
@@ -335,6 +338,20 @@ _MESSAGES = (
         handler=messages.poll_messages,
         query=messages.PollQuery,
         answer=PolledMessages,
+        media_also=tuple(form for form in outgoing.FORMS if form != outgoing.JSON),
+        also=((406, "The messages cannot be had in the form that `Accept` asks for"),),
+    ),
+    Operation(
+        name="tail_messages",
+        method="GET",
+        path="/streams/{stream}/topics/{topic}/messages/tail",
+        summary="Read messages as they come, as Server-Sent Events",
+        subject="messages",
+        handler=tails.tail_messages,
+        ticket=True,
+        query=tails.TailQuery,
+        headers=(("Last-Event-ID", "The id of an event, to go on behind it; wins over what the query says"),),
+        media="text/event-stream",
     ),
     Operation(
         name="flush",
@@ -481,6 +498,17 @@ _GROUPS = (
 )
 
 _USERS = (
+    Operation(
+        name="make_ticket",
+        method="POST",
+        path="/tickets",
+        summary="A ticket that stands for the token in a URL, once and for a short while",
+        subject="users",
+        handler=tickets.make_ticket,
+        status=CREATED,
+        answer=tickets.TicketDetails,
+        secret=True,
+    ),
     Operation(
         name="get_users",
         method="GET",

@@ -6,7 +6,8 @@ Payloads are encoded from where they lie. A long answer is made batch by batch, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 from typing import Any
 
@@ -18,6 +19,9 @@ from transports.http import userheaders
 from transports.wire.classic.message import frame_type
 from transports.wire.classic.unbatching import Head, batches
 
+LENGTHS = struct.Struct("<II")
+LENGTHS_AT = 32
+"""Of the user headers and of the payload, in a frame."""
 FEW = 48
 """Up to so many messages of a batch are taken apart one by one, without numpy."""
 TURN_MESSAGES = 4096
@@ -69,6 +73,31 @@ async def messages_of(buffers: Iterable[Readable], *, for_0_6: bool) -> list[Pol
     return found
 
 
+def messages_at_once(buffers: Iterable[Readable]) -> Iterator[PolledMessage]:
+    """For a few of them."""
+    for head, frames in batches(buffers):
+        made: Any = _messages(head, frames, False)
+        yield from made
+
+
+def payloads_of(buffers: Iterable[Readable]) -> list[memoryview]:
+    found: list[memoryview] = []
+    for head, frames in batches(buffers):
+        count = head[6]
+        stride = _uniform_stride(frames, count) if count > FEW else None
+        if stride is not None:
+            length = stride - FRAME_BYTES
+            found += [frames[start : start + length] for start in range(FRAME_BYTES, len(frames), stride)]
+            continue
+        position = 0
+        for _ in range(count):
+            headers, payload = LENGTHS.unpack_from(frames, position + LENGTHS_AT)
+            body = position + FRAME_BYTES
+            position = body + payload + headers
+            found.append(frames[body : body + payload])
+    return found
+
+
 def _messages(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMessage | PolledMessage06]:
     if head[6] > FEW:
         made = _uniform(head, frames, for_0_6)
@@ -98,13 +127,11 @@ def _one_by_one(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[Polle
 def _uniform(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMessage | PolledMessage06] | None:
     """Messages of one size without user headers, column by column; None for others."""
     _, base, timestamp, origin, _, _, count = head
-    stride, rest = divmod(len(frames), count)
-    if rest or stride <= FRAME_BYTES:
+    stride = _uniform_stride(frames, count)
+    if stride is None:
         return None
     heads = np.ndarray((count,), dtype=frame_type(stride), buffer=frames)
     length = stride - FRAME_BYTES
-    if heads["headers"].any() or (heads["payload"] != length).any():
-        return None
     ids = [high << 64 | low for low, high in zip(heads["id_low"].tolist(), heads["id_high"].tolist(), strict=True)]
     said = map(
         MessageHeader,
@@ -120,3 +147,14 @@ def _uniform(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMe
     if for_0_6:
         return map(PolledMessage06, said, contents)
     return map(PolledMessage, said, contents, repeat([]))
+
+
+def _uniform_stride(frames: memoryview, count: int) -> int | None:
+    """How far apart messages of one size without user headers are."""
+    stride, rest = divmod(len(frames), count)
+    if rest or stride <= FRAME_BYTES:
+        return None
+    heads = np.ndarray((count,), dtype=frame_type(stride), buffer=frames)
+    if heads["headers"].any() or (heads["payload"] != stride - FRAME_BYTES).any():
+        return None
+    return stride

@@ -39,6 +39,12 @@ http.limits.headers | 128 | 4567 | 4567
 http.limits.headers_bytes | "64 KiB" | "32 MiB" | 33554432
 http.limits.bodies_bytes | "256 MiB" | "32 MiB" | 33554432
 http.limits.answer_bytes | "16 MiB" | "32 MiB" | 33554432
+http.readers.wait_time | "1 m" | "1m 30s" | 90.0
+http.readers.waiting | 4096 | 4567 | 4567
+http.readers.tails | 4096 | 4567 | 4567
+http.readers.heartbeat | "15 s" | "1m 30s" | 90.0
+http.readers.stall_time | "10 s" | "1m 30s" | 90.0
+http.readers.ticket_time | "30 s" | "1m 30s" | 90.0
 http.cors.enabled | true | false | False
 http.cors.allowed_methods | ["GET", "POST", "PUT", "DELETE"] | ["GET", "PATCH"] | ('GET', 'PATCH')
 http.cors.allowed_origins | ["*"] | ["a", "12"] | ('a', '12')

@@ -1,0 +1,100 @@
+"""What was polled, in the form that the reader asks for with `Accept`; and in headers where the cursor is.
+
+    application/json              as Iggy has it
+    application/x-ndjson          the same messages, an object a line
+    application/vnd.iggy.batch    the batches as they are stored, one behind the other; those at the ends may be cut
+    text/plain                    a payload a line; one with line breaks takes several, and `Iggy-Count` counts messages
+    application/octet-stream      the payload of one message, for `count=1` alone
+
+`Iggy-Next-Offset` is where the reader goes on, in whichever form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from app.commands import answers
+from transports.http.answering import VIEW, Answer, compressed, weights_of
+from transports.http.errors import Refused
+from transports.http.incoming import BATCH, NDJSON, OCTETS, TEXT
+from transports.http.operation import Call
+from transports.http.unpacking import PolledMessages, messages_of, payloads_of
+
+JSON = "application/json"
+VARY = (b"vary", b"accept, accept-encoding")
+_encoder = msgspec.json.Encoder()
+
+
+def form_of(accept: bytes | None) -> str:
+    """The form that is asked for most; JSON for who takes anything."""
+    if accept is None:
+        return JSON
+    weights = weights_of(accept)
+    best, best_weight = None, 0.0
+    for form in FORMS:
+        name = form.encode()
+        kind = name.partition(b"/")[0] + b"/*"
+        weight = weights.get(name, weights.get(kind, weights.get(b"*/*", 0.0)))
+        if weight > best_weight:
+            best, best_weight = form, weight
+    if best is None:
+        sentence = f"Messages are answered as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
+        raise Refused(HTTPStatus.NOT_ACCEPTABLE, sentence, "accept")
+    return best
+
+
+def refuse_several(form: str, count: int) -> None:
+    """Before anything is read: where one message ends and the next begins cannot be seen in octets."""
+    if form == OCTETS and count != 1:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`count`: {OCTETS} is one message, so it needs count=1", "count")
+
+
+async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
+    body = await FORMS[form](call, polled)
+    headers = (
+        (b"content-type", _TYPES.get(form, form).encode()),
+        VIEW,
+        (b"iggy-partition", b"%d" % polled.partition_id),
+        (b"iggy-count", b"%d" % polled.messages_count),
+        (b"iggy-current-offset", b"%d" % polled.current_offset),
+        (b"iggy-next-offset", b"%d" % polled.next_offset),
+    )
+    found = await compressed(Answer(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
+    return found._replace(headers=[VARY if header[0] == b"vary" else header for header in found.headers])
+
+
+async def _json(call: Call, polled: answers.Polled) -> bytes:
+    messages: Any = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
+    return _encoder.encode(PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages))
+
+
+async def _ndjson(call: Call, polled: answers.Polled) -> bytes:
+    return _encoder.encode_lines(await messages_of(polled.batches, for_0_6=False))
+
+
+async def _batches(call: Call, polled: answers.Polled) -> bytes:
+    return b"".join(polled.batches)
+
+
+async def _text(call: Call, polled: answers.Polled) -> bytes:
+    payloads = payloads_of(polled.batches)
+    return b"\n".join((*payloads, b"")) if payloads else b""
+
+
+async def _octets(call: Call, polled: answers.Polled) -> bytes:
+    return b"".join(payloads_of(polled.batches))
+
+
+FORMS: Mapping[str, Callable[[Call, answers.Polled], Awaitable[bytes]]] = {
+    JSON: _json,
+    NDJSON: _ndjson,
+    BATCH: _batches,
+    TEXT: _text,
+    OCTETS: _octets,
+}
+"""The one that is preferred first."""
+_TYPES = {TEXT: "text/plain; charset=utf-8"}

@@ -1,0 +1,324 @@
+"""Tails: messages as Server-Sent Events, for as long as the reader stays.
+
+1. A tail is a cursor and a feed. What the feed gives is written onto the connection as it is; the next piece is asked
+   for when the connection has room. A slow reader falls behind and reads from where it is, at its own pace; one that
+   takes nothing at all is told where it is, behind what it has not taken yet, and dropped.
+2. The id of an event is the cursor behind it: `3:43` says that offset 43 of partition 3 comes next, and with several
+   partitions all of them are in it. `EventSource` says it again by itself when it comes back, in `Last-Event-ID`. The
+   first thing that is sent is an id, so that not even a reader that was sent nothing yet loses its place.
+3. The last event is called `end` and says why, and where: `EventSource` comes back by itself, whatever the reason.
+4. Whoever opens a tail may read the topic, and goes on doing so: once a second his token, his permission and the topic
+   are looked at again. That he is made inactive or deleted, and that the server stops, is heard at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from app.commands import requests as ask
+from app.commands.messages import Followed
+from app.config.listeners import HttpReaders
+from app.errors import CommandError, of_storage
+from app.feeds import Cursor, Encode, Feed, Feeds, Part, Position
+from storage.errors import StorageError
+from storage.partition import Partition
+from transports.http import bearer, userheaders
+from transports.http.answering import SECRET, VIEW, Headers
+from transports.http.errors import RETRY_AFTER, Refused
+from transports.http.operation import Call
+from transports.http.protocol import Protocol
+from transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
+
+_log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+SWEPT_TOGETHER = 32
+"""After so many tails were looked at, others get their turn."""
+RETRY_MS = 1000
+HEADERS: Headers = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    SECRET,
+    # A proxy that gathers what it passes on would make a tail useless.
+    (b"x-accel-buffering", b"no"),
+    (b"connection", b"close"),
+    VIEW,
+)
+HEARTBEAT = b"3\r\n:\n\n\r\n"
+
+Form = Literal["json", "text"]
+
+
+class TailedMessage(msgspec.Struct, frozen=True, gc=False):
+    """The data of an event."""
+
+    partition_id: int
+    header: MessageHeader
+    payload: bytes
+    user_headers: userheaders.Outgoing
+
+
+# ------------------------------------------------------------------------------------------------- events as bytes
+
+
+def id_of(numbers: Sequence[int], position: Iterable[int]) -> bytes:
+    return b",".join([b"%d:%d" % pair for pair in zip(numbers, position, strict=True)])
+
+
+def cursor_of(text: str) -> dict[int, int] | None:
+    """Offsets by partition; None for what is no id of an event."""
+    found: dict[int, int] = {}
+    for each in text.split(","):
+        number, colon, offset = each.partition(":")
+        if not colon or not all(part.isascii() and part.isdigit() and len(part) <= 19 for part in (number, offset)):
+            return None
+        if int(number) in found:
+            return None
+        found[int(number)] = int(offset)
+    return found
+
+
+def chunk(octets: bytes) -> bytes:
+    """As a part of a body without a length."""
+    return b"%x\r\n%b\r\n" % (len(octets), octets)
+
+
+@lru_cache(maxsize=256)
+def encoder(form: Form, numbers: tuple[int, ...]) -> Encode:
+    """For the partitions with these numbers."""
+    events_of = _json_events if form == "json" else _text_events
+
+    def encode(position: Position, parts: Sequence[Part]) -> bytes:
+        at = list(position)
+        events: list[bytes] = []
+        for part in parts:
+            for offset, event in events_of(numbers[part.of], part):
+                at[part.of] = offset + 1
+                events += (b"id: ", id_of(numbers, at), b"\n", event)
+        return chunk(b"".join(events))
+
+    return encode
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _json_events(partition_id: int, part: Part) -> Iterable[tuple[int, bytes]]:
+    for message in messages_at_once(part.buffers):
+        said = TailedMessage(partition_id, message.header, message.payload, message.user_headers)
+        yield message.header.offset, b"data: %b\n\n" % _encode(said)
+
+
+def _text_events(partition_id: int, part: Part) -> Iterable[tuple[int, bytes]]:
+    payloads = payloads_of(part.buffers)
+    for message, payload in zip(messages_at_once(part.buffers), payloads, strict=True):
+        yield message.header.offset, _text_event(bytes(payload))
+
+
+def _text_event(payload: bytes) -> bytes:
+    """What is no text comes in base64, as an event of another name."""
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return b"event: base64\ndata: %b\n\n" % _encode(payload)[1:-1]
+    lines = payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\n", b"\ndata: ")
+    return b"data: %b\n\n" % lines
+
+
+# ------------------------------------------------------------------------------------------------- a tail
+
+
+class Tail:
+    """A Listener of its connection."""
+
+    def __init__(self, tails: Tails, call: Call, connection: Protocol, followed: Followed, form: Form) -> None:
+        self.call = call
+        self._tails = tails
+        self._connection = connection
+        self._followed = followed
+        self._numbers = tuple([partition.place.partition for partition in followed.partitions])
+        self._encode = encoder(form, self._numbers)
+        self._feed: Feed = tails.feeds.join(form, followed.partitions, self._encode)
+        self._form = form
+        self._cursor: Cursor = self._feed.cursor(followed.start)
+        self._told = followed.start
+        """Where the reader is once it has taken all that was written."""
+        self._is_lost = False
+        self._ending: tuple[str, str] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        now = asyncio.get_running_loop().time()
+        self._spoke_at = self._took_at = now
+        self._written = self._taken = 0
+
+    async def run(self, send: Send) -> None:
+        self._task = asyncio.current_task()
+        session = self.call.session
+        session.end = self.removed
+        self.call.api.gateway.sessions.add(session)
+        try:
+            await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": list(HEADERS)})
+            self._connection.listen(self)
+            self._write(chunk(b"retry: %d\nid: %b\n\n" % (RETRY_MS, id_of(self._numbers, self._told))))
+            await self._go_on()
+        except asyncio.CancelledError:
+            if self._ending is None and not self._is_lost:
+                raise
+            asyncio.current_task().uncancel()  # type: ignore[union-attr]
+        except StorageError as error:
+            self._ending = "gone", str(of_storage(error))
+        except Exception:  # noqa: BLE001 -- a defect of ours; the reader is told, and comes back
+            _log.exception("%s: a tail ended in a defect", session.address)
+            self._ending = "error", "Internal server error"
+        finally:
+            self._connection.listen(None)
+            self.call.api.gateway.sessions.remove(session)
+            self._tails.leave(self, self._form, self._feed)
+        if not self._is_lost:
+            await self._say_goodbye(send)
+
+    async def _go_on(self) -> None:
+        while True:
+            piece = await self._feed.piece(self._cursor)
+            self._write(piece.octets)
+            self._told = piece.position
+            await self._connection.drain()
+
+    def _write(self, octets: bytes) -> None:
+        self._connection.write_chunk(octets)
+        self._written += len(octets)
+        self._spoke_at = asyncio.get_running_loop().time()
+
+    async def _say_goodbye(self, send: Send) -> None:
+        code, reason = self._ending or ("error", "")
+        offsets = {number: at - 1 if at else None for number, at in zip(self._numbers, self._told, strict=True)}
+        last = id_of(self._numbers, self._told)
+        said = _encode({"code": code, "reason": reason, "cursor": last.decode(), "last_offsets": offsets})
+        self._connection.make_room()
+        event = b"id: %b\nevent: end\ndata: %b\n\n" % (last, said)
+        await send({"type": "http.response.body", "body": event, "more_body": False})
+
+    # --------------------------------------------------------------------------------------------- what ends a tail
+
+    def end(self, code: str, reason: str) -> None:
+        if self._ending is None and self._task is not None:
+            self._ending = code, reason
+            self._task.cancel()
+
+    def lost(self) -> None:
+        self._is_lost = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def parting(self) -> None:
+        self.end("stopping", "The server is stopping")
+
+    def removed(self) -> None:
+        self.end("unauthenticated", "The user was made inactive or deleted")
+
+    def check(self, now: float, limits: HttpReaders) -> None:
+        """What the client has taken, and whether it would hear from us otherwise."""
+        untaken = self._connection.untaken_bytes
+        taken = self._written - untaken
+        if not untaken or taken > self._taken:
+            self._taken, self._took_at = taken, now
+        elif now - self._took_at > limits.stall_time:
+            self.end("stalled", "What was sent was not taken; what comes next is at the cursor")
+            return
+        if not untaken and now - self._spoke_at > limits.heartbeat:
+            self._write(HEARTBEAT)
+
+    async def check_right(self) -> None:
+        call = self.call
+        try:
+            caller = await bearer.authenticate(call.api, call.authorization)
+            if call.caller is None or caller.user is not call.caller.user:
+                self.end("unauthenticated", "The token is another user's now")
+                return
+            followed: Followed = await call.ask(following(call))
+        except CommandError as error:
+            self.end(error.code.name.lower(), str(error))
+        else:
+            if followed.partitions != self._followed.partitions:
+                self.end("changed", "The topic has other partitions now")
+
+
+def following(
+    call: Call, start: ask.Strategy | None = None, consumer: ask.Consumer | None = None
+) -> ask.FollowMessages:
+    partition = call.query.partition
+    return ask.FollowMessages(call.stream, call.topic, None if partition == "all" else int(partition), start, consumer)
+
+
+class Events(Response):
+    """The answer of the route: a tail in place of a body."""
+
+    def __init__(self, tail: Tail) -> None:
+        self._tail = tail
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._tail.run(send)
+
+
+class Tails:
+    """All of a server. Looked at together, once a second, so that none needs a timer of its own."""
+
+    def __init__(self, limits: HttpReaders) -> None:
+        self.feeds = Feeds()
+        self._limits = limits
+        self._tails: set[Tail] = set()
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._tails)
+
+    def open(self, make: Callable[[], Tail]) -> Events:
+        if len(self._tails) >= self._limits.tails:
+            sentence = f"There are as many tails as may be (http.readers.tails = {self._limits.tails})"
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code="too_many_tails")
+        tail = make()
+        self._tails.add(tail)
+        if self._sweeping is None:
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="tails")
+        return Events(tail)
+
+    def leave(self, tail: Tail, form: Form, feed: Feed) -> None:
+        self._tails.discard(tail)
+        self.feeds.leave(form, feed)
+
+    def close(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    async def _sweep(self) -> None:
+        limits = self._limits
+        seconds = min(SWEEP_SECONDS, limits.stall_time / 4, limits.heartbeat / 4)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(seconds)
+            for number, tail in enumerate(list(self._tails)):
+                if number % SWEPT_TOGETHER == 0:
+                    await asyncio.sleep(0)
+                tail.check(loop.time(), limits)
+                try:
+                    await tail.check_right()
+                except Exception:  # noqa: BLE001 -- logged with its trace; the other tails must not suffer
+                    _log.exception("a tail could not be checked")
+
+
+def position_of(partitions: Sequence[Partition], wanted: Sequence[int | None]) -> tuple[int, ...]:
+    """Where a reader goes on that comes back. A partition that is new begins at its beginning, and so does one that has
+    come to end before the place where the reader was: it was emptied meanwhile, and all that is in it is new."""
+    return tuple(
+        [
+            one.first_offset if at is None or at > one.readable else at
+            for one, at in zip(partitions, wanted, strict=True)
+        ]
+    )

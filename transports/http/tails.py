@@ -1,0 +1,92 @@
+"""The route of tails: where a reader begins, or goes on."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from app.commands.messages import Followed
+from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from transports.http import parameters
+from transports.http.answering import Answer
+from transports.http.errors import Refused
+from transports.http.numbers import U64, check_u64
+from transports.http.operation import Call
+from transports.http.protocol import CONNECTION
+from transports.http.tailing import HEADERS, Events, Tail, cursor_of, following, position_of
+
+PARTITIONS_MAX = 128
+"""The id of every event names all of them."""
+LAST_EVENT_ID = b"last-event-id"
+
+
+class TailQuery(msgspec.Struct, frozen=True):
+    partition: str = "0"
+    """A number, or `all`."""
+    offset: U64 | UnsetType = UNSET
+    """To begin here; of the beginnings at most one. Without any: with what comes from now on."""
+    timestamp: U64 | UnsetType = UNSET
+    """With the first message of this time, in us, or later."""
+    last: U64 | UnsetType = UNSET
+    """With so many of the newest messages."""
+    consumer: str | UnsetType = UNSET
+    """After what this consumer has stored; nothing is stored by a tail."""
+    cursor: str | UnsetType = UNSET
+    """The id of an event, to go on behind it: what `Last-Event-ID` says, for who cannot send that."""
+    form: Literal["json", "text"] = "json"
+    """The data of an event: the message as JSON, or its payload as it is."""
+    ticket: str | UnsetType = UNSET
+    """In place of the `Authorization` header, which an EventSource cannot send: `POST /tickets`."""
+
+    def __post_init__(self) -> None:
+        for number in (self.offset, self.timestamp, self.last):
+            check_u64(None if number is UNSET else number)
+        if self.partition != "all" and not isinstance(parameters.identifier(self.partition), int):
+            raise ValueError("a number or `all` is needed - at `$.partition`")
+        beginnings = (self.offset, self.timestamp, self.last, self.consumer, self.cursor)
+        if sum(each is not UNSET for each in beginnings) > 1:
+            raise ValueError("offset, timestamp, last, consumer, cursor: one of them says where to begin")
+
+
+async def tail_messages(call: Call) -> Answer | Events:
+    query: TailQuery = call.query
+    header = call.headers.get(LAST_EVENT_ID)
+    text = header.decode("latin-1") if header else None if query.cursor is UNSET else query.cursor
+    start, consumer = (None, None) if text is not None else _beginning(query)
+    followed: Followed = await call.ask(following(call, start, consumer))
+    if len(followed.partitions) > PARTITIONS_MAX:
+        sentence = f"The topic has {len(followed.partitions)} partitions: a tail follows at most {PARTITIONS_MAX}"
+        raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
+    if text is not None:
+        followed = _resumed(followed, text, "cursor" if header is None else "last-event-id")
+    if call.is_head:
+        return Answer(HTTPStatus.OK, b"", HEADERS)
+    connection = call.scope.get(CONNECTION)
+    if connection is None:
+        raise Refused(HTTPStatus.NOT_IMPLEMENTED, "This listener has no tails")
+    return call.api.tails.open(lambda: Tail(call.api.tails, call, connection, followed, query.form))
+
+
+def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
+    if query.offset is not UNSET:
+        return Strategy(StrategyKind.OFFSET, query.offset), None
+    if query.timestamp is not UNSET:
+        return Strategy(StrategyKind.TIMESTAMP, query.timestamp), None
+    if query.last is not UNSET:
+        return Strategy(StrategyKind.LAST, query.last), None
+    if query.consumer is not UNSET:
+        consumer = Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer))
+        return Strategy(StrategyKind.NEXT), consumer
+    return None, None
+
+
+def _resumed(followed: Followed, text: str, field: str) -> Followed:
+    known = cursor_of(text)
+    numbers = [partition.place.partition for partition in followed.partitions]
+    if known is None or not known.keys() & set(numbers):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{text[:100]!r} is no id of an event of this tail", field)
+    wanted = [known.get(number) for number in numbers]
+    return followed._replace(start=position_of(followed.partitions, wanted))
