@@ -43,7 +43,7 @@ bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench tcp
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
-	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py
+	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py
 
 fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
 	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py

@@ -3,6 +3,10 @@
     StorageError
     |-- InvalidBatch          the caller's bytes are not a batch; says which rule and which message
     |-- InvalidOffset         a consumer offset that the partition does not have
+    |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
+    |-- ProducerFenced        a higher epoch of the producer has taken its place
+    |-- SequencePassed        a send that was never stored and comes after newer ones of its producer
+    |-- SequenceForgotten     a send so old that whether it was stored is not remembered
     |-- DiskError
     |   |-- WriteFailed       the disk refused (full, I/O error); nothing was acknowledged; may be tried again
     |   `-- ReadFailed        the disk could not give what is on it
@@ -57,6 +61,36 @@ class InvalidBatch(StorageError):
 
 class InvalidOffset(StorageError):
     """A consumer offset beyond the last message that may be read."""
+
+
+class InvalidProducer(StorageError):
+    """What is said of who sends is outside of its limits."""
+
+
+class ProducerFenced(StorageError):
+    """Somebody who has started anew under the same id is the producer now."""
+
+    def __init__(self, name: str, epoch: int, newest: int) -> None:
+        super().__init__(f"producer {name}: epoch {epoch} has ended, epoch {newest} has taken its place")
+
+
+class SequencePassed(StorageError):
+    """Storing it now would break the producer's order, and saying that it is stored would be wrong."""
+
+    def __init__(self, name: str, sequence: int, newest: int) -> None:
+        super().__init__(
+            f"producer {name}: sequence {sequence} is not stored and comes after {newest}; sequences must rise"
+        )
+
+
+class SequenceForgotten(StorageError):
+    """Nothing is appended: most likely it was, long ago."""
+
+    def __init__(self, name: str, sequence: int, newest: int) -> None:
+        super().__init__(
+            f"producer {name}: sequence {sequence} is so far behind {newest} that its answer is not remembered; "
+            "it was stored then, or left out"
+        )
 
 
 class DiskError(StorageError):

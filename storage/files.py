@@ -212,6 +212,13 @@ def read_all(files: Files, path: str) -> bytes:
 
 def replace(files: Files, path: str, content: bytes, *, sync: bool = True) -> None:
     """Puts a whole new content in place of a file: a reader, and a crash at any point, sees the old or the new one."""
+    files.rename(write_beside(files, path, content, sync=sync), path)
+    if sync:
+        files.sync_folder(path.rpartition("/")[0])
+
+
+def write_beside(files: Files, path: str, content: bytes, *, sync: bool = True) -> str:
+    """Writes what is to take the place of a file, and says where."""
     temporary = path + ".new"
     handle = files.open_for_writing(temporary)
     try:
@@ -221,9 +228,7 @@ def replace(files: Files, path: str, content: bytes, *, sync: bool = True) -> No
             files.sync(handle)
     finally:
         files.close(handle)
-    files.rename(temporary, path)
-    if sync:
-        files.sync_folder(path.rpartition("/")[0])
+    return temporary
 
 
 def make_folders(files: Files, path: str) -> list[str]:

@@ -19,6 +19,7 @@ GROUPS_FOLDER = "groups"
 STREAM_FILE = "stream.json"
 TOPIC_FILE = "topic.json"
 INTENT_FILE = "intent.json"
+PRODUCERS_FILE = "producers"
 ASIDE_FOLDER = "damaged"
 CONSUMERS_FOLDER = "consumers"
 OFFSETS_FOLDER = "offsets"
@@ -51,6 +52,10 @@ def log_file(folder: str, start_offset: int) -> str:
 
 def index_file(folder: str, start_offset: int) -> str:
     return f"{folder}/{start_offset:020}.index"
+
+
+def producers_file(folder: str) -> str:
+    return f"{folder}/{PRODUCERS_FILE}"
 
 
 def segment_of(file_name: str) -> tuple[int, str] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -21,6 +21,8 @@ from storage.files import Files, read_fully, write_all, write_some
 from storage.handles import Handles, IndexCache
 from storage.index import Index
 from storage.layout import log_file
+from storage.producer_file import ProducerFile
+from storage.producers import Bounds, Record
 from storage.segment import Damage, Segment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -69,9 +71,11 @@ class Log:
         report: Callable[[Damage], None],
         *,
         preallocates: bool = False,
+        bounds: Bounds = Bounds(),  # noqa: B008 -- it cannot be changed
     ) -> None:
         self.folder = folder
         self.segments = segments
+        self.producers = ProducerFile(files, handles, folder, bounds)
         self.generation = 0
         """Raised when a write fails: what was handed over before the loop has heard of it is not written."""
         self.purges = 0
@@ -86,6 +90,8 @@ class Log:
         """The start offset of the segment whose blocks are reserved."""
         self._unsynced: dict[int, None] = {}
         self._names_unsynced = False
+        # What is found at a start was synced at the end before it, or is when the folder is entered.
+        self._synced_offset = segments[-1].next_offset
         self._roll_refused = False
         self._deletion_noted = False
         """A deletion was decided, its files could not all be removed yet."""
@@ -105,8 +111,23 @@ class Log:
 
     # ------------------------------------------------------------------------------------------------------- writing
 
-    def write(self, entries: list[Entry]) -> OSError | None:
-        """Writes entries in order, rolling where a segment is full. On an error, all whole entries before it stay."""
+    def write(self, entries: list[Entry], records: Sequence[Record] = (), sync: bool = False) -> OSError | None:
+        """Writes entries in order, rolling where a segment is full. On an error, all whole entries before it stay.
+
+        The records of those that have one are written first, and synced first where a sync is to follow.
+        """
+        if records or self.producers.in_doubt:
+            try:
+                self.producers.note(records, self._synced_offset, sync=sync)
+            except OSError as error:
+                self.generation += 1
+                return error
+        failure = self._write(entries)
+        if failure is not None and records:
+            self.producers.take_back(self.next_offset)
+        return failure
+
+    def _write(self, entries: list[Entry]) -> OSError | None:
         done = 0
         while done < len(entries):
             end = self._end_of_run(entries, done)
@@ -199,13 +220,15 @@ class Log:
         self._indexes.put(closed, closed.index)
 
     def sync(self) -> None:
-        """Returns when all that was written is on the disk, names too."""
+        """Returns when all that was written is on the disk, names too; no batch before the record of its producer."""
+        self.producers.sync()
         for start in list(self._unsynced):
             self._files.sync(self._handles.writing(log_file(self.folder, start)))
         if self._names_unsynced:
             self._files.sync_folder(self.folder)
             self._names_unsynced = False
         self._unsynced.clear()
+        self._synced_offset = self.next_offset
 
     def rewrite_unsynced(self, synced_offset: int) -> None:
         """After a failed sync: the system may believe that pages are clean which never reached the disk, so everything
@@ -221,6 +244,7 @@ class Log:
                 write_all(self._files, handle, [piece], position)
                 position += len(piece)
             self._unsynced[segment.start_offset] = None
+        self.producers.rewrite()
         self._names_unsynced = True
         self.sync()
 
@@ -248,6 +272,7 @@ class Log:
 
     def forget(self) -> None:
         """Lets go of all handles and cached indexes without touching the disk."""
+        self.producers.let_go()
         for segment in self.segments:
             self._let_go(segment)
 
@@ -398,6 +423,37 @@ class Log:
             segment.last_timestamp = index.timestamp(len(index) - 1) if len(index) else 0
         return segment.last_timestamp
 
+    # ----------------------------------------------------------------------------------------------------- producers
+
+    def remembered(self) -> list[Record]:
+        """What producers were answered: once, before anything is written."""
+        records, found = self.producers.load(self._counts)
+        for damage in found:
+            self._report(damage)
+        return records
+
+    def _counts(self, record: Record, synced_offset: int) -> bool:
+        """Whether the log has the batch that a record speaks of, or had it before it was deleted."""
+        base = record.base_offset
+        if base < self.segments[0].start_offset:
+            return True
+        if record.next_offset > self.next_offset:
+            return False
+        return base < synced_offset or self._checksum_at(base, record.messages) == record.batch_checksum
+
+    def _checksum_at(self, offset: int, count: int) -> int | None:
+        """The checksum of the batch of so many messages that begins at an offset; None when there is none."""
+        segment = self.segments[self._segment_at(offset)]
+        try:
+            index = self._index(segment)
+            i = index.holding(offset)
+            if i == len(index) or (index.base_offset(i), index.count(i)) != (offset, count):
+                return None
+            head = self._read_file(segment, batches.HEADER_BYTES, index.position(i))
+        except ReadFailed:
+            return None
+        return batches.header(head).checksum if len(head) == batches.HEADER_BYTES else None
+
     # ------------------------------------------------------------------------------------------------------ deleting
 
     def trim(self, before: int) -> int:
@@ -407,6 +463,9 @@ class Log:
         if self._deletion_noted:
             self._finish_deletion()
         doomed = [segment for segment in self.segments[:-1] if segment.next_offset <= before]
+        if doomed:
+            # Of what is deleted every record counts: one that does not is proved wrong by these batches alone.
+            self.producers.settle_for_good()
         if doomed and self._names_unsynced:
             # The name of the last segment alone says where the partition goes on, so it must outlive them.
             self._files.sync_folder(self.folder)
@@ -467,8 +526,10 @@ class Log:
             self._write_intent(recovery.Intent(purge=True))
         self.forget()
         recovery.finish_intent(self._files, self.folder)
+        self.producers.forget()
         self.segments[:] = [Segment.empty(0)]
         self._unsynced = {}
+        self._synced_offset = 0
         self._reserved = None
         self.size_bytes = self.batches = 0
         self.generation += 1

@@ -81,6 +81,10 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one read returns at most; one message is always returned, whatever its size."""
     open_files_max: int = 4096
     """Segment files that the store keeps open, over all shards."""
+    producers_max: int = 1000
+    """Producers that number their sends, in one partition, whose answers are remembered."""
+    producer_answers_max: int = 16
+    """Answers that are remembered of each of them."""
     write_retry_s: float = 1.0
     """Pause before acknowledged but unwritten messages are tried again after a failed write (a full disk)."""
 

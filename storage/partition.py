@@ -9,7 +9,8 @@ Three offsets, each the one *after* the last message it speaks of:
 the partition's durability level promises: nobody reads a message that could still be taken back.
 
 Only the event loop calls this; what needs a file is posted to the shard. What has state of its own lives elsewhere:
-the memory tail and the budgets in tail.py, the files in log.py, the offset files in offsets.py.
+the memory tail and the budgets in tail.py, the files in log.py, the offset files in offsets.py, what producers were
+answered in producers.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -31,6 +32,7 @@ from storage.layout import PartitionId
 from storage.log import Entry, Fetched, Log, LogState
 from storage.offsets import Key, Kind, OffsetFiles
 from storage.options import Durability, StoreOptions, TopicSettings
+from storage.producers import Bounds, Producer, Producers, Record
 from storage.segment import Segment
 from storage.shard import Order, Shard, Written
 from storage.tail import Tail, TailBudget, UnflushedBudget
@@ -52,6 +54,8 @@ class Appended(msgspec.Struct, frozen=True):
     messages: int
     timestamp: int
     durability: Durability
+    repeated: bool = False
+    """Whether this is the answer to an earlier send, of which the one just made is a repetition."""
 
     @property
     def next_offset(self) -> int:
@@ -65,6 +69,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     limits: Limits
     tails: TailBudget
     unflushed: UnflushedBudget
+    bounds: Bounds
     clock: Callable[[], int]
     loop: asyncio.AbstractEventLoop
 
@@ -82,6 +87,7 @@ class Partition:
         "_line",
         "_log",
         "_offsets",
+        "_producers",
         "_purging",
         "_readers",
         "_retry",
@@ -114,6 +120,7 @@ class Partition:
         offset_files: OffsetFiles,
         offsets: dict[Key, int],
         last_timestamp: int,
+        records: list[Record],
         settings: TopicSettings,
         shared: Surroundings,
     ) -> None:
@@ -149,6 +156,7 @@ class Partition:
         self._purging = False
         self._retry: asyncio.TimerHandle | None = None
         self._offsets = ConsumerOffsets(shard, offset_files, offsets)
+        self._producers = Producers(shared.bounds, records)
 
     # -------------------------------------------------------------------------------------------------- what is known
 
@@ -198,12 +206,13 @@ class Partition:
         durability: Durability | None = None,
         *,
         checked: batches.Checked | None = None,
+        producer: Producer | None = None,
     ) -> Appended:
         """Appends a batch and returns when it has reached the durability of the partition, or the higher one asked for.
 
         The bytes belong to the partition from now on: its place is stamped into them, and readers get views of them.
         Who has just made the batch, checksums and all, says so with `checked`: hashing everything once more would be a
-        third of the work.
+        third of the work. A `producer` comes from `append_once` alone.
         """
         size = len(batch)
         shared = self._shared
@@ -222,6 +231,8 @@ class Partition:
         level = self.durability
         if durability is not None and durability > level:
             level = durability
+        if producer is not None and (record := self._producers.find(producer, self.written)) is not None:
+            return await self._again(record, level)
         base = self.appended
         timestamp = shared.clock()
         if timestamp < self._last_timestamp:
@@ -230,6 +241,9 @@ class Partition:
             self._last_timestamp = timestamp
         batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
         self.appended = end = base + checked.message_count
+        if producer is not None:
+            checksum = batches.header(batch).checksum
+            self._producers.begin(Record(producer, base, checked.message_count, timestamp, checksum))
         entry = Entry(batch, base, end, timestamp, checked.frames)
         self._tail.push(entry)
         self._gathered.append(entry)
@@ -244,14 +258,60 @@ class Partition:
             else:
                 shared.unflushed.buffering[self._schedule_hand_over] = None
         else:
-            if level is Durability.SYNCED:
-                self._sync_due = True
-                reached = self._waiting_synced.until(end)
-            else:
-                reached = self._waiting_written.until(end)
-            self._schedule_hand_over()
-            await reached
+            await self._until_reached(end, level)
         return Appended(base, checked.message_count, timestamp, level)
+
+    @to_the_end
+    async def append_once(
+        self,
+        batch: batches.Writable,
+        producer: Producer,
+        durability: Durability | None = None,
+        *,
+        checked: batches.Checked | None = None,
+    ) -> Appended:
+        """As `append`, for a producer who numbers its sends: one that was made before is answered as it was then, and
+        nothing is appended. Whether it is answered or not, it is carried out."""
+        async with self._producers.alone(producer):
+            return await self.append(batch, durability, checked=checked, producer=producer)
+
+    async def answered(self, producer: Producer, durability: Durability | None = None) -> Appended | None:
+        """What a send was answered before, if it was. Refuses one that `append_once` would refuse."""
+        async with self._producers.alone(producer):
+            await self._exclusive.over()
+            if self.failed is not None:
+                raise self.failed
+            record = self._producers.find(producer, self.written)
+            if record is None:
+                return None
+            return await self._again(record, max(durability or Durability.MEMORY, self.durability))
+
+    async def _again(self, record: Record, level: Durability) -> Appended:
+        """An answer given once more, when what it speaks of has reached what is asked for now."""
+        if record.next_offset > (0, self.written, self.synced)[level] and level is not Durability.MEMORY:
+            await self._until_reached(self.appended, level)
+        return Appended(record.base_offset, record.messages, record.timestamp, level, repeated=True)
+
+    def remembers(self, producer: Producer) -> bool:
+        """Whether this very send was answered, or is on its way."""
+        return self._producers.remembers(producer)
+
+    def has_passed(self, producer: Producer) -> bool:
+        """Whether a newer send of the same epoch was answered, or is on its way."""
+        return self._producers.has_passed(producer)
+
+    def epoch_of(self, producer_id: bytes) -> int | None:
+        """The newest epoch of a producer; None when it is not known."""
+        return self._producers.epoch_of(producer_id)
+
+    def _until_reached(self, end: int, level: Durability) -> asyncio.Future[None]:
+        if level is Durability.SYNCED:
+            self._sync_due = True
+            reached = self._waiting_synced.until(end)
+        else:
+            reached = self._waiting_written.until(end)
+        self._schedule_hand_over()
+        return reached
 
     def _wake_for_room(self) -> None:
         waiting, self._room_waiting = self._room_waiting, deque()
@@ -310,8 +370,11 @@ class Partition:
         self._gathered_bytes = 0
         sync, self._sync_due = self._sync_due, False
         if entries or sync:
+            records: Sequence[Record] = ()
+            if self._producers.due:
+                records, self._producers.due = self._producers.due, []
             self._unwritten.extend(entries)
-            self._shard.write(Order(self, self._log, self._generation, entries, sync))
+            self._shard.write(Order(self, self._log, self._generation, entries, sync, records))
         if self._offsets.due:
             self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
 
@@ -372,6 +435,7 @@ class Partition:
             self._gathered = [*self._unwritten, *self._gathered]
             self._gathered_bytes = sum(len(entry.batch) for entry in self._gathered)
             self._unwritten.clear()
+            self._producers.hand_over_again(self.written)
             if self._gathered:
                 self.failed = failure
                 if self._retry is None:
@@ -381,6 +445,7 @@ class Partition:
             self._unwritten.clear()
             self._gathered, self._gathered_bytes = [], 0
             self._tail.drop_from(self.written)
+            self._producers.take_back(self.written)
             self.appended = self.written
             self._free(sum(len(entry.batch) for entry in taken_back))
             if not isinstance(error, OSError):
@@ -608,7 +673,7 @@ class Partition:
 
     @to_the_end
     async def purge(self) -> None:
-        """Deletes all messages and all consumer offsets; the next message gets offset 0."""
+        """Deletes all messages, consumer offsets and what producers were answered; the next message gets offset 0."""
         log, offset_files = self._log, self._offsets.files
 
         def act() -> tuple[LogState, int]:
@@ -640,10 +705,11 @@ class Partition:
         self._forget_unwritten()
         self.appended = self.written = self.synced = 0
         self._offsets.forget()
+        self._producers.forget()
         self._readers.look_again()
 
     @to_the_end
-    async def reopen(self, recovered: Callable[[], tuple[Log, int]]) -> None:
+    async def reopen(self, recovered: Callable[[], tuple[Log, int, list[Record]]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
         await self._enter()
         try:
@@ -652,9 +718,9 @@ class Partition:
             kept = [*self._unwritten, *self._gathered] if self.durability is Durability.MEMORY else []
             lowest = kept[0].base_offset if kept else self.readable
 
-            def act() -> tuple[Log, int, bool]:
+            def act() -> tuple[Log, int, list[Record], bool]:
                 old.forget()
-                log, last_timestamp = recovered()
+                log, last_timestamp, records = recovered()
                 # A purge that had been decided was finished just now; nothing from before it comes back.
                 purged = purging and log.next_offset == 0
                 if purged:
@@ -662,10 +728,10 @@ class Partition:
                 elif log.next_offset < lowest:
                     log.begin_segment(lowest)
                 log.rewrite_unsynced(0 if purged else synced)
-                return log, last_timestamp, purged
+                return log, last_timestamp, records, purged
 
             try:
-                log, last_timestamp, purged = await self._shard.call(act)
+                log, last_timestamp, records, purged = await self._shard.call(act)
             except OSError as error:
                 self.failed = PartitionFailed(f"{self.place}: cannot be re-opened: {error.strerror or error}")
                 raise self.failed from error
@@ -675,6 +741,7 @@ class Partition:
                 self._forget_everything()
             else:
                 self._take_up(log.next_offset, kept)
+                self._producers.restore(records, log.next_offset if kept else None)
             self._purging = False
             self.failed = None
             self._advance()

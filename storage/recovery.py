@@ -16,7 +16,15 @@ import msgspec
 from storage import scan
 from storage.files import Files, make_folders, read_all, replace, write_all
 from storage.index import Index, decode, encode, entries_in
-from storage.layout import ASIDE_FOLDER, INTENT_FILE, OFFSETS_FOLDER, index_file, log_file, segment_of
+from storage.layout import (
+    ASIDE_FOLDER,
+    INTENT_FILE,
+    OFFSETS_FOLDER,
+    index_file,
+    log_file,
+    producers_file,
+    segment_of,
+)
 from storage.segment import Damage, Segment
 
 RECHECKED_BYTES = 1 << 20
@@ -30,7 +38,7 @@ class Intent(msgspec.Struct, frozen=True):
     delete_before: Annotated[int, msgspec.Meta(ge=0)] | None = None
     """Segments that end at or before this offset go."""
     purge: bool = False
-    """Everything goes, consumer offsets too; the partition starts again at offset 0."""
+    """Everything goes, consumer offsets and what producers were answered too; the next offset is 0 again."""
 
 
 class Recovered(NamedTuple):
@@ -79,8 +87,7 @@ def _list(files: Files, folder: str) -> tuple[dict[int, int], dict[int, int], li
         path = f"{folder}/{item.name}"
         name = segment_of(item.name)
         if name is not None and item.is_folder:
-            kept = _free_name_aside(files, folder, item.name)
-            files.rename(path, kept)
+            kept = move_aside(files, folder, item.name)
             strange.append(Damage(path, 0, 0, name[0], name[0], "a folder in the place of a file", kept))
         elif name is not None:
             (logs if name[1] == "log" else indexes)[name[0]] = item.size
@@ -135,6 +142,8 @@ def finish_intent(files: Files, folder: str) -> None:
         doomed = starts
         if files.exists(f"{folder}/{OFFSETS_FOLDER}"):
             files.remove_tree(f"{folder}/{OFFSETS_FOLDER}")
+        if files.exists(producers_file(folder)):
+            files.remove(producers_file(folder))
     else:
         before = intent.delete_before or 0
         doomed = [start for start, end in pairwise(starts) if end <= before]
@@ -159,14 +168,20 @@ def remove_index(files: Files, folder: str, start_offset: int) -> None:
         files.remove(path)
 
 
+def move_aside(files: Files, folder: str, name: str) -> str:
+    """Keeps a file that is in the way, and says where."""
+    kept = _free_name_aside(files, folder, name)
+    files.rename(f"{folder}/{name}", kept)
+    return kept
+
+
 def _finish_noted(files: Files, folder: str) -> list[Damage]:
     """Finishes a deletion; one whose note cannot be read is not guessed at, and the note is kept aside."""
     try:
         finish_intent(files, folder)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         path = f"{folder}/{INTENT_FILE}"
-        kept = _free_name_aside(files, folder, INTENT_FILE)
-        files.rename(path, kept)
+        kept = move_aside(files, folder, INTENT_FILE)
         return [Damage(path, 0, 0, 0, 0, f"a deletion was under way and its note cannot be read: {error}", kept)]
     return []
 

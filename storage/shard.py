@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -23,6 +23,7 @@ from storage.handles import Handles, IndexCache
 from storage.layout import PartitionId
 from storage.log import Entry, Log, LogState
 from storage.options import StoreOptions
+from storage.producers import Record
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class Order(NamedTuple):
     generation: int
     entries: list[Entry]
     sync: bool
+    records: Sequence[Record]
+    """Of those entries that come from producers who number their sends."""
 
 
 class Call(NamedTuple):
@@ -160,8 +163,9 @@ class Shard:
             orders[id(order.owner)] = order
         elif known.generation == order.generation:
             known.entries.extend(order.entries)
-            if order.sync and not known.sync:
-                orders[id(order.owner)] = known._replace(sync=True)
+            if order.records or (order.sync and not known.sync):
+                sync, records = known.sync or order.sync, [*known.records, *order.records]
+                orders[id(order.owner)] = known._replace(sync=sync, records=records)
         else:
             orders[id(order.owner)] = order
 
@@ -173,7 +177,7 @@ class Shard:
             if order.generation != log.generation:
                 # A write before this one failed; the loop is about to hear of it and knows what to do with these.
                 continue
-            error = self._guarded(log.write, order.entries) if order.entries else None
+            error = self._guarded(log.write, order.entries, order.records, order.sync) if order.entries else None
             self.writes += 1
             if error is not None and not isinstance(error, OSError):
                 # What comes after it was handed over before the loop has heard of the defect: it must not be written.

@@ -38,6 +38,7 @@ from storage.log import Log
 from storage.offsets import Key, OffsetFiles
 from storage.options import StoreOptions, TopicSettings, settings_of
 from storage.partition import Partition, Surroundings
+from storage.producers import Bounds, Record
 from storage.segment import Damage, Segment
 from storage.shard import Shard, shard_of
 from storage.tail import TailBudget, UnflushedBudget
@@ -84,6 +85,8 @@ class Opened(NamedTuple):
     offset_files: OffsetFiles
     offsets: dict[Key, int]
     last_timestamp: int
+    records: list[Record]
+    """What producers were answered."""
 
 
 class Store:
@@ -114,6 +117,7 @@ class Store:
             limits=Limits.of(options),
             tails=TailBudget(options.tail_bytes_max),
             unflushed=UnflushedBudget(options.unflushed_bytes_max),
+            bounds=Bounds(options.producers_max, options.producer_answers_max),
             clock=clock,
             loop=loop,
         )
@@ -234,7 +238,7 @@ class Store:
         for path in unreadable:
             self._note(f"{path}: no consumer offset can be read from it; it is ignored")
         log = self._log_of(place, shard, recovered.segments)
-        return Opened(place, log, offset_files, offsets, recovered.last_timestamp)
+        return Opened(place, log, offset_files, offsets, recovered.last_timestamp, log.remembered())
 
     def _log_of(self, place: PartitionId, shard: Shard, segments: list[Segment]) -> Log:
         settings = self._settings_of(place)
@@ -248,6 +252,7 @@ class Store:
             segments,
             self._report,
             preallocates=settings.preallocates,
+            bounds=self._shared.bounds,
         )
 
     def _settings_of(self, place: PartitionId) -> TopicSettings:
@@ -272,6 +277,7 @@ class Store:
             opened.offset_files,
             opened.offsets,
             opened.last_timestamp,
+            opened.records,
             self._settings_of(opened.place),
             self._shared,
         )
@@ -346,9 +352,9 @@ class Store:
         place = partition.place
         shard = self.shards[shard_of(place, len(self.shards))]
 
-        def recovered() -> tuple[Log, int]:
+        def recovered() -> tuple[Log, int, list[Record]]:
             opened = self._recover(place, shard)
-            return opened.log, opened.last_timestamp
+            return opened.log, opened.last_timestamp, opened.records
 
         await partition.reopen(recovered)
         _log.warning("%s: re-opened and checked; the next offset is %d", place, partition.appended)
@@ -493,7 +499,7 @@ class Store:
             place = PartitionId(stream_id, topic_id, partition_id)
             shard = self.shards[shard_of(place, len(self.shards))]
             log = self._log_of(place, shard, [Segment.empty(0)])
-            self._add(Opened(place, log, OffsetFiles(self._files, log.folder), {}, 0), shard)
+            self._add(Opened(place, log, OffsetFiles(self._files, log.folder), {}, 0, []), shard)
             topic.partitions.append(partition_id)
 
     async def _finish_removing(self, stream_id: int, topic: Topic) -> None:

@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import msgspec
 
-from storage import recovery, scan
+from storage import producer_file, recovery, scan
 from storage.errors import StoreLocked, UnsupportedFormat
-from storage.files import Files
+from storage.files import Files, read_all
 from storage.index import Index
-from storage.layout import FORMAT_FILE, LOCK_FILE, Layout, PartitionId, log_file, number, segment_of
+from storage.layout import FORMAT_FILE, LOCK_FILE, Layout, PartitionId, log_file, number, producers_file, segment_of
 from storage.options import StoreOptions
 from storage.segment import Damage, Segment
 
@@ -71,6 +71,7 @@ def _look_at(files: Files, folder: str, place: PartitionId) -> Surveyed:
     if segments:
         damage += _look_at_last(files, folder, segments[-1], place.partition)
         messages += _count(segments[-1].index)
+    damage += _look_at_producers(files, folder)
     return Surveyed(
         place=place,
         segments=len(segments),
@@ -95,6 +96,19 @@ def _look_at_last(files: Files, folder: str, segment: Segment, partition_id: int
     if found.reason is None:
         return found.damage
     return [*found.damage, Damage(path, found.end, segment.log_bytes - found.end, offset, offset, found.reason)]
+
+
+def _look_at_producers(files: Files, folder: str) -> list[Damage]:
+    """Records without a batch are no damage: a crash leaves them, and the next start takes them out."""
+    path = producers_file(folder)
+    if not files.exists(path):
+        return []
+    content = read_all(files, path)
+    found = producer_file.scan(content)
+    damage = producer_file.damage_in(path, found)
+    if found.end < len(content.rstrip(b"\0")):
+        damage.append(Damage(path, 0, 0, 0, 0, f"what follows position {found.end} is no record"))
+    return damage
 
 
 def _count(index: Index | None) -> int:

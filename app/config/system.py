@@ -240,6 +240,13 @@ class Limits(Section, frozen=True):
     out again; an older one that comes again is refused (error 59)."""
     session_memory: Period = 60.0
     """Duration for which they are remembered after its connection has ended; then it is a stranger."""
+    producers: Annotated[int, integer(1)] = 1_000
+    """Number of producers that number their sends, in each partition, whose answers are remembered, because an answer
+    takes some 400 bytes of memory; above it those of the one that has not sent for longest are forgotten, and what it
+    sends again is stored again."""
+    producer_answers: Annotated[int, integer(1)] = 16
+    """Number of the newest answers to each of them that are remembered, so that a send that comes again is not stored
+    again; an older one that comes again is refused (error 59)."""
     stop_time: Period = 30.0
     """Duration in which the requests in hand may finish when the gateway is told to stop; then they are cut off."""
     index_cache_bytes: SomeBytes = 64 * MIB

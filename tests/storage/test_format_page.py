@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import storage
-from storage import batch, index, layout, offsets
+from storage import batch, index, layout, offsets, producer_file, producers
 
 PAGE = Path(storage.__file__).with_name("FORMAT.md").read_text()
 
@@ -18,6 +18,8 @@ CONSTANTS = {
     "index entry bytes": index.ENTRY_BYTES,
     "index magic": index.MAGIC.decode(),
     "offset file place bytes": offsets.PLACE.size,
+    "producer record bytes": producer_file.RECORD.size,
+    "producer id bytes, at most": producers.ID_BYTES_MAX,
 }
 
 
@@ -40,6 +42,7 @@ def test_given_the_names_of_files_and_folders_when_looked_for_should_be_on_the_p
         layout.STREAM_FILE,
         layout.TOPIC_FILE,
         layout.INTENT_FILE,
+        f"{layout.PRODUCERS_FILE}  ",
         f"{layout.GROUPS_FOLDER}/<id>.json",
         f"{layout.USERS_FOLDER}/<id>.json",
         f"{layout.TOKENS_FOLDER}/<id>.json",

@@ -13,6 +13,8 @@ from app.cli.main import main
 from storage.batch import Message, build
 from storage.catalog import StreamDocument, TopicDocument
 from storage.options import StoreOptions
+from storage.producer_file import encode
+from storage.producers import Producer, Record
 from storage.store import Store
 
 
@@ -53,6 +55,21 @@ def test_damage_is_named_and_left_alone(folder: Path, capsys: pytest.CaptureFixt
     assert [partition["messages"] for partition in partitions] == [0, 9]
     assert [Path(damage["file"]).name for damage in partitions[1]["damage"]] == [first.name, last.name]
     assert contents(folder) == before
+
+
+def test_what_producers_were_answered_is_looked_at(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = encode(Record(Producer(b"p", 1, 2), 3, 1, 4, 5), 0)
+    file = folder / "streams/0/topics/0/partitions/1/producers"
+    file.write_bytes(record + bytes(len(record)) + record)
+    assert main(["check", str(folder)]) == 0
+    file.write_bytes(record + record[:-1] + b"x" + record + record[:70])
+    capsys.readouterr()
+    assert main(["check", str(folder), "--json"]) == 1
+    damage = json.loads(capsys.readouterr().out)[1]["damage"]
+    assert [found["reason"] for found in damage] == [
+        "the record at position 128 is damaged",
+        "what follows position 384 is no record",
+    ]
 
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

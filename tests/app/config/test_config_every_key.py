@@ -247,6 +247,8 @@ system.limits.silence_before_login | "1 m" | "7 s" | 7.0
 system.limits.frame_time | "30 s" | "7 s" | 7.0
 system.limits.session_answers | 16 | 7 | 7
 system.limits.session_memory | "1 m" | "7 s" | 7.0
+system.limits.producers | 1000 | 7 | 7
+system.limits.producer_answers | 16 | 7 | 7
 system.limits.stop_time | "30 s" | "7 s" | 7.0
 system.protocol.oldest | "0.11.0" | "0.10.1" | 10241
 system.protocol.newest | "0.11.1023" | "0.12.3" | 12291

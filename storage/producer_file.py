@@ -1,0 +1,266 @@
+"""The file in which a partition keeps what producers were answered: FORMAT.md, section 9.
+
+`ProducerFile` belongs to the log, and with it to a shard's thread. A record is written before its batch and counts only
+if the log has that batch. So a crash between the two leaves nothing that counts, and there is never a batch without its
+record. Before an offset is given to another batch the record that spoke of it is gone; while that cannot be done,
+nothing is appended.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import xxhash
+
+from storage import recovery
+from storage.errors import InvalidProducer
+from storage.files import Files, read_all, read_fully, write_all, write_beside
+from storage.handles import Handles
+from storage.layout import PRODUCERS_FILE, producers_file
+from storage.producers import Bounds, Producer, Producers, Record
+from storage.segment import Damage
+
+_log = logging.getLogger(__name__)
+
+RECORD = struct.Struct("<QQQQQQIIB7x64s")
+"""checksum of what follows, sequence, base offset, timestamp, checksum of the batch, synced offset, epoch, messages,
+length of the id, id"""
+
+VOID = bytes(RECORD.size)
+"""In the place of a record that does not count."""
+
+COMPACTED_BYTES = 4096 * RECORD.size
+"""A file that is no longer than this is not made anew."""
+
+
+class Written(NamedTuple):
+    """A record as it stands in the file."""
+
+    position: int
+    record: Record
+    synced_offset: int
+    """All batches before this offset were safe on the disk when the record was written."""
+
+
+class Scanned(NamedTuple):
+    written: list[Written]
+    damaged: list[int]
+    """Positions of what is no record, though records follow it."""
+    end: int
+    """Where the last record ends; what follows was cut off by a crash."""
+
+
+def encode(record: Record, synced_offset: int) -> bytes:
+    producer = record.producer
+    content = RECORD.pack(
+        0,
+        producer.sequence,
+        record.base_offset,
+        record.timestamp,
+        record.batch_checksum,
+        synced_offset,
+        producer.epoch,
+        record.messages,
+        len(producer.id),
+        producer.id,
+    )
+    return xxhash.xxh3_64_intdigest(content[8:]).to_bytes(8, "little") + content[8:]
+
+
+def decode(content: bytes) -> tuple[Record, int] | None:
+    """A record and the offset that was synced before it; None when this is none."""
+    checksum, sequence, base, timestamp, batch, synced, epoch, messages, length, identity = RECORD.unpack(content)
+    if xxhash.xxh3_64_intdigest(content[8:]) != checksum:
+        return None
+    try:
+        producer = Producer(identity[:length], epoch, sequence)
+    except InvalidProducer:
+        return None
+    return Record(producer, base, messages, timestamp, batch), synced
+
+
+def scan(content: bytes) -> Scanned:
+    written: list[Written] = []
+    suspects: list[int] = []
+    for position in range(0, len(content) - RECORD.size + 1, RECORD.size):
+        piece = content[position : position + RECORD.size]
+        found = decode(piece)
+        if found is not None:
+            written.append(Written(position, *found))
+        elif piece != VOID:
+            suspects.append(position)
+    end = written[-1].position + RECORD.size if written else 0
+    return Scanned(written, [position for position in suspects if position < end], end)
+
+
+def damage_in(path: str, found: Scanned) -> list[Damage]:
+    return [Damage(path, 0, 0, 0, 0, f"the record at position {position} is damaged") for position in found.damaged]
+
+
+class ProducerFile:
+    """See the module. What raises an OSError has not noted anything."""
+
+    def __init__(self, files: Files, handles: Handles, folder: str, bounds: Bounds) -> None:
+        self.path = producers_file(folder)
+        self.in_doubt = False
+        """What is in the file beyond its end must go before anything is appended to the log."""
+        self._files = files
+        self._handles = handles
+        self._folder = folder
+        self._bounds = bounds
+        self._end = 0
+        self._is_there = False
+        self._suspect = False
+        """A sync has failed: the system may call clean what never reached the disk."""
+        self._unsynced = False
+        self._cut_unsynced = False
+        self._name_unsynced = False
+        self._compact_at = COMPACTED_BYTES
+        self._last: Sequence[Record] = ()
+        """What was noted last: it ends where the file ends."""
+
+    def load(self, counts: Callable[[Record, int], bool]) -> tuple[list[Record], list[Damage]]:
+        """The records that count, and what is damaged. `counts` says whether the log has the batch of a record, given
+        the offset before which all batches are known to have been safe when they were noted."""
+        if not self._files.exists(self.path):
+            return [], []
+        try:
+            content = read_all(self._files, self.path)
+        except OSError as error:
+            kept_in = recovery.move_aside(self._files, self._folder, PRODUCERS_FILE)
+            reason = f"cannot be read, so what producers send again is stored again: {error}"
+            return [], [Damage(self.path, 0, 0, 0, 0, reason, kept_in)]
+        self._is_there = True
+        found = scan(content)
+        synced_offset = max((one.synced_offset for one in found.written), default=0)
+        kept = [one for one in found.written if counts(one.record, synced_offset)]
+        self._end = kept[-1].position + RECORD.size if kept else 0
+        void = {one.position for one in found.written} - {one.position for one in kept}
+        for position in sorted(void):
+            if position < self._end:
+                write_all(self._files, self._handle(), [VOID], position)
+                self._unsynced = self._cut_unsynced = True
+        if self._end < len(content):
+            self._truncate()
+        return [one.record for one in kept], damage_in(self.path, found)
+
+    def note(self, records: Sequence[Record], synced_offset: int, *, sync: bool) -> None:
+        """Before their batches are written, and with `sync` also safe before that."""
+        self.settle()
+        if not records:
+            return
+        if self._end >= self._compact_at:
+            self._compact()
+        start = self._end
+        content = b"".join([encode(record, synced_offset) for record in records])
+        handle = self._handle()
+        try:
+            write_all(self._files, handle, [content], start)
+            self._unsynced = True
+            self._end += len(content)
+            self._last = records
+            if sync:
+                self.sync()
+        except OSError:
+            self._cut(start)
+            raise
+
+    def take_back(self, next_offset: int) -> None:
+        """Of the batches noted last those from an offset on were not written."""
+        count = sum(record.base_offset >= next_offset for record in self._last)
+        if count:
+            self._cut(self._end - count * RECORD.size)
+
+    def settle(self) -> None:
+        """What should not be in the file is not in it any more when this returns."""
+        if self._suspect:
+            self.rewrite()
+        elif self.in_doubt:
+            self._truncate()
+
+    def settle_for_good(self) -> None:
+        """And will not be there after a power cut: for the time when the batches that prove it wrong are gone."""
+        self.settle()
+        if self._cut_unsynced:
+            self.sync()
+
+    def sync(self) -> None:
+        if self._suspect:
+            self.rewrite()
+        if self._unsynced:
+            try:
+                self._files.sync(self._handle())
+            except OSError:
+                self._suspect = self.in_doubt = True
+                raise
+            self._unsynced = self._cut_unsynced = False
+        if self._name_unsynced:
+            self._files.sync_folder(self._folder)
+            self._name_unsynced = False
+
+    def rewrite(self) -> None:
+        """Writes everything once more, and syncs it."""
+        if self._is_there:
+            content = read_fully(self._files, self._handle(), self._end, 0)
+            self._replace(write_beside(self._files, self.path, content), len(content))
+
+    def _compact(self) -> None:
+        """Leaves out what is not remembered any more. Where that fails the file grows on, until it is tried again."""
+        try:
+            found = scan(read_fully(self._files, self._handle(), self._end, 0))
+            synced_offset = max((one.synced_offset for one in found.written), default=0)
+            kept = Producers(self._bounds, [one.record for one in found.written]).records()
+            content = b"".join([encode(record, synced_offset) for record in kept])
+            beside = write_beside(self._files, self.path, content)
+        except OSError as error:
+            _log.warning("%s: cannot be made anew, and grows on: %s", self.path, error)
+            self._compact_at = self._end + COMPACTED_BYTES
+            return
+        self._replace(beside, len(content))
+        self._compact_at = max(2 * self._end, COMPACTED_BYTES)
+
+    def _replace(self, beside: str, length: int) -> None:
+        # Whichever of the two files has the name, should this fail: what is in it up to the end counts.
+        self._suspect = self.in_doubt = True
+        self._handles.drop(self.path)
+        self._last = ()
+        self._files.rename(beside, self.path)
+        self._files.sync_folder(self._folder)
+        self._end = length
+        self._suspect = self.in_doubt = False
+        self._unsynced = self._cut_unsynced = self._name_unsynced = False
+
+    def _cut(self, end: int) -> None:
+        self._end = end
+        self._last = ()
+        try:
+            self._truncate()
+        except OSError as error:
+            _log.warning("%s: records of what was not written cannot be taken back yet: %s", self.path, error)
+            self.in_doubt = True
+
+    def _truncate(self) -> None:
+        self._files.truncate(self._handle(), self._end)
+        self._unsynced = self._cut_unsynced = True
+        self.in_doubt = self._suspect
+
+    def _handle(self) -> int:
+        handle = self._handles.writing(self.path)
+        if not self._is_there:
+            self._is_there = self._name_unsynced = True
+        return handle
+
+    def let_go(self) -> None:
+        self._handles.drop(self.path)
+
+    def forget(self) -> None:
+        """After a purge has removed it."""
+        self.let_go()
+        self.in_doubt = self._is_there = self._suspect = False
+        self._unsynced = self._cut_unsynced = self._name_unsynced = False
+        self._end = 0
+        self._compact_at = COMPACTED_BYTES
+        self._last = ()

@@ -1,0 +1,120 @@
+"""What is remembered of producers, without a disk: bounds, taking back, and the records in which it is kept."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from storage import producer_file
+from storage.errors import InvalidProducer, ProducerFenced, SequencePassed
+from storage.producers import EPOCH_MAX, ID_BYTES_MAX, SEQUENCE_MAX, Bounds, Producer, Producers, Record
+
+
+def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> Record:
+    return Record(Producer(identity, epoch, sequence), base, 2, 1000 + base, 2000 + base)
+
+
+@pytest.mark.parametrize(
+    ("identity", "epoch", "sequence", "said"),
+    [
+        (b"", 0, 0, "1 to 64 bytes, not 0"),
+        (b"x" * 65, 0, 0, "1 to 64 bytes, not 65"),
+        (b"p", -1, 0, "0 to 4294967295, not -1"),
+        (b"p", EPOCH_MAX + 1, 0, "0 to 4294967295, not 4294967296"),
+        (b"p", 0, -1, "0 to 18446744073709551615, not -1"),
+        (b"p", 0, SEQUENCE_MAX + 1, "0 to 18446744073709551615, not 18446744073709551616"),
+    ],
+)
+def test_given_what_no_producer_can_be_should_be_refused_and_said(
+    identity: bytes, epoch: int, sequence: int, said: str
+) -> None:
+    with pytest.raises(InvalidProducer, match=said):
+        Producer(identity, epoch, sequence)
+
+
+def test_given_records_when_encoded_should_be_the_same_when_decoded() -> None:
+    for one in (
+        record(0, 0),
+        Record(Producer(b"x" * ID_BYTES_MAX, EPOCH_MAX, SEQUENCE_MAX), 2**63 - 1, 2**32 - 1, 2**63, 2**64 - 1),
+        record(1, 5, identity=b"\0a\0"),
+    ):
+        content = producer_file.encode(one, 77)
+        assert len(content) == producer_file.RECORD.size
+        assert producer_file.decode(content) == (one, 77)
+
+
+def test_given_any_changed_byte_when_decoded_should_be_no_record() -> None:
+    content = producer_file.encode(record(3, 4), 5)
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 0x10
+        assert producer_file.decode(bytes(changed)) is None
+    assert producer_file.decode(producer_file.VOID) is None
+
+
+def test_given_a_file_of_anything_when_scanned_should_find_the_whole_records_and_where_they_end() -> None:
+    whole = [producer_file.encode(record(i, 2 * i), 0) for i in range(3)]
+    void, size = producer_file.VOID, producer_file.RECORD.size
+    found = producer_file.scan(whole[0] + b"?" * size + whole[1] + void + whole[2] + b"?" * size + void + b"?" * 9)
+    assert [one.record for one in found.written] == [record(i, 2 * i) for i in range(3)]
+    assert (found.damaged, found.end) == ([size], 5 * size)
+    assert producer_file.scan(b"?" * 1000) == ([], [], 0)
+
+
+class Sender:
+    """Two producers that send one after the other, and now and then begin a new epoch."""
+
+    def __init__(self, known: Producers, chance: random.Random) -> None:
+        self.known = known
+        self.offset = 0
+        self._chance = chance
+        self._epoch = {b"p": 1, b"q": 1}
+        self._sequence = 0
+
+    def send(self, most: int) -> None:
+        for _ in range(self._chance.randrange(most)):
+            identity = self._chance.choice((b"p", b"q"))
+            self._epoch[identity] += self._chance.random() < 0.2
+            self._sequence += 1
+            self.known.begin(record(self._sequence, self.offset, self._epoch[identity], identity))
+            self.offset += 2
+
+
+def test_given_what_cannot_be_written_should_be_as_before_it() -> None:
+    """Whatever was appended in between; and nothing that was written is forgotten for it."""
+    chance = random.Random(1)
+    for _ in range(300):
+        known = Producers(Bounds(50, 3))
+        sender = Sender(known, chance)
+        sender.send(8)
+        written = sender.offset
+        known.take_back(written)
+        before = sorted(known.records(), key=lambda one: one.base_offset)
+        sender.send(12)
+        known.take_back(written)
+        assert sorted(known.records(), key=lambda one: one.base_offset) == before
+        assert known.due == []
+
+
+def test_given_epochs_in_any_order_when_taken_up_from_a_file_should_keep_the_highest_alone() -> None:
+    known = Producers(Bounds(), [record(1, 0, 1), record(1, 2, 3), record(9, 4, 2)])
+    assert known.records() == [record(1, 2, 3)]
+    assert known.find(Producer(b"p", 3, 1), 0) == record(1, 2, 3)
+    with pytest.raises(ProducerFenced):
+        known.find(Producer(b"p", 2, 9), 0)
+    known.take_back(0)
+    assert known.records() == [record(1, 2, 3)]
+
+
+def test_given_a_part_that_is_still_to_be_written_should_be_kept_beside_what_the_file_has() -> None:
+    known = Producers(Bounds())
+    for sequence in range(4):
+        known.begin(record(sequence, 2 * sequence))
+    known.restore([record(0, 0), record(1, 2)], 4)
+    assert known.records() == [record(i, 2 * i) for i in range(4)]
+    assert known.due == [record(2, 4), record(3, 6)]
+    known.restore([record(0, 0)], None)
+    assert known.records() == [record(0, 0)]
+    with pytest.raises(SequencePassed):
+        Producers(Bounds(), [record(5, 0)]).find(Producer(b"p", 1, 4), 0)
