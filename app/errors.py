@@ -153,6 +153,10 @@ class Code(enum.IntEnum):
     SHARD_COMMUNICATION_ERROR = 11001
     TASK_TIMEOUT = 12001
     IO_ERROR = 13000
+    # Ours: Iggy has no numbers from 20000 on, and its clients, who do not number their sends, are never told these.
+    INVALID_PRODUCER = 20001
+    PRODUCER_FENCED = 20002
+    PRODUCER_SEQUENCE_PASSED = 20003
 
 
 class Row(NamedTuple):
@@ -208,7 +212,7 @@ TABLE: dict[Code, Row] = {
     C.TRANSIENT_NOT_COMMITTED: E("transient_not_committed", "Not finished yet: send the same request again.", 503),
     C.TRANSIENT_NOT_ACCEPTED: E("transient_not_accepted", "Not taken on: the request may be sent again.", 503),
     C.REQUEST_ALREADY_APPLIED: E(
-        "request_already_applied", "This was done already, and its answer is no longer known."
+        "request_already_applied", "This was done already, and its answer is no longer known.", 409
     ),
     C.CANNOT_ENCRYPT_DATA: E("cannot_encrypt_data", "The data could not be encrypted."),
     C.CANNOT_DECRYPT_DATA: E("cannot_decrypt_data", "The data could not be decrypted."),
@@ -338,6 +342,13 @@ TABLE: dict[Code, Row] = {
     C.SHARD_COMMUNICATION_ERROR: E("shard_communication_error", "A part of the server did not answer another."),
     C.TASK_TIMEOUT: E("task_timeout", "The work took longer than it may."),
     C.IO_ERROR: E("io_error", "A disk or a network failed."),
+    C.INVALID_PRODUCER: E(
+        "invalid_producer", "A producer has an id of 1 to 64 bytes, an epoch below 2^32 and a sequence below 2^64."
+    ),
+    C.PRODUCER_FENCED: E("producer_fenced", "A higher epoch of the producer has taken its place.", 409),
+    C.PRODUCER_SEQUENCE_PASSED: E(
+        "producer_sequence_passed", "The send is not stored, and newer ones of its producer are.", 409
+    ),
 }
 
 
@@ -368,6 +379,10 @@ _OF_FAULT = {
 
 _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
     (storage_errors.InvalidOffset, Code.INVALID_OFFSET),
+    (storage_errors.InvalidProducer, Code.INVALID_PRODUCER),
+    (storage_errors.ProducerFenced, Code.PRODUCER_FENCED),
+    (storage_errors.SequencePassed, Code.PRODUCER_SEQUENCE_PASSED),
+    (storage_errors.SequenceForgotten, Code.REQUEST_ALREADY_APPLIED),
     (storage_errors.WriteFailed, Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT),
     (storage_errors.ReadFailed, Code.CANNOT_READ_MESSAGE),
     (storage_errors.PartitionFailed, Code.CANNOT_SYNC_FILE),

@@ -149,6 +149,8 @@ class Sent(msgspec.Struct, frozen=True):
     base_offset: int
     messages_count: int
     durability: Durability
+    repeated: bool = False
+    """Nothing was appended: the producer had made this send before, and this is where it went then."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):

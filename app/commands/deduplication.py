@@ -12,6 +12,7 @@ from storage import batch as batches
 from storage.batch import Message, Writable
 from storage.options import Durability
 from storage.partition import Appended, Partition
+from storage.producers import Producer
 
 
 class Deduplication:
@@ -23,7 +24,12 @@ class Deduplication:
         self._windows: dict[Partition, Window] = {}
 
     async def append(
-        self, partition: Partition, batch: Writable, now: int, durability: Durability | None = None
+        self,
+        partition: Partition,
+        batch: Writable,
+        now: int,
+        durability: Durability | None = None,
+        producer: Producer | None = None,
     ) -> Appended | None:
         """None when nothing of the batch was new."""
         checked = batches.check(batch)
@@ -34,7 +40,12 @@ class Deduplication:
         fresh, done = window.take(ids, now)
         taken = [ids[position] for position in fresh]
         try:
-            appended = await partition.append(_only(batch, checked, fresh), durability) if fresh else None
+            if not fresh:
+                appended = None
+            elif producer is None:
+                appended = await partition.append(_only(batch, checked, fresh), durability)
+            else:
+                appended = await partition.append_once(_only(batch, checked, fresh), producer, durability)
         except BaseException:
             window.decided(taken, done, None)
             raise

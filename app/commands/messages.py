@@ -11,12 +11,14 @@ from app.commands import requests as ask
 from app.commands.partitions import find_partition
 from app.commands.requests import ConsumerKind, PartitioningKind, StrategyKind
 from app.commands.target import Target
-from app.errors import Code, CommandError
+from app.errors import Code, CommandError, of_storage
 from app.model.catalogue import Topic
 from app.model.sessions import NOT_REGISTERED
+from storage.errors import ProducerFenced
 from storage.log import Fetched
 from storage.options import Durability
-from storage.partition import Partition
+from storage.partition import Appended, Partition
+from storage.producers import Producer
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
@@ -32,6 +34,8 @@ class Followed(NamedTuple):
 
 async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
     """All batches of one request go to one partition, in order."""
+    if request.producer is not None:
+        return await _send_once(gateway, request, target, request.producer)
     topic = target.topic
     partition_id = _choose(topic, request.partitioning)
     partition = find_partition(topic, partition_id)
@@ -56,11 +60,70 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     measured.messages_sent += count
     measured.bytes_sent += sum(map(len, request.batches))
     if first is None:
-        # Everything was a repetition: where the next message goes.
-        first = partition.appended
-        if request.durability is not None and request.durability > level:
-            level = await partition.flush(sync=request.durability is Durability.SYNCED)
+        first, level = await _nothing_new(partition, request.durability)
     return answers.Sent(target.stream.id, topic.id, partition_id, first, count, level)
+
+
+async def _nothing_new(partition: Partition, durability: Durability | None) -> tuple[int, Durability]:
+    """Everything was a repetition: where the next message goes, and what all before it has reached."""
+    first, level = partition.appended, partition.durability
+    if durability is not None and durability > level:
+        level = await partition.flush(sync=durability is Durability.SYNCED)
+    return first, level
+
+
+async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target, producer: Producer) -> answers.Sent:
+    if len(request.batches) != 1:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, "a send of a producer that numbers them has one batch")
+    topic = target.topic
+    (batch,) = request.batches
+    size, wanted = len(batch), request.durability
+    partition_id = _choose_for(topic, request.partitioning, producer)
+    partition = find_partition(topic, partition_id)
+    appended: Appended | None
+    if gateway.deduplication is None:
+        checked = request.checked[0] if request.checked else None
+        appended = await partition.append_once(batch, producer, wanted, checked=checked)
+    else:
+        # By its number first: of a repetition every message has been seen, and that says nothing of where they are.
+        appended = (
+            await partition.answered(producer, wanted)
+            or await gateway.deduplication.append(partition, batch, gateway.clock(), wanted, producer)
+            or await partition.answered(producer, wanted)
+        )
+    if appended is None:
+        first, level = await _nothing_new(partition, wanted)
+        return answers.Sent(target.stream.id, topic.id, partition_id, first, 0, level)
+    first, count, level = appended.base_offset, appended.messages, appended.durability
+    if not appended.repeated:
+        gateway.measured.messages_sent += count
+        gateway.measured.bytes_sent += size
+    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, level, appended.repeated)
+
+
+def _choose_for(topic: Topic, partitioning: ask.Partitioning, producer: Producer) -> int:
+    """A repetition finds the partition of the send that it repeats, whatever has become of their number since.
+
+    Who names the partition may count its sends in each partition apart; all others count them in the topic.
+    """
+    served = topic.served
+    newest = max((partition.epoch_of(producer.id) or 0 for partition in served), default=0)
+    if newest > producer.epoch:
+        raise of_storage(ProducerFenced(producer.name, producer.epoch, newest))
+    if partitioning.kind is PartitioningKind.PARTITION_ID:
+        return partitioning.partition_id
+    for partition in served:
+        if partition.remembers(producer):
+            return partition.place.partition
+    if partitioning.kind is PartitioningKind.BALANCED:
+        partitioning = ask.Partitioning(PartitioningKind.MESSAGES_KEY, key=producer.id)
+        home = _choose(topic, partitioning)
+        for partition in served:
+            if partition.place.partition != home and partition.has_passed(producer):
+                # It was the producer's before partitions were added, and knows better what became of older sends.
+                return partition.place.partition
+        return home
+    return _choose(topic, partitioning)
 
 
 def _choose(topic: Topic, partitioning: ask.Partitioning) -> int:

@@ -11,11 +11,17 @@ import enum
 import msgspec
 
 from app.access.permissions import Permissions
+from app.errors import Code, CommandError, of_storage
 from app.model.options import Option, OptionScope
 from storage.batch import Checked, Writable
+from storage.errors import InvalidProducer
 from storage.options import Durability
+from storage.producers import Producer
 
 Identifier = int | str
+
+DIGITS_MAX = 20
+"""Of 2**64 - 1."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -53,6 +59,17 @@ class Partitioning(msgspec.Struct, frozen=True):
     kind: PartitioningKind
     partition_id: int = 0
     key: bytes = b""
+
+
+def producer(identity: str, epoch: str, sequence: str) -> Producer:
+    """Who sends, as three texts say it (the headers of a request). Numbers are plain decimals."""
+    for name, text in (("epoch", epoch), ("sequence", sequence)):
+        if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
+            raise CommandError(Code.INVALID_PRODUCER, f"the {name} of a producer must be a number, not {text[:40]!r}")
+    try:
+        return Producer(identity.encode(errors="surrogateescape"), int(epoch), int(sequence))
+    except InvalidProducer as error:
+        raise of_storage(error) from error
 
 
 class StrategyKind(enum.IntEnum):
@@ -209,6 +226,8 @@ class SendMessages(Request, frozen=True):
     """What is known of each batch, where its bytes were made here within the limits of the store; else nothing."""
     durability: Durability | None = None
     """What the batches have to have reached for the answer, where that is more than what the topic promises."""
+    producer: Producer | None = None
+    """Who numbers its sends, so that this one may come again; then there is one batch."""
 
 
 class PollMessages(Request, frozen=True):

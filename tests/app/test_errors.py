@@ -10,7 +10,15 @@ import pytest
 from app import errors
 from app.errors import TABLE, Code, CommandError
 from storage import errors as storage_errors
-from storage.errors import BatchFault, DiskError, InvalidBatch, StorageError
+from storage.errors import (
+    BatchFault,
+    DiskError,
+    InvalidBatch,
+    ProducerFenced,
+    SequenceForgotten,
+    SequencePassed,
+    StorageError,
+)
 
 
 def test_every_code_has_a_row_and_every_row_a_code() -> None:
@@ -40,6 +48,8 @@ def test_http_statuses_are_those_of_the_reference() -> None:
         401: {40, 53, 77, 78},
         403: {41},
         404: {20, 100, 1009, 2010, 3007, 3021, 4000, 5000, 5003, 5006},
+        # Not the reference's: only producers that number their sends over HTTP are told these.
+        409: {59, 20002, 20003},
         503: {57, 58},
     }
 
@@ -88,7 +98,13 @@ OTHERS = [kind for kind in _kinds(StorageError) if kind is not InvalidBatch]
 
 @pytest.mark.parametrize("kind", OTHERS, ids=lambda kind: kind.__name__)
 def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageError]) -> None:
-    error = kind("streams/1", OSError(28, "")) if issubclass(kind, DiskError) else kind("why")
+    error: StorageError
+    if issubclass(kind, DiskError):
+        error = kind("streams/1", OSError(28, ""))
+    elif issubclass(kind, ProducerFenced | SequencePassed | SequenceForgotten):
+        error = kind("'p'", 1, 2)
+    else:
+        error = kind("why")
     told = errors.of_storage(error)
     assert str(told) == str(error)
     assert told.code not in {8, 9, 30, 31, 32, 40, 61, 206, 304, 403, 404}
@@ -97,5 +113,8 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
 def test_failures_of_the_store_keep_their_meaning() -> None:
     assert errors.of_storage(storage_errors.InvalidOffset("7")).code == Code.INVALID_OFFSET
     assert errors.of_storage(storage_errors.PartitionClosed("gone")).code == Code.PARTITION_NOT_FOUND
+    assert errors.of_storage(ProducerFenced("'p'", 1, 2)).code == Code.PRODUCER_FENCED
+    assert errors.of_storage(SequencePassed("'p'", 1, 2)).code == Code.PRODUCER_SEQUENCE_PASSED
+    assert errors.of_storage(SequenceForgotten("'p'", 1, 2)).code == Code.REQUEST_ALREADY_APPLIED
     full = storage_errors.WriteFailed("streams/1", OSError(28, ""))
     assert errors.of_storage(full).code == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT

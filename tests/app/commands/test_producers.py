@@ -1,0 +1,211 @@
+"""Sends that producers number, through the command layer: which partition they find, what they are told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.deduplication import Deduplication
+from app.commands.requests import Partitioning, PartitioningKind
+from app.errors import Code, CommandError
+from storage.batch import Message, build
+from storage.producers import Producer
+from tests.app.commands.support.reading import Reading, payloads, reading
+from tests.storage.support.world import run, texts
+
+BALANCED = Partitioning(PartitioningKind.BALANCED)
+
+
+async def send(
+    made: Reading,
+    text: str,
+    sequence: int,
+    *,
+    to: Partitioning = BALANCED,
+    epoch: int = 1,
+    identity: bytes = b"till-7",
+    batch: bytearray | None = None,
+) -> answers.Sent:
+    batches = (texts(text) if batch is None else batch,)
+    sent = await made.root.ask(ask.SendMessages("s", "t", to, batches, producer=Producer(identity, epoch, sequence)))
+    assert isinstance(sent, answers.Sent)
+    return sent
+
+
+async def stored(made: Reading) -> Counter[str]:
+    found: Counter[str] = Counter()
+    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, "all")
+    for number in range(len(made.topic.partitions)):
+        polled = await made.root.poll(number, consumer=consumer, strategy=ask.Strategy(ask.StrategyKind.FIRST))
+        found.update(payloads(polled))
+    return found
+
+
+async def refused(send: object) -> CommandError:
+    with pytest.raises(CommandError) as caught:
+        await send  # type: ignore[misc]
+    return caught.value
+
+
+def test_balanced_sends_of_a_producer_go_where_its_id_says_and_repetitions_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, 5) as made:
+            for number in range(8):
+                identity = b"till-%d" % number
+                first = await send(made, f"a{number}", 1, identity=identity)
+                assert first.partition_id == xxhash.xxh32_intdigest(identity) % 5
+                again = await send(made, "x", 1, identity=identity)
+                assert (again.partition_id, again.base_offset, again.messages_count, again.repeated) == (
+                    first.partition_id,
+                    first.base_offset,
+                    1,
+                    True,
+                )
+            assert await stored(made) == Counter(f"a{number}" for number in range(8))
+
+    run(main())
+
+
+@pytest.mark.parametrize("to", [BALANCED, Partitioning(PartitioningKind.MESSAGES_KEY, key=b"a key")])
+def test_a_send_that_comes_again_after_partitions_were_added_is_found_where_it_was(
+    tmp_path: Path, to: Partitioning
+) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, 1) as made:
+            first = await send(made, "first", 1, to=to)
+            await send(made, "second", 2, to=to)
+            await made.root.ask(ask.CreatePartitions("s", "t", 6))
+            again = await send(made, "x", 1, to=to)
+            assert (again.partition_id, again.base_offset, again.repeated) == (0, first.base_offset, True)
+            third = await send(made, "third", 3, to=to)
+            assert third.partition_id == xxhash.xxh32_intdigest(to.key or b"till-7") % 7 != 0
+            assert (await send(made, "x", 2, to=to)).repeated
+            assert (await send(made, "x", 3, to=to)).repeated
+            assert sum((await stored(made)).values()) == 3
+
+    run(main())
+
+
+def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the_new_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, 1) as made:
+            for sequence in range(20):
+                await send(made, "a", sequence)
+            await made.root.ask(ask.CreatePartitions("s", "t", 6))
+            assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
+            await send(made, "b", 20)
+            assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
+            assert sum((await stored(made)).values()) == 21
+
+    run(main())
+
+
+def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, 2) as made:
+            for number in range(2):
+                to = Partitioning(PartitioningKind.PARTITION_ID, number)
+                assert not (await send(made, f"{number}", 1, to=to)).repeated
+                assert (await send(made, "x", 1, to=to)).repeated
+            assert await stored(made) == {"0": 1, "1": 1}
+
+    run(main())
+
+
+def test_a_higher_epoch_anywhere_in_the_topic_fences_those_below_everywhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path, 2) as made:
+            here, there = (Partitioning(PartitioningKind.PARTITION_ID, number) for number in range(2))
+            await send(made, "a", 5, to=here)
+            await send(made, "b", 1, to=there, epoch=2)
+            for to in (here, there, BALANCED):
+                error = await refused(send(made, "x", 5, to=to))
+                assert error.code == Code.PRODUCER_FENCED
+                assert str(error) == "producer 'till-7': epoch 1 has ended, epoch 2 has taken its place"
+            assert (await send(made, "c", 1, to=here, epoch=2)).base_offset == 1
+
+    run(main())
+
+
+def test_a_sequence_that_was_left_out_is_refused_once_it_has_passed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path) as made:
+            await send(made, "a", 5)
+            error = await refused(send(made, "x", 4))
+            assert (error.code, await stored(made)) == (Code.PRODUCER_SEQUENCE_PASSED, {"a": 1})
+
+    run(main())
+
+
+def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path) as made:
+            two = ask.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
+            assert (await refused(made.root.ask(two))).code == Code.INVALID_MESSAGES_COUNT
+            assert not await stored(made)
+
+    run(main())
+
+
+def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_purge(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with reading(tmp_path) as made:
+            first = await send(made, "a", 1)
+        async with reading(tmp_path) as made:
+            again = await send(made, "x", 1)
+            assert (again.partition_id, again.base_offset, again.repeated) == (first.partition_id, 0, True)
+            await made.root.ask(ask.PurgeTopic("s", "t"))
+            assert not (await send(made, "b", 1)).repeated
+            assert await stored(made) == {"b": 1}
+
+    run(main())
+
+
+def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_path: Path) -> None:
+    def batch(*ids: int) -> bytearray:
+        return build([Message(b"%d" % one, one) for one in ids], 1, bytes)
+
+    async def main() -> None:
+        async with reading(tmp_path, 1) as made:
+            made.gateway.deduplication = Deduplication(100, 60)
+            first = await send(made, "", 1, batch=batch(1, 2))
+            second = await send(made, "", 2, batch=batch(2, 3))
+            assert (second.base_offset, second.messages_count) == (2, 1)
+            for sent, sequence, ids in ((first, 1, (1, 2)), (second, 2, (2, 3))):
+                again = await send(made, "", sequence, batch=batch(*ids))
+                assert (again.base_offset, again.messages_count, again.repeated) == (
+                    sent.base_offset,
+                    sent.messages_count,
+                    True,
+                )
+            nothing_new = await send(made, "", 3, batch=batch(1, 3))
+            assert (nothing_new.messages_count, nothing_new.repeated) == (0, False)
+            # Another window, as after a restart: the number alone knows.
+            made.gateway.deduplication = Deduplication(100, 60)
+            assert (await send(made, "", 2, batch=batch(2, 3))).repeated
+            assert await stored(made) == {"1": 1, "2": 1, "3": 1}
+
+    run(main())
+
+
+def test_texts_say_who_sends_or_are_refused_by_the_part_that_is_wrong() -> None:
+    assert ask.producer("till-7", "0", "18446744073709551615") == Producer(b"till-7", 0, 2**64 - 1)
+    assert ask.producer("käse", "007", "1").id == "käse".encode()
+    for texts_, said in (
+        (("", "1", "1"), "the id of a producer must have 1 to 64 bytes, not 0"),
+        (("x" * 65, "1", "1"), "the id of a producer must have 1 to 64 bytes, not 65"),
+        (("p", "-1", "1"), "the epoch of a producer must be a number, not '-1'"),
+        (("p", "", "1"), "the epoch of a producer must be a number, not ''"),
+        (("p", "1", "1.0"), "the sequence of a producer must be a number, not '1.0'"),
+        (("p", "1", "٣"), "the sequence of a producer must be a number, not '٣'"),
+        (("p", "4294967296", "1"), "the epoch of a producer must be a number from 0 to 4294967295, not 4294967296"),
+        (("p", "1", "9" * 5000), "the sequence of a producer must be a number, not '" + "9" * 40 + "'"),
+    ):
+        with pytest.raises(CommandError) as caught:
+            ask.producer(*texts_)
+        assert (caught.value.code, str(caught.value)) == (Code.INVALID_PRODUCER, said)
