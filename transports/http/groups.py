@@ -10,6 +10,7 @@ from app.errors import Code, CommandError
 from transports.http import absence
 from transports.http.operation import Call
 from transports.http.parameters import NAME_BYTES
+from transports.http.texts import Name
 
 
 class ConsumerGroup(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class ConsumerGroupDetails(ConsumerGroup, frozen=True):
 
 
 class NewConsumerGroup(msgspec.Struct, frozen=True):
-    name: str
+    name: Name
 
 
 async def get_groups(call: Call) -> list[ConsumerGroup]:

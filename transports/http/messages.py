@@ -21,6 +21,7 @@ from transports.http.incoming import Ready
 from transports.http.numbers import U32, U64, check_u64
 from transports.http.operation import Call
 from transports.http.packing import NewMessages, PartitioningBody, pack
+from transports.http.texts import Key
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class SendQuery(msgspec.Struct, frozen=True):
     ack: Literal["replicated", "none"] = "replicated"
     durability: Literal["memory", "written", "synced"] | UnsetType = UNSET
     partition: U32 | UnsetType = UNSET
-    key: str | UnsetType = UNSET
+    key: Key | UnsetType = UNSET
 
 
 class PollQuery(msgspec.Struct, frozen=True):

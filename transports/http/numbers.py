@@ -8,10 +8,9 @@ import msgspec
 
 U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
-U64 = Annotated[int, msgspec.Meta(ge=0)]
-"""Its upper end is checked with `check_u64`: msgspec knows bounds of 63 bits."""
-
 U64_MAX = 2**64 - 1
+U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+"""Its upper end is checked with `check_u64`: msgspec knows bounds of 63 bits."""
 
 
 def check_u64(*numbers: int | None) -> None:

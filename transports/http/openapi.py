@@ -51,13 +51,7 @@ def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
         "paths": _paths(operations, by_type, schemas),
         "components": {
             "schemas": {name: schema for name, schema in schemas.items() if name not in queries},
-            "responses": {
-                f"refused_{status}": {
-                    "description": sentence,
-                    "content": {"application/json": {"schema": by_type[_key(ErrorBody)]}},
-                }
-                for status, sentence in REFUSALS.items()
-            },
+            "responses": {f"refused_{status}": _refusal(sentence, by_type) for status, sentence in REFUSALS.items()},
             "securitySchemes": {
                 SCHEME: {
                     "type": "http",
@@ -106,7 +100,10 @@ def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mappin
     parameters += [
         {"name": name, "in": "header", "required": False, "schema": {"type": "string"}, "description": sentence}
         for name, sentence in operation.headers
+        if "{" not in name
     ]
+    if patterned := [f"`{name}`: {sentence}" for name, sentence in operation.headers if "{" in name]:
+        said["description"] = f"Headers: {'; '.join(patterned)}"
     if parameters:
         said["parameters"] = parameters
     if operation.body is not None:
@@ -140,8 +137,13 @@ def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str,
     if operation.catalogue:
         responses["304"] = {"description": "What the client has, by its ETag, is what there is"}
     responses |= {str(status): {"description": sentence} for status, sentence in operation.also}
+    responses |= {str(status): _refusal(sentence, by_type) for status, sentence in operation.refusals}
     responses |= {status: {"$ref": REFUSED.format(status=status)} for status in REFUSALS if _can(operation, status)}
     return responses
+
+
+def _refusal(sentence: str, by_type: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": sentence, "content": {"application/json": {"schema": by_type[_key(ErrorBody)]}}}
 
 
 def _can(operation: Operation, status: str) -> bool:

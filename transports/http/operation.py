@@ -61,6 +61,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     also: tuple[tuple[int, str], ...] = ()
     """Other statuses that are no refusals, and when they are answered."""
+    refusals: tuple[tuple[int, str], ...] = ()
+    """Statuses of refusals that most operations do not have, and when they are answered."""
     answer: Any = None
     """The type of the JSON answer; None: the answer has no body, or not a JSON one."""
     media: str | None = None

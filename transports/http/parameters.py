@@ -63,7 +63,8 @@ KINDS: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
             {"type": "string", "minLength": 1, "maxLength": 255, "description": "A number or a name"},
         ),
         ("partition client", _number, {"type": "integer", "minimum": 0, "maximum": U32_MAX}),
-        ("name scope lease", _name, {"type": "string", "minLength": 1, "maxLength": 255}),
+        ("name lease", _name, {"type": "string", "minLength": 1, "maxLength": 255}),
+        ("scope", _name, {"type": "string", "enum": ["topic", "stream", "user"]}),
         ("fsync", _fsync, {"type": "string", "enum": ["true", "false", "fsync=true", "fsync=false"]}),
     )
     for name in names.split()

@@ -7,6 +7,7 @@ import msgspec
 from app.commands import requests as ask
 from transports.http.numbers import U64, check_u64
 from transports.http.operation import Call
+from transports.http.texts import TokenName
 
 
 class PersonalAccessToken(msgspec.Struct, frozen=True):
@@ -16,7 +17,7 @@ class PersonalAccessToken(msgspec.Struct, frozen=True):
 
 
 class NewPersonalAccessToken(msgspec.Struct, frozen=True):
-    name: str
+    name: TokenName
     expiry: U64
     """In us from now; 0 and 2**64 - 1: never."""
 

@@ -75,7 +75,7 @@ _SYSTEM = (
         handler=health.get_ready,
         public=True,
         answer=health.Ready,
-        also=((503, "Not yet, or not any more: an error that says how far it is, too"),),
+        refusals=((503, "Not yet, or not any more: an error that says how far it is, too"),),
     ),
     Operation(
         name="get_metrics",
@@ -339,7 +339,10 @@ _MESSAGES = (
         query=messages.PollQuery,
         answer=PolledMessages,
         media_also=tuple(form for form in outgoing.FORMS if form != outgoing.JSON),
-        also=((406, "The messages cannot be had in the form that `Accept` asks for"),),
+        refusals=(
+            (406, "The messages cannot be had in the form that `Accept` asks for"),
+            (429, "As many polls wait as may: ask again without `wait`, or a little later"),
+        ),
     ),
     Operation(
         name="tail_messages",
@@ -352,6 +355,10 @@ _MESSAGES = (
         query=tails.TailQuery,
         headers=(("Last-Event-ID", "The id of an event, to go on behind it; wins over what the query says"),),
         media="text/event-stream",
+        refusals=(
+            (429, "There are as many tails as may be"),
+            (501, "The connection cannot carry one; HTTP/1.1 can"),
+        ),
     ),
     Operation(
         name="flush",
@@ -395,6 +402,7 @@ _MESSAGES = (
 
 _GROUP = "/streams/{stream}/topics/{topic}/consumer-groups/{group}"
 _LEASE = f"{_GROUP}/leases/{{lease}}"
+_GONE = (410, "There is no such lease any more: take another one")
 
 _GROUPS = (
     Operation(
@@ -447,6 +455,7 @@ _GROUPS = (
         query=leases.LeaseQuery,
         status=CREATED,
         answer=leases.LeaseDetails,
+        refusals=((429, "There are as many leases as may be, of the user or of all"),),
     ),
     Operation(
         name="get_lease",
@@ -456,6 +465,7 @@ _GROUPS = (
         subject="leases",
         handler=leases.get_lease,
         answer=leases.LeaseDetails,
+        refusals=(_GONE,),
     ),
     Operation(
         name="renew_lease",
@@ -465,6 +475,7 @@ _GROUPS = (
         subject="leases",
         handler=leases.renew_lease,
         answer=leases.LeaseDetails,
+        refusals=(_GONE,),
     ),
     Operation(
         name="give_lease_back",
@@ -474,6 +485,7 @@ _GROUPS = (
         subject="leases",
         handler=leases.give_lease_back,
         status=NO_CONTENT,
+        refusals=(_GONE,),
     ),
     Operation(
         name="poll_with_lease",
@@ -484,6 +496,7 @@ _GROUPS = (
         handler=leases.poll_with_lease,
         query=leases.LeasePollQuery,
         answer=leases.LeasedMessages,
+        refusals=(_GONE,),
     ),
     Operation(
         name="commit_with_lease",
@@ -494,6 +507,7 @@ _GROUPS = (
         handler=leases.commit_with_lease,
         body=leases.LeaseCommit,
         answer=leases.LeaseDetails,
+        refusals=((409, "The generation is not that of the group any more"), _GONE),
     ),
 )
 

@@ -11,6 +11,7 @@ from transports.http import bytesizes, options, topics
 from transports.http.operation import Call
 from transports.http.options import OptionValue
 from transports.http.parameters import NAME_BYTES
+from transports.http.texts import Name, NoOptions
 from transports.http.topics import Topic
 
 
@@ -29,13 +30,13 @@ class StreamDetails(Stream, frozen=True):
 
 
 class NewStream(msgspec.Struct, frozen=True):
-    name: str
-    options: dict[str, str] | None = None
+    name: Name
+    options: NoOptions | None = None
 
 
 class ChangedStream(msgspec.Struct, frozen=True):
-    name: str
-    options: dict[str, str] | None = None
+    name: Name
+    options: NoOptions | None = None
 
 
 async def get_streams(call: Call) -> list[Stream]:

@@ -14,6 +14,7 @@ from transports.http.numbers import U8, U32, U64, check_u64
 from transports.http.operation import Call
 from transports.http.options import OptionValue
 from transports.http.parameters import NAME_BYTES
+from transports.http.texts import Algorithm, ChangedTopicOptions, Name, TopicOptions
 
 ALGORITHMS = {"none": 1, "gzip": 2}
 ALGORITHM_NAMES = {1: "none", 2: "gzip", 3: "zstd"}
@@ -51,13 +52,13 @@ class TopicDetails(Topic, frozen=True):
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     """Expiry in us, size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited."""
 
-    name: str
+    name: Name
     partitions_count: U32
-    compression_algorithm: str | None = None
+    compression_algorithm: Algorithm | None = None
     message_expiry: U64 | None = 0
     max_topic_size: U64 | None = 0
     replication_factor: U8 | None = None
-    options: dict[str, str] | None = None
+    options: TopicOptions | None = None
 
     def __post_init__(self) -> None:
         check_u64(self.message_expiry, self.max_topic_size)
@@ -67,12 +68,12 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
     """What is absent, null or 0 stays as it is."""
 
-    name: str
-    compression_algorithm: str | None = None
+    name: Name
+    compression_algorithm: Algorithm | None = None
     message_expiry: U64 | None = None
     max_topic_size: U64 | None = None
     replication_factor: U8 | None = None
-    options: dict[str, str] | None = None
+    options: ChangedTopicOptions | None = None
 
     def __post_init__(self) -> None:
         check_u64(self.message_expiry, self.max_topic_size)

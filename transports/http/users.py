@@ -15,6 +15,7 @@ from transports.http.bodies import unfit
 from transports.http.operation import Call
 from transports.http.options import OptionValue
 from transports.http.parameters import U32_MAX
+from transports.http.texts import NoOptions, Password, Username
 
 Status = Literal["active", "inactive"]
 STATUSES = {UserStatus.ACTIVE: "active", UserStatus.INACTIVE: "inactive"}
@@ -69,19 +70,19 @@ class UserDetails(User, frozen=True):
 
 
 class NewUser(msgspec.Struct, frozen=True, kw_only=True):
-    username: str
-    password: str
+    username: Username
+    password: Password
     status: Status
     permissions: Permissions | None = None
-    options: dict[str, str] | None = None
+    options: NoOptions | None = None
 
 
 class ChangedUser(msgspec.Struct, frozen=True, kw_only=True):
-    username: str | None = None
+    username: Username | None = None
     status: Status | None = None
     user_status: Status | None = None
     """What the C# SDK calls it."""
-    options: dict[str, str] | None = None
+    options: NoOptions | None = None
 
 
 class ChangedPermissions(msgspec.Struct, frozen=True):
@@ -89,8 +90,8 @@ class ChangedPermissions(msgspec.Struct, frozen=True):
 
 
 class ChangedPassword(msgspec.Struct, frozen=True):
-    current_password: str
-    new_password: str
+    current_password: Password
+    new_password: Password
 
 
 async def get_users(call: Call) -> list[User]:
