@@ -195,12 +195,23 @@ async def _listen(
         await _until_stop_or_failure(stopping, [each.serving for each in web])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:
-        gateway.readiness.enter(Stage.STOPPING)
-        endings = [each.stop() for each in web]
-        endings += [each.stop(config.system.limits.stop_time) for each in listeners]
-        await asyncio.gather(*endings)
-        if api is not None:
-            await api.close()
+        await _stop(gateway, api, web, listeners)
+
+
+async def _stop(
+    gateway: Gateway,
+    api: Api | None,
+    web: list[HttpServer],
+    listeners: list[TcpListener | QuicListener | WebSockets],
+) -> None:
+    gateway.readiness.enter(Stage.STOPPING)
+    if api is not None:
+        api.part()
+    endings = [each.stop() for each in web]
+    endings += [each.stop(gateway.config.system.limits.stop_time) for each in listeners]
+    await asyncio.gather(*endings)
+    if api is not None:
+        await api.close()
 
 
 async def _listen_for_websockets(

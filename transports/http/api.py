@@ -31,6 +31,8 @@ class Api:
         self.waiting = Waiting(self.config.readers.waiting)
         self.tails = Tails(self.config.readers)
         self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)
+        self.parting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the server is about to stop."""
         self._unwatched: set[asyncio.Task[Any]] = set()
 
     def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -38,6 +40,12 @@ class Api:
         task = asyncio.get_running_loop().create_task(work)
         self._unwatched.add(task)
         task.add_done_callback(self._unwatched.discard)
+
+    def part(self) -> None:
+        """Before the listeners stop: who waits is answered, and tails end. Their clients come back."""
+        if not self.parting.done():
+            self.parting.set_result(None)
+            self.tails.part()
 
     async def close(self) -> None:
         """Waits for what goes on in the background. The store must not be closed before."""

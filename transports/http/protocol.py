@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-import typing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +68,6 @@ class Phase(enum.Enum):
 
 CONNECTION = "whippet.connection"
 """Under this name the connection of a request is in its scope."""
-
-
-class Listener(typing.Protocol):
-    """A request in hand that takes long, and so has to hear what becomes of its connection."""
-
-    def lost(self) -> None: ...
-
-    def parting(self) -> None:
-        """The server stops."""
 
 
 class Link:
@@ -149,8 +139,6 @@ class Protocol(HttpToolsProtocol):
         self._refused: Refused | None = None
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
-        self._listener: Listener | None = None
-        self._is_parting = False
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -173,23 +161,6 @@ class Protocol(HttpToolsProtocol):
         self.phase = Phase.LINGERING
         if self.flow is not None:
             super().connection_lost(exc)
-        if self._listener is not None:
-            self._listener.lost()
-
-    def shutdown(self) -> None:
-        self._is_parting = True
-        super().shutdown()
-        if self._listener is not None:
-            self._listener.parting()
-
-    def listen(self, listener: Listener | None) -> None:
-        """From now on, or no longer. What has happened already is heard at once."""
-        self._listener = listener
-        if listener is not None:
-            if self._running is None or self._running.disconnected or self._transport.is_closing():
-                listener.lost()
-            elif self._is_parting:
-                listener.parting()
 
     def close_kindly(self) -> None:
         """What was written is sent; what the client is still sending is thrown away for a while."""
@@ -202,7 +173,7 @@ class Protocol(HttpToolsProtocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    # ------------------------------------------------------------------------------------------------- for a Listener
+    # ------------------------------------------------------------------------------------------------- for a tail
 
     def write_chunk(self, octets: bytes) -> None:
         """A part of the body of the answer that has begun, framed already: the very same bytes for many connections."""

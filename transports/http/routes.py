@@ -355,10 +355,7 @@ _MESSAGES = (
         query=tails.TailQuery,
         headers=(("Last-Event-ID", "The id of an event, to go on behind it; wins over what the query says"),),
         media="text/event-stream",
-        refusals=(
-            (429, "There are as many tails as may be"),
-            (501, "The connection cannot carry one; HTTP/1.1 can"),
-        ),
+        refusals=((429, "There are as many tails as may be"),),
     ),
     Operation(
         name="flush",

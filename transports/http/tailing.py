@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Literal
@@ -28,14 +28,15 @@ from app.commands import requests as ask
 from app.commands.messages import Followed
 from app.config.listeners import HttpReaders
 from app.errors import CommandError, of_storage
-from app.feeds import Cursor, Encode, Feed, Feeds, Part, Position
+from app.feeds import Encode, Feeds, Part, Position
 from storage.errors import StorageError
 from storage.partition import Partition
 from transports.http import bearer, userheaders
 from transports.http.answering import SECRET, VIEW, Headers
 from transports.http.errors import RETRY_AFTER, Refused
 from transports.http.operation import Call
-from transports.http.protocol import Protocol
+from transports.http.outlets import Direct, Indirect, Outlet, until_gone
+from transports.http.protocol import CONNECTION, Protocol
 from transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ HEADERS: Headers = (
     (b"connection", b"close"),
     VIEW,
 )
-HEARTBEAT = b"3\r\n:\n\n\r\n"
+HEARTBEAT = b":\n\n"
 
 Form = Literal["json", "text"]
 
@@ -92,7 +93,7 @@ def chunk(octets: bytes) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def encoder(form: Form, numbers: tuple[int, ...]) -> Encode:
+def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode:
     """For the partitions with these numbers."""
     events_of = _json_events if form == "json" else _text_events
 
@@ -103,7 +104,7 @@ def encoder(form: Form, numbers: tuple[int, ...]) -> Encode:
             for offset, event in events_of(numbers[part.of], part):
                 at[part.of] = offset + 1
                 events += (b"id: ", id_of(numbers, at), b"\n", event)
-        return chunk(b"".join(events))
+        return chunk(b"".join(events)) if is_framed else b"".join(events)
 
     return encode
 
@@ -137,37 +138,34 @@ def _text_event(payload: bytes) -> bytes:
 
 
 class Tail:
-    """A Listener of its connection."""
-
-    def __init__(self, tails: Tails, call: Call, connection: Protocol, followed: Followed, form: Form) -> None:
+    def __init__(self, tails: Tails, call: Call, followed: Followed, form: Form) -> None:
         self.call = call
         self._tails = tails
-        self._connection = connection
         self._followed = followed
-        self._numbers = tuple([partition.place.partition for partition in followed.partitions])
-        self._encode = encoder(form, self._numbers)
-        self._feed: Feed = tails.feeds.join(form, followed.partitions, self._encode)
         self._form = form
-        self._cursor: Cursor = self._feed.cursor(followed.start)
+        self._numbers = tuple([partition.place.partition for partition in followed.partitions])
         self._told = followed.start
         """Where the reader is once it has taken all that was written."""
         self._is_lost = False
         self._ending: tuple[str, str] | None = None
         self._task: asyncio.Task[Any] | None = None
-        now = asyncio.get_running_loop().time()
-        self._spoke_at = self._took_at = now
+        self._outlet: Outlet | None = None
+        self._spoke_at = self._took_at = asyncio.get_running_loop().time()
         self._written = self._taken = 0
 
     async def run(self, send: Send) -> None:
-        self._task = asyncio.current_task()
-        session = self.call.session
-        session.end = self.removed
-        self.call.api.gateway.sessions.add(session)
+        call, self._task = self.call, asyncio.current_task()
+        connection: Protocol | None = call.scope.get(CONNECTION)
+        outlet = self._outlet = Indirect(send) if connection is None else Direct(connection)
+        watching = asyncio.get_running_loop().create_task(self._watch())
+        call.session.end = self.removed
+        call.api.gateway.sessions.add(call.session)
         try:
             await send({"type": "http.response.start", "status": HTTPStatus.OK, "headers": list(HEADERS)})
-            self._connection.listen(self)
-            self._write(chunk(b"retry: %d\nid: %b\n\n" % (RETRY_MS, id_of(self._numbers, self._told))))
-            await self._go_on()
+            await self._write(outlet, b"retry: %d\nid: %b\n\n" % (RETRY_MS, id_of(self._numbers, self._told)))
+            if call.api.parting.done():
+                self.part()
+            await self._go_on(outlet)
         except asyncio.CancelledError:
             if self._ending is None and not self._is_lost:
                 raise
@@ -175,33 +173,50 @@ class Tail:
         except StorageError as error:
             self._ending = "gone", str(of_storage(error))
         except Exception:  # noqa: BLE001 -- a defect of ours; the reader is told, and comes back
-            _log.exception("%s: a tail ended in a defect", session.address)
+            _log.exception("%s: a tail ended in a defect", call.session.address)
             self._ending = "error", "Internal server error"
         finally:
-            self._connection.listen(None)
-            self.call.api.gateway.sessions.remove(session)
-            self._tails.leave(self, self._form, self._feed)
-        if not self._is_lost:
-            await self._say_goodbye(send)
+            self._task = None
+            watching.cancel()
+            call.api.gateway.sessions.remove(call.session)
+            self._tails.leave(self)
+        if not self._is_lost and outlet.can_say_more():
+            await self._say_goodbye(outlet, send)
 
-    async def _go_on(self) -> None:
-        while True:
-            piece = await self._feed.piece(self._cursor)
-            self._write(piece.octets)
-            self._told = piece.position
-            await self._connection.drain()
+    async def _go_on(self, outlet: Outlet) -> None:
+        encode = encoder(self._form, self._numbers, is_framed=outlet.is_framed)
+        name = self._form, outlet.is_framed
+        feed = self._tails.feeds.join(name, self._followed.partitions, encode)
+        try:
+            cursor = feed.cursor(self._told)
+            while True:
+                piece = await feed.piece(cursor)
+                self._told = piece.position
+                self._note(piece.octets)
+                await outlet.write(piece.octets)
+        finally:
+            self._tails.feeds.leave(name, feed)
 
-    def _write(self, octets: bytes) -> None:
-        self._connection.write_chunk(octets)
+    async def _watch(self) -> None:
+        await until_gone(self.call.receive)
+        self._is_lost = True
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _write(self, outlet: Outlet, octets: bytes) -> None:
+        octets = chunk(octets) if outlet.is_framed else octets
+        self._note(octets)
+        await outlet.write(octets)
+
+    def _note(self, octets: bytes) -> None:
         self._written += len(octets)
         self._spoke_at = asyncio.get_running_loop().time()
 
-    async def _say_goodbye(self, send: Send) -> None:
+    async def _say_goodbye(self, outlet: Outlet, send: Send) -> None:
         code, reason = self._ending or ("error", "")
         offsets = {number: at - 1 if at else None for number, at in zip(self._numbers, self._told, strict=True)}
         last = id_of(self._numbers, self._told)
         said = _encode({"code": code, "reason": reason, "cursor": last.decode(), "last_offsets": offsets})
-        self._connection.make_room()
         event = b"id: %b\nevent: end\ndata: %b\n\n" % (last, said)
         await send({"type": "http.response.body", "body": event, "more_body": False})
 
@@ -212,12 +227,7 @@ class Tail:
             self._ending = code, reason
             self._task.cancel()
 
-    def lost(self) -> None:
-        self._is_lost = True
-        if self._task is not None:
-            self._task.cancel()
-
-    def parting(self) -> None:
+    def part(self) -> None:
         self.end("stopping", "The server is stopping")
 
     def removed(self) -> None:
@@ -225,7 +235,10 @@ class Tail:
 
     def check(self, now: float, limits: HttpReaders) -> None:
         """What the client has taken, and whether it would hear from us otherwise."""
-        untaken = self._connection.untaken_bytes
+        outlet = self._outlet
+        if outlet is None:
+            return
+        untaken = outlet.untaken_bytes
         taken = self._written - untaken
         if not untaken or taken > self._taken:
             self._taken, self._took_at = taken, now
@@ -233,7 +246,9 @@ class Tail:
             self.end("stalled", "What was sent was not taken; what comes next is at the cursor")
             return
         if not untaken and now - self._spoke_at > limits.heartbeat:
-            self._write(HEARTBEAT)
+            octets = chunk(HEARTBEAT) if outlet.is_framed else HEARTBEAT
+            self._note(octets)
+            outlet.beat(octets)
 
     async def check_right(self) -> None:
         call = self.call
@@ -279,19 +294,22 @@ class Tails:
     def __len__(self) -> int:
         return len(self._tails)
 
-    def open(self, make: Callable[[], Tail]) -> Events:
+    def open(self, call: Call, followed: Followed, form: Form) -> Events:
         if len(self._tails) >= self._limits.tails:
             sentence = f"There are as many tails as may be (http.readers.tails = {self._limits.tails})"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code="too_many_tails")
-        tail = make()
+        tail = Tail(self, call, followed, form)
         self._tails.add(tail)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="tails")
         return Events(tail)
 
-    def leave(self, tail: Tail, form: Form, feed: Feed) -> None:
+    def leave(self, tail: Tail) -> None:
         self._tails.discard(tail)
-        self.feeds.leave(form, feed)
+
+    def part(self) -> None:
+        for tail in list(self._tails):
+            tail.part()
 
     def close(self) -> None:
         if self._sweeping is not None:

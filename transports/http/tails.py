@@ -15,8 +15,7 @@ from transports.http.answering import Answer
 from transports.http.errors import Refused
 from transports.http.numbers import U64, check_u64
 from transports.http.operation import Call
-from transports.http.protocol import CONNECTION
-from transports.http.tailing import HEADERS, Events, Tail, cursor_of, following, position_of
+from transports.http.tailing import HEADERS, Events, cursor_of, following, position_of
 
 PARTITIONS_MAX = 128
 """The id of every event names all of them."""
@@ -64,10 +63,7 @@ async def tail_messages(call: Call) -> Answer | Events:
         followed = _resumed(followed, text, "cursor" if header is None else "last-event-id")
     if call.is_head:
         return Answer(HTTPStatus.OK, b"", HEADERS)
-    connection = call.scope.get(CONNECTION)
-    if connection is None:
-        raise Refused(HTTPStatus.NOT_IMPLEMENTED, "This listener has no tails")
-    return call.api.tails.open(lambda: Tail(call.api.tails, call, connection, followed, query.form))
+    return call.api.tails.open(call, followed, query.form)
 
 
 def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:

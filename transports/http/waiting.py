@@ -12,7 +12,7 @@ from app.config.formats import PERIOD, Invalid
 from transports.http.bodies import Gone
 from transports.http.errors import RETRY_AFTER, Refused
 from transports.http.operation import Call
-from transports.http.protocol import CONNECTION, Protocol
+from transports.http.outlets import until_gone
 
 
 class Waiting:
@@ -43,57 +43,35 @@ def seconds_of(text: str, longest: float) -> float:
     return seconds
 
 
-class _Ending:
-    """A Listener: done when nobody is there any more, or the server stops."""
-
-    def __init__(self) -> None:
-        self.is_lost = False
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def lost(self) -> None:
-        self.is_lost = True
-        self.parting()
-
-    def parting(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
 async def poll(call: Call, request: ask.PollMessages, seconds: float) -> answers.Polled:
     """What is found, at the latest when the time is over; Gone when nobody waits for it any more."""
     polled: answers.Polled = await call.ask(request)
     if polled.messages_count or not request.count or not polled.owned:
         return polled
-    connection: Protocol | None = call.scope.get(CONNECTION)
-    ending = _Ending()
     with call.api.waiting:
-        if connection is not None:
-            connection.listen(ending)
-        try:
-            return await _wait(call, request, polled, seconds, ending)
-        finally:
-            if connection is not None:
-                connection.listen(None)
+        return await _wait(call, request, polled, seconds)
 
 
-async def _wait(
-    call: Call, request: ask.PollMessages, polled: answers.Polled, seconds: float, ending: _Ending
-) -> answers.Polled:
-    loop = asyncio.get_running_loop()
+async def _wait(call: Call, request: ask.PollMessages, polled: answers.Polled, seconds: float) -> answers.Polled:
+    loop, parting = asyncio.get_running_loop(), call.api.parting
     deadline = loop.time() + seconds
-    while not ending.future.done():
-        followed: Followed = await call.ask(ask.FollowMessages(call.stream, call.topic, request.partition_id))
-        appended = loop.create_task(followed.partitions[0].until(polled.next_offset))
-        try:
-            await asyncio.wait(
-                (appended, ending.future), timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            appended.cancel()
-        if ending.is_lost:
-            raise Gone
-        before, polled = polled, await call.ask(request)
-        if polled.messages_count or loop.time() >= deadline or polled.next_offset == before.next_offset:
-            # Nothing, and nowhere else to look: what was there was deleted, or cannot be read.
-            break
-    return polled
+    gone = loop.create_task(until_gone(call.receive))
+    try:
+        while not parting.done():
+            followed: Followed = await call.ask(ask.FollowMessages(call.stream, call.topic, request.partition_id))
+            appended = loop.create_task(followed.partitions[0].until(polled.next_offset))
+            try:
+                await asyncio.wait(
+                    (appended, gone, parting), timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                appended.cancel()
+            if gone.done():
+                raise Gone
+            before, polled = polled, await call.ask(request)
+            if polled.messages_count or loop.time() >= deadline or polled.next_offset == before.next_offset:
+                # Nothing, and nowhere else to look: what was there was deleted, or cannot be read.
+                break
+        return polled
+    finally:
+        gone.cancel()

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from starlette.types import Message as Said
 
 from app.client.packing import pack
 from app.commands import requests as ask
@@ -19,6 +20,7 @@ from storage.batch import Message, build
 from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, run, serving
 from tests.transports.http.test_access import permissions
+from transports.http import application
 
 Readers = dict[str, Any]
 
@@ -384,6 +386,7 @@ def test_a_tail_ends_with_the_topic_with_the_server_and_with_the_right_to_read(t
             root = await world.world.root()
             await root.ask(ask.CreateTopic("s", "t", 1))
             events = await tail(world)
+            world.api.part()
             stopping = asyncio.create_task(world.server.stop())
             end = await over(events)
             assert end.json == {
@@ -468,7 +471,7 @@ def test_a_stalled_tail_is_dropped_and_told_where_it_was(tmp_path: Path) -> None
                     count += 1
                 await asyncio.sleep(0)
             (kept,) = world.api.tails._tails
-            assert kept._connection.untaken_bytes < 1 << 20
+            assert kept._outlet.untaken_bytes < 1 << 20
             await send(world, b"after it was dropped")
             numbers = []
             while True:
@@ -498,7 +501,7 @@ def test_a_slow_tail_is_not_dropped_and_costs_no_memory(tmp_path: Path) -> None:
             largest = 0
             for number in range(2000):
                 assert int((await slow.next()).payload[:6]) == number
-                largest = max(largest, only._connection.untaken_bytes)
+                largest = max(largest, only._outlet.untaken_bytes)
             assert largest < 1 << 20
             await leave(world, slow)
 
@@ -537,7 +540,7 @@ def test_two_hundred_tails_have_all_of_it_and_share_what_is_made_for_them(tmp_pa
 
             sending = asyncio.create_task(feed())
             tails = [await tail(world, f"offset={number % 100}") for number in range(200)]
-            (one,) = {each._feed for each in world.api.tails._tails}
+            (one,) = world.api.tails.feeds._feeds.values()
             original = one._encode
 
             def counting(*given: Any) -> bytes:
@@ -608,6 +611,64 @@ def test_a_ticket_is_worth_what_its_token_is_worth_when_it_is_used(tmp_path: Pat
             assert (await link.ask(world.request("DELETE", "/users/logout"))).status == 204
             request = f"GET {MESSAGES}/tail?ticket={text} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
             assert (await link.ask(request)).status == 401
+
+    run(main())
+
+
+def test_a_tail_that_is_not_over_http_1_is_the_same(tmp_path: Path) -> None:
+    """As an HTTP/3 stream asks for it: by ASGI alone."""
+
+    async def main() -> None:
+        async with live(tmp_path, readers={"heartbeat": 0.05, "stall_time": 0.2}) as world:
+            await send(world, b"one")
+            body, is_gone, may_send = bytearray(), asyncio.Event(), asyncio.Event()
+            may_send.set()
+
+            async def receive() -> Said:
+                await is_gone.wait()
+                return {"type": "http.disconnect"}
+
+            async def take(message: Said) -> None:
+                await may_send.wait()
+                body.extend(message.get("body", b""))
+
+            async def until(what: bytes) -> None:
+                while what not in body:  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+
+            def opened() -> asyncio.Task[None]:
+                scope = {
+                    "type": "http",
+                    "method": "GET",
+                    "path": "",
+                    "raw_path": f"{MESSAGES}/tail".encode(),
+                    "query_string": b"offset=0&form=text",
+                    "headers": [(b"authorization", f"Bearer {world.token}".encode())],
+                    "client": ("h3", 1),
+                }
+                return asyncio.create_task(application.create(world.api)(scope, receive, take))
+
+            goes = opened()
+            await until(b"id: 0:1\ndata: one\n\n")
+            await until(b":\n\n:\n\n")
+            await send(world, b"two")
+            await until(b"id: 0:2\ndata: two\n\n")
+            assert body.startswith(b"retry: 1000\nid: 0:0\n\nid: 0:1\n")
+            is_gone.set()
+            await goes
+            is_gone.clear()
+            stalls = opened()
+            await until_tails(world, 1)
+            may_send.clear()
+            await send(world, b"three")
+            await stalls
+            may_send.set()
+            ends = opened()
+            await until_tails(world, 1)
+            world.api.part()
+            await ends
+            assert body.endswith(b"}\n\n")
+            assert b"event: end" in body[-200:]
 
     run(main())
 

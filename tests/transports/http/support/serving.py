@@ -142,6 +142,7 @@ async def serving(
             yield serves
         finally:
             serves.close_links()
+            api.part()
             await server.stop()
             await api.close()
         assert api.bodies.used == 0, "what was taken from the budget of bodies was not given back"
