@@ -109,7 +109,16 @@ def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
 def _numbers_of(query: type[msgspec.Struct]) -> frozenset[str]:
     info = msgspec.inspect.type_info(query)
     assert isinstance(info, msgspec.inspect.StructType)
-    return frozenset(field.encode_name for field in info.fields if isinstance(field.type, msgspec.inspect.IntType))
+    return frozenset(
+        field.encode_name for field in info.fields if isinstance(_bare(field.type), msgspec.inspect.IntType)
+    )
+
+
+def _bare(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """Without what is said of it for the OpenAPI document."""
+    while isinstance(kind, msgspec.inspect.Metadata):
+        kind = kind.type
+    return kind
 
 
 def _bad_query(why: str, field: str | None) -> Refused:
