@@ -289,19 +289,23 @@ class Binary:
             elif not self._ended:
                 self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
-            if (request := self._arriving.get(event.stream_id)) is not None:
+            if not event.stream_id & 3 and (request := self._request(event.stream_id)) is not None:
                 self._drop(request)
         elif isinstance(event, events.StopSendingReceived):
             self._answering.pop(event.stream_id, None)
 
-    def _on_data(self, stream_id: int, data: bytes, fin: bool) -> None:
+    def _request(self, stream_id: int) -> Request | None:
+        """What is arriving on this stream; None when nothing is, any more."""
         if stream_id >= self._opened:
             deadline = time.monotonic() + self._listener.limits.frame_time
             # One that is opened opens all before it.
             for opened in range(self._opened, stream_id + 4, 4):
                 self._arriving[opened] = Request(opened, deadline)
             self._opened = stream_id + 4
-        request = self._arriving.get(stream_id)
+        return self._arriving.get(stream_id)
+
+    def _on_data(self, stream_id: int, data: bytes, fin: bool) -> None:
+        request = self._request(stream_id)
         if request is None:
             return
         if request.frame is not None:

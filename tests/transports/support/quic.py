@@ -122,6 +122,7 @@ class World:
         self.listener = listener
         self.gateway = gateway
         self.clients: list[Client] = []
+        self.ends = contextlib.ExitStack()
 
     async def stranger(self, configuration: QuicConfiguration | None = None, **options: Any) -> Client:
         """Connected, not logged in."""
@@ -148,6 +149,10 @@ class World:
     @property
     def connections(self) -> int:
         return len(self.listener._connections)
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     def leave(self) -> None:
         for client in self.clients:
@@ -202,6 +207,7 @@ async def served(
             await listener.stop(HANGS_S)
             for client in world.clients:
                 client.vanish()
+            world.ends.close()
             # What a closed transport still has to do.
             await asyncio.sleep(0)
             users.close()
