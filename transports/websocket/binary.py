@@ -163,10 +163,14 @@ class BinaryConnection(tcp.Connection):
         if self._lingers_until:
             return "it does not end the connection" if now > self._lingers_until else None
         reason = super().overdue(now)
-        if reason is None and now - self._heard_at > PING_SECONDS and not self._ended and self._writable is None:
+        if reason is None and self._session.user_id is not None and not self._ended:
+            self._ping(now)
+        return reason
+
+    def _ping(self, now: float) -> None:
+        if now - self._heard_at > PING_SECONDS and self._writable is None:
             self._heard_at = now
             self._transport.write(framing.header(PING, 0))
-        return reason
 
 
 def incoming(config: Websocket) -> Incoming:

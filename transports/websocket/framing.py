@@ -35,8 +35,7 @@ IN_PLACE_BYTES_MIN = 8 << 10
 """From here on numpy is quicker than a copy."""
 FRAGMENTS_FREE = 4096
 FRAGMENT_BYTES_MIN = 16
-"""How long the fragments of a message have to be on average, once there are more than that: each costs as much as many
-bytes."""
+"""How long the fragments of a message have to be on average, but for so many: each costs as much as many bytes."""
 APPLICATION_CODES = range(3000, 5000)
 
 
@@ -190,7 +189,7 @@ class Incoming:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a frame has more than {self._frame_bytes_max} bytes")
         if self._message_bytes_max is not None and self._message_bytes > self._message_bytes_max:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {self._message_bytes_max} bytes")
-        if self._fragments > FRAGMENTS_FREE and self._message_bytes < self._fragments * FRAGMENT_BYTES_MIN:
+        if self._message_bytes < (self._fragments - FRAGMENTS_FREE) * FRAGMENT_BYTES_MIN:
             raise Violation(CloseCode.POLICY_VIOLATION, "a message comes in too many too small fragments")
 
     def _unmask(self, content: memoryview) -> None:

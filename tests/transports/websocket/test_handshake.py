@@ -1,0 +1,167 @@
+"""How HTTP becomes WebSocket: who is let in at the port of HTTP, and what everybody else hears."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from websockets.asyncio.client import connect
+
+from app.config.listeners import HttpCors
+from tests.transports.http.support.serving import run, serving
+from tests.transports.http.test_tls import made
+from tests.transports.support.raw import PING
+from tests.transports.websocket.support.talking import Classic, frame, handshake, talking
+from transports.websocket.listener import WebSockets
+
+KEY = "dGhlIHNhbXBsZSBub25jZQ=="
+
+
+def test_the_key_is_answered_as_the_standard_has_it_and_nothing_else_is_agreed_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            link = await world.serves.link()
+            offers = (
+                "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",
+                "Sec-WebSocket-Protocol: chat, superchat",
+            )
+            await link.send(handshake("/", *offers, key=KEY))
+            answer = await link.response(has_body=False)
+            assert answer.status == 101
+            assert answer.headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+            assert not {"sec-websocket-extensions", "sec-websocket-protocol"} & answer.headers.keys()
+
+    run(main())
+
+
+NO_HANDSHAKES = {
+    "an old version": (handshake("/", version="8"), 400),
+    "no key": (handshake("/").replace(b"Sec-WebSocket-Key", b"Sec-Other"), 400),
+    "a short key": (handshake("/", key="c2hvcnQ="), 400),
+    "a key that is none": (handshake("/", key="%" * 24), 400),
+    "two keys": (handshake("/", f"Sec-WebSocket-Key: {KEY}"), 400),
+    "no such path": (handshake("/streams"), 404),
+    "another": (handshake("/ws/"), 404),
+    "a POST": (handshake("/").replace(b"GET", b"POST"), 405),
+    "no Host": (handshake("/").replace(b"Host: x\r\n", b""), 400),
+    "two Hosts": (handshake("/", "Host: y"), 400),
+    "said too early": (handshake("/") + frame(2, PING), 400),
+    "another upgrade": (handshake("/").replace(b"Upgrade: websocket", b"Upgrade: h2c"), 200),
+    "no upgrade": (handshake("/").replace(b"Connection: Upgrade", b"Connection: close"), 200),
+}
+
+
+@pytest.mark.parametrize("name", NO_HANDSHAKES)
+def test_what_is_no_handshake_is_answered_over_http(tmp_path: Path, name: str) -> None:
+    octets, status = NO_HANDSHAKES[name]
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            link = await world.serves.link()
+            answer = await link.ask(octets)
+            assert answer.status == status
+            if status != 200:
+                assert list(answer.json()) == ["id", "code", "reason", "field"]
+            assert await link.is_over()
+            assert world.connections == 0
+
+    run(main())
+
+
+def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            link = await world.serves.link()
+            assert await link.pings()
+            await link.send(handshake("/"))
+            assert (await link.response(has_body=False)).status == 101
+            await link.send(frame(2, PING))
+
+    run(main())
+
+
+def test_an_upgrade_that_does_not_wait_for_answers_is_refused_after_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            link = await world.serves.link()
+            await link.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" + handshake("/"))
+            assert (await link.response()).body == b"pong"
+            assert await link.is_over()
+
+    run(main())
+
+
+ORIGINS = [
+    (["*"], "https://anywhere.example", True),
+    (["*"], "null", True),
+    (["https://one.example"], "https://one.example", True),
+    (["https://one.example"], "https://two.example", False),
+    (["https://one.example"], "http://one.example", False),
+    (["https://one.example"], "null", False),
+    (["https://one.example"], "", False),
+    ([], "http://here.example:3000", True),
+    ([], "http://HERE.example:3000", True),
+    ([], "https://here.example:3000", False),
+    ([], "http://here.example", False),
+    ([], "http://here.example:3001", False),
+    ([], "http://here.example:3000.evil.example", False),
+    ([], "http://here.example:port", False),
+]
+
+
+@pytest.mark.parametrize(("allowed", "origin", "is_let_in"), ORIGINS)
+def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
+    tmp_path: Path, allowed: list[str], origin: str, is_let_in: bool
+) -> None:
+    async def main() -> None:
+        async with talking(tmp_path, cors=HttpCors(allowed_origins=tuple(allowed))) as world:
+            link = await world.serves.link()
+            await link.send(handshake("/", f"Origin: {origin}", host="here.example:3000"))
+            assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
+
+    run(main())
+
+
+def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path, cors=HttpCors(enabled=False)) as world:
+            for host, status in (("x", 101), ("y", 403)):
+                link = await world.serves.link()
+                await link.send(handshake("/", f"Origin: http://{host}"))
+                assert (await link.response(has_body=False)).status == status
+
+    run(main())
+
+
+def test_a_client_that_is_no_browser_says_no_origin_and_is_let_in(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path, cors=HttpCors(allowed_origins=())) as world:
+            assert await (await world.stranger()).is_alive()
+
+    run(main())
+
+
+def test_websocket_over_tls(tmp_path: Path) -> None:
+    async def main() -> None:
+        tls = made(tmp_path)
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+        async with serving(tmp_path / "data", tls=tls) as world:
+            sockets = WebSockets(world.world.gateway)
+            world.server.door.websockets = sockets
+            async with connect(f"wss://{world.server.address}", ssl=trusted, proxy=None) as link:
+                client = await Classic(link).log_in()
+                assert await client.is_alive()
+                await sockets.stop(5)
+                assert await client.closed() == (1001, "")
+
+    run(main())
+
+
+def test_where_websocket_is_off_an_upgrade_is_as_if_it_had_not_been_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            answer = await (await world.link()).ask(handshake("/"))
+            assert (answer.status, answer.body) == (200, b"Iggy API")
+
+    run(main())

@@ -1,0 +1,108 @@
+"""Where a process has WebSocket: on the port of HTTP, at an address of its own besides, or at that alone."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosedOK
+from websockets.sync.client import ClientConnection, connect
+
+from tests.app.support.process import Gateway, Start, starting
+from tests.transports.support.raw import PING
+
+PONG = bytes(8)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    with starting(tmp_path / "data") as start_one:
+        yield start_one
+
+
+def client(address: str) -> ClientConnection:
+    return connect(f"ws://{address}/", compression=None, proxy=None)
+
+
+def answers(address: str) -> bool:
+    with client(address) as link:
+        link.send(PING)
+        return link.recv() == PONG
+
+
+def stop(gateway: Gateway) -> None:
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    assert "Traceback" not in str(gateway)
+
+
+def configured(tmp_path: Path) -> Any:
+    return tomllib.loads((tmp_path / "data/runtime/current_config.toml").read_text())
+
+
+def test_it_is_on_the_port_of_http(start: Start, tmp_path: Path) -> None:
+    gateway = start()
+    http, websocket = gateway.address(), gateway.line(r" ws://(\S+)").group(1)
+    assert http == websocket
+    assert answers(http)
+    assert configured(tmp_path)["websocket"]["address"] == http
+    stop(gateway)
+
+
+def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_told(
+    start: Start, tmp_path: Path
+) -> None:
+    gateway = start(IGGY_WEBSOCKET_ADDRESS="127.0.0.2:0")
+    http, websocket = gateway.address(), gateway.line(r" ws://(\S+)").group(1)
+    assert websocket.startswith("127.0.0.2:")
+    assert answers(http)
+    assert answers(websocket)
+    assert configured(tmp_path)["websocket"]["address"] == websocket
+    with socket.create_connection(websocket.split(":")) as plain:  # type: ignore[arg-type]
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert plain.recv(4096).startswith(b"HTTP/1.1 426 ")
+    stop(gateway)
+
+
+def test_without_http_it_is_where_its_address_is(start: Start) -> None:
+    gateway = start(IGGY_HTTP_ENABLED="false", IGGY_WEBSOCKET_ADDRESS="127.0.0.1:0")
+    assert answers(gateway.line(r" ws://(\S+)").group(1))
+    assert "http://" not in str(gateway)
+    stop(gateway)
+
+
+def test_without_http_and_without_an_address_it_is_nowhere(start: Start) -> None:
+    gateway = start(IGGY_HTTP_ENABLED="false")
+    gateway.line("stop  ")
+    assert " ws://" not in str(gateway)
+    stop(gateway)
+
+
+def test_it_may_be_off(start: Start) -> None:
+    gateway = start(IGGY_WEBSOCKET_ENABLED="false")
+    assert " ws://" not in str(gateway)
+    gateway.line("stop  ")
+    assert gateway.get("/").text == "Iggy API"
+    stop(gateway)
+
+
+def test_clients_hear_that_the_server_stops(start: Start) -> None:
+    gateway = start()
+    with contextlib.ExitStack() as ends:
+        links = [ends.enter_context(client(gateway.address())) for _ in range(20)]
+        for link in links:
+            link.send(PING)
+            assert link.recv() == PONG
+        gateway.signal(signal.SIGTERM)
+        for link in links:
+            with pytest.raises(ConnectionClosedOK) as closed:
+                link.recv(timeout=10)
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1001
+    assert gateway.end() == 0
