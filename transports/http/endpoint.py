@@ -123,7 +123,10 @@ class CatalogueQuery(msgspec.Struct, frozen=True):
     consistency: Literal["serializable", "linearizable"] = "serializable"
 
 
-ONCE = (b"authorization", b"content-type", b"content-length", b"content-encoding", b"host")
+ONCE = (
+    *(b"authorization", b"content-type", b"content-length", b"content-encoding", b"host"),
+    *(b"producer-id", b"producer-epoch", b"producer-seq"),
+)
 
 
 def _headers_of(scope: Scope) -> dict[bytes, bytes]:

@@ -14,6 +14,7 @@ from app.commands import requests as ask
 from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from app.errors import Code, CommandError
 from storage.options import Durability
+from storage.producers import Producer
 from transports.http import incoming, outgoing, parameters, waiting
 from transports.http.answering import JSON, VIEW, Answer
 from transports.http.errors import Refused
@@ -26,6 +27,7 @@ from transports.http.texts import Key
 _log = logging.getLogger(__name__)
 
 KEY_BYTES_MAX = 255
+PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 FRAME_JSON_BYTES = 256
 """About what a message takes as JSON besides its payload."""
 DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
@@ -87,11 +89,25 @@ async def send_messages(call: Call) -> Answer:
     else:
         to, ready = _partitioning(body.partitioning), _packed(call, body)
     level = None if query.durability is UNSET else LEVELS[query.durability]
-    request = ask.SendMessages(call.stream, call.topic, to, ready.batches, ready.checked, durability=level)
+    request = ask.SendMessages(
+        call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
+    )
     if query.ack == "none":
         call.api.in_background(_send_unheard(call, request))
         return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"),))
     return confirmed(await send(call, request))
+
+
+def _producer(call: Call) -> Producer | None:
+    """Who numbers his sends says so in three headers; then one that comes again is answered again, and stored once."""
+    given = [call.headers.get(name.lower().encode()) for name in PRODUCER_HEADERS]
+    if not any(each is not None for each in given):
+        return None
+    missing = [name for name, each in zip(PRODUCER_HEADERS, given, strict=True) if each is None]
+    if missing:
+        sentence = f"{', '.join(PRODUCER_HEADERS)} belong together: {' and '.join(missing)} missing"
+        raise CommandError(Code.INVALID_PRODUCER, sentence)
+    return ask.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
 
 
 def _packed(call: Call, body: NewMessages) -> Ready:

@@ -324,9 +324,16 @@ _MESSAGES = (
                 "Iggy-Header-{name}",
                 "A user header, a text, for every message of a body that has none in itself; its key in small letters",
             ),
+            (
+                "Producer-Id",
+                "Whose sends are numbered: one that comes again is answered as it was and stored once. 1 to 64 bytes",
+            ),
+            ("Producer-Epoch", "Raised by a producer that starts anew: those before it are refused from then on"),
+            ("Producer-Seq", "The number of this send, higher than that of the one before"),
         ),
         status=CREATED,
         also=((202, "Taken on with `ack=none`: nobody says whether it will be stored"),),
+        refusals=((409, "A higher epoch of the producer is there, or its send is too old to be told from a new one"),),
         answer=messages.Confirmations,
     ),
     Operation(

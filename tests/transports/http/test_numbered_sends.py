@@ -1,0 +1,128 @@
+"""Sends that a producer numbers: answered again when they come again, stored once, fenced by a newer epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.client.packing import pack
+from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.test_messages import MESSAGES, message, payloads, sent
+
+TEXT, BATCH = "text/plain", "application/vnd.iggy.batch"
+Test = Callable[[Calling], Awaitable[None]]
+
+
+def run(tmp_path: Path, *tests: Test, partitions: int = 1, **options: Any) -> None:
+    """Each on a server of its own, one after the other on the same folder."""
+
+    async def main() -> None:
+        for number, test in enumerate(tests):
+            async with calling(tmp_path, **options) as world:
+                if not number:
+                    await world.root.post("/streams", {"name": "s"})
+                    await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
+                await test(world)
+
+    asyncio.run(main())
+
+
+async def send(
+    world: Calling, body: Any, epoch: Any, sequence: Any, *, media: str = TEXT, query: str = "", name: str = "sensor-7"
+) -> httpx.Response:
+    headers = {"producer-id": name, "producer-epoch": str(epoch), "producer-seq": str(sequence)}
+    if isinstance(body, bytes):
+        headers["content-type"] = media
+    return await world.root.ask("POST", f"{MESSAGES}{query}", body, **headers)
+
+
+@pytest.mark.parametrize("form", ["json", TEXT, BATCH])
+def test_a_send_that_comes_again_is_answered_as_it_was_and_stored_once(tmp_path: Path, form: str) -> None:
+    first = {"json": sent(message(b"a")), TEXT: b"a", BATCH: bytes(pack([b"a"]))}[form]
+    answers = []
+
+    async def test(world: Calling) -> None:
+        for sequence in (0, 1, 1, 0, 5, 1):
+            response = await send(world, first, 1, sequence, media=form)
+            assert response.status_code == 201, response.text
+            answers.append((sequence, response.json()["confirmations"][0]["base_offset"]))
+
+    async def after_a_restart(world: Calling) -> None:
+        await test(world)
+        assert answers == [(0, 0), (1, 1), (1, 1), (0, 0), (5, 2), (1, 1)] * 2
+        assert await payloads(world) == [b"a"] * 3
+
+    run(tmp_path, test, after_a_restart)
+
+
+def test_sends_in_turn_find_the_partition_of_the_send_that_they_repeat(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        said = [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)]
+        assert [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)] == said
+        found = [each for partition in range(3) for each in await payloads(world, f"partition_id={partition}")]
+        assert sorted(found) == [b"%d" % n for n in range(6)]
+
+    run(tmp_path, test, partitions=3)
+
+
+def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        assert (await send(world, b"old", 1, 7)).status_code == 201
+        assert (await send(world, b"new", 2, 0)).status_code == 201
+        fenced = await send(world, b"old", 1, 8)
+        assert (fenced.status_code, fenced.json()["code"]) == (409, "producer_fenced")
+        assert (await send(world, b"new", 2, 9)).status_code == 201
+        passed = await send(world, b"new", 2, 4)
+        assert (passed.status_code, passed.json()["code"]) == (409, "producer_sequence_passed")
+        assert (await send(world, b"another", 0, 0, name="sensor-8")).status_code == 201
+        assert await payloads(world) == [b"old", b"new", b"new", b"another"]
+
+    run(tmp_path, test)
+
+
+def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        every = {"producer-id": "p", "producer-epoch": "1", "producer-seq": "1"}
+        for left_out in every:
+            headers = {name: value for name, value in every.items() if name != left_out}
+            response = await world.root.ask("POST", MESSAGES, b"x", content_type=TEXT, **headers)
+            assert (response.status_code, response.json()["code"]) == (400, "invalid_producer")
+            assert response.json()["reason"].lower().endswith(f"{left_out} missing")
+        for name, value in (
+            *(("producer-id", each) for each in ("", "x" * 65)),
+            *(("producer-epoch", each) for each in ("", "-1", "1.0", "x", "4294967296", "9" * 30)),
+            *(("producer-seq", each) for each in ("", "-1", "1e3", "18446744073709551616")),
+        ):
+            response = await world.root.ask("POST", MESSAGES, b"x", content_type=TEXT, **{**every, name: value})
+            assert (response.status_code, response.json()["code"]) == (400, "invalid_producer"), (name, value)
+        two = bytes(pack([b"a"]) + pack([b"b"]))
+        assert (await send(world, two, 1, 1, media=BATCH)).json()["id"] == 4009
+        assert await payloads(world) == []
+
+    run(tmp_path, test)
+
+
+def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        assert (await send(world, b"a", 1, 1)).headers["iggy-durability"] == "replicated"
+        again = await send(world, b"a", 1, 1, query="?durability=synced")
+        assert again.headers["iggy-durability"] == "persisted"
+        partition = world.gateway.store.partition(0, 0, 0)
+        assert partition is not None
+        assert partition.synced == partition.appended == 1
+
+    run(tmp_path, test)
+
+
+def test_many_that_come_again_at_the_same_time_are_one(tmp_path: Path) -> None:
+    async def test(world: Calling) -> None:
+        found = await asyncio.gather(*(send(world, b"a", 1, 1) for _ in range(20)))
+        assert {each.json()["confirmations"][0]["base_offset"] for each in found} == {0}
+        assert await payloads(world) == [b"a"]
+
+    run(tmp_path, test)
