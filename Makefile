@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.whippet-installed
 
-.PHONY: run test setup lint types imports docs openapi bench torture fuzz clean
+.PHONY: run test setup lint types imports docs openapi bench torture fuzz schemathesis clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
@@ -43,10 +43,14 @@ bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench tcp
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
-	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py
+	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py \
+	  tests/transports/http/test_kill_over_http.py
 
 fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
 	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py
+
+schemathesis: setup  ## the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
+	WHIPPET_SCHEMATHESIS_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -s tests/transports/http/test_schemathesis.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -1,0 +1,107 @@
+"""kill -9 of the gateway while producers number their sends over HTTP; each repeats what it has no answer to.
+
+Every message is there exactly once, where its producer was told. Rounds:
+WHIPPET_TORTURE_ROUNDS; `make torture` sets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+from tests.app.support.process import Gateway, Start, starting
+
+ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "6"))
+SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
+PRODUCERS = ("one", "two", "three")
+PARTITIONS = 2
+ROOT = {"IGGY_ROOT_USERNAME": "iggy", "IGGY_ROOT_PASSWORD": "iggyiggy", "IGGY_TCP_ENABLED": "false"}
+TOPIC = "/streams/s/topics/t"
+TIMEOUT_S = 30
+
+Place = tuple[int, int]
+
+
+def client(gateway: Gateway) -> httpx.Client:
+    """Logged in."""
+    made = httpx.Client(base_url=f"http://{gateway.address()}", trust_env=False, timeout=TIMEOUT_S)
+    login = {"username": ROOT["IGGY_ROOT_USERNAME"], "password": ROOT["IGGY_ROOT_PASSWORD"]}
+    token = made.post("/users/login", json=login).raise_for_status().json()["access_token"]["token"]
+    made.headers["authorization"] = f"Bearer {token}"
+    return made
+
+
+def sending(gateway: Gateway, name: str, told: dict[int, Place]) -> None:
+    """One send after the other, the next number only after an answer; until nobody answers any more."""
+    try:
+        with contextlib.closing(client(gateway)) as http:
+            while True:
+                sequence = len(told)
+                headers = {
+                    "content-type": "application/octet-stream",
+                    "producer-id": name,
+                    "producer-epoch": "1",
+                    "producer-seq": str(sequence),
+                }
+                answer = http.post(f"{TOPIC}/messages", content=f"{name} {sequence}".encode(), headers=headers)
+                (place,) = answer.raise_for_status().json()["confirmations"]
+                told[sequence] = place["partition_id"], place["base_offset"]
+    except httpx.TransportError:
+        return
+
+
+def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], chance: random.Random) -> None:
+    gateway = start(**ROOT)
+    gateway.line("Whippet")
+    senders = [threading.Thread(target=sending, args=(gateway, name, told)) for name, told in answers.items()]
+    for sender in senders:
+        sender.start()
+    # Somewhere in the middle of what they do; sometimes before any of it.
+    for sender in senders[:1]:
+        sender.join(chance.random() * 0.4)
+    gateway.process.kill()
+    for sender in senders:
+        sender.join(TIMEOUT_S)
+        assert not sender.is_alive()
+
+
+def stored(http: httpx.Client, partition_id: int) -> Iterator[str]:
+    position = 0
+    while True:
+        query = {"partition_id": partition_id, "kind": "offset", "value": position, "count": 1000}
+        lines = http.get(f"{TOPIC}/messages", params=query, headers={"accept": "text/plain"}).raise_for_status().text
+        found = lines.splitlines()
+        if not found:
+            return
+        yield from found
+        position += len(found)
+
+
+def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: Path) -> None:
+    answers: dict[str, dict[int, Place]] = {name: {} for name in PRODUCERS}
+    chance = random.Random(SEED)
+    with starting(tmp_path / "data") as start:
+        first = start(**ROOT)
+        first.line("Whippet")
+        with contextlib.closing(client(first)) as http:
+            http.post("/streams", json={"name": "s"}).raise_for_status()
+            http.post("/streams/s/topics", json={"name": "t", "partitions_count": PARTITIONS}).raise_for_status()
+        first.process.kill()
+        for _ in range(ROUNDS):
+            round_of_sends(start, answers, chance)
+        last = start(**ROOT)
+        last.line("Whippet")
+        with contextlib.closing(client(last)) as http:
+            found = [list(stored(http, partition_id)) for partition_id in range(PARTITIONS)]
+    everything = [line for lines in found for line in lines]
+    assert len(everything) == len(set(everything)), f"seed {SEED}: something is there twice"
+    for name, told in answers.items():
+        assert told, f"seed {SEED}: {name} was never answered"
+        for sequence, (partition_id, offset) in told.items():
+            assert found[partition_id][offset] == f"{name} {sequence}", f"seed {SEED}"
