@@ -42,7 +42,7 @@ FOR_EVER = 10 * 365 * 86_400.0
 CONNECTION_ID_BYTES = 8
 DATAGRAM_BYTES_MIN = SMALLEST_MAX_DATAGRAM_SIZE
 """Every path of QUIC carries so much."""
-DATAGRAM_BYTES_MAX = 65_507
+DATAGRAM_BYTES_MAX = 16_384
 STEPS = (8_952, 1_452, 1_400, 1_280)
 """Sizes that are tried when the largest does not get through: jumbo frames, Ethernet, tunnels."""
 TRIES = 3

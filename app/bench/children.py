@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from app.bench.load import Job, Outcome, Place
+from app.bench.quic_load import QuicJob
 from app.client import Client
 
 STARTS_S = 60
@@ -89,9 +90,9 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
 
 
 @asynccontextmanager
-async def yardstick(path: str, *mode: str) -> AsyncIterator[Place]:
-    """The bare server of app/bench/receiver.py, which writes to a file of this name, or reads it."""
-    arguments = [sys.executable, "-m", "app.bench.receiver", path, *mode]
+async def yardstick(path: str, *mode: str, module: str = "app.bench.receiver") -> AsyncIterator[Place]:
+    """A bare server, that of app/bench/receiver.py or another, which writes to a file of this name, or reads it."""
+    arguments = [sys.executable, "-m", module, path, *mode]
     process = await asyncio.create_subprocess_exec(*arguments, stdin=DEVNULL, stdout=PIPE)
     try:
         yield Place(await _said(process, rb"(\d+)"), "")
@@ -105,7 +106,7 @@ class Load:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def run(self, job: Job) -> Outcome:
+    async def run(self, job: Job | QuicJob) -> Outcome:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -117,14 +118,19 @@ class Load:
 
 
 @asynccontextmanager
-async def load() -> AsyncIterator[Load]:
+async def load(module: str = "app.bench.load") -> AsyncIterator[Load]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "app.bench.load", stdin=PIPE, stdout=PIPE, limit=1 << 20
+        sys.executable, "-m", module, stdin=PIPE, stdout=PIPE, limit=1 << 20
     )
     try:
         yield Load(process)
     finally:
         await _end(process)
+
+
+async def quic_port(process: Process) -> int:
+    """Said after that of TCP, if the server of the benchmark was told to listen there."""
+    return await _said(process, rb"quic://\S+:(\d+)")
 
 
 async def _said(process: Process, pattern: bytes) -> int:

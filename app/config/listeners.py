@@ -287,12 +287,12 @@ class Quic(Section, frozen=True):
     """Number of streams that one connection may have open; each costs memory and time. Official clients have one."""
     datagram_send_buffer_size: Bytes = 100_000
     """Accepted for compatibility; has no effect, because no datagrams wait to be sent."""
-    initial_mtu: Annotated[int, size(at_least=1_200, at_most=65_507)] = 1_200
+    initial_mtu: Annotated[int, size(at_least=1_200, at_most=16_384)] = 1_200
     """Size of the first datagrams after the handshake, before the path has been probed; what is larger than a path
     carries is lost until that is noticed."""
-    max_datagram_size: Annotated[int, size(at_least=1_200, at_most=65_507)] = 1_452
-    """Size that datagrams may grow to when probing shows that the path carries them: 1452 is what Ethernet does; 8952
-    suits jumbo frames and 65507 the loopback, and make large messages several times as fast."""
+    max_datagram_size: Annotated[int, size(at_least=1_200, at_most=16_384)] = 1_452
+    """Size that datagrams may grow to when probing shows that the path and the client take them: 1452 is what Ethernet
+    does; 8952 suits jumbo frames and 16384 the loopback, and make large answers several times as fast."""
     send_window: Annotated[int, size(at_least=1_200)] = 1_048_576
     """Size of what may be sent to a connection before it acknowledges."""
     receive_window: Annotated[int, size(at_least=1_200)] = 262_144

@@ -1,0 +1,69 @@
+"""The yardstick of the benchmark over QUIC: what aioquic as it comes reaches when it does next to nothing.
+
+A stream is read to its end, its bytes go to one file, and the answer is eight zeros, with as many bytes after them as
+was said at the start, and the end of the stream. `python -m app.bench.quic_receiver FILE DATAGRAM_BYTES ANSWER_BYTES`
+prints its port and runs until SIGTERM.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import signal
+import struct
+import sys
+from typing import Any
+
+import uvloop
+from aioquic.asyncio.protocol import QuicConnectionProtocol
+from aioquic.asyncio.server import serve
+from aioquic.quic import events
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+
+class Receiver(QuicConnectionProtocol):
+    handle: int
+    answer: bytes
+
+    def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
+        super().__init__(quic, stream_handler)
+        self._parts: dict[int, list[bytes]] = {}
+
+    def quic_event_received(self, event: events.QuicEvent) -> None:
+        if isinstance(event, events.StreamDataReceived):
+            parts = self._parts.setdefault(event.stream_id, [])
+            parts.append(event.data)
+            if event.end_stream:
+                os.write(self.handle, b"".join(self._parts.pop(event.stream_id)))
+                self._quic.send_stream_data(event.stream_id, self.answer, end_stream=True)
+
+
+def certified(datagram_bytes: int) -> QuicConfiguration:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
+    now = datetime.datetime.now(datetime.UTC)
+    until = now + datetime.timedelta(days=1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, until)
+    configuration = QuicConfiguration(is_client=False, max_datagram_size=datagram_bytes)
+    configuration.certificate, configuration.private_key = made.sign(key, hashes.SHA256()), key
+    return configuration
+
+
+async def _serve(path: str, datagram_bytes: str, answer_bytes: str) -> None:
+    Receiver.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    Receiver.answer = struct.pack("<II", 0, int(answer_bytes)) + os.urandom(int(answer_bytes))
+    server = await serve("127.0.0.1", 0, configuration=certified(int(datagram_bytes)), create_protocol=Receiver)
+    assert server._transport is not None
+    print(server._transport.get_extra_info("sockname")[1], flush=True)
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    await told.wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(_serve(*sys.argv[1:]))
