@@ -84,7 +84,7 @@ class LeaseCommit(msgspec.Struct, frozen=True):
     """Of the last message that is done with."""
 
     def __post_init__(self) -> None:
-        check_u64(self.offset)
+        check_u64(self.generation, self.offset)
 
 
 # ------------------------------------------------------------------------------------------------ the routes

@@ -16,7 +16,8 @@ from transports.http.parameters import NAME_BYTES
 
 def _of_length(lengths: range) -> Meta:
     shortest, longest = lengths[0], lengths[-1]
-    schema = {"minLength": shortest, "maxLength": longest}
+    # The document counts characters, of which each is up to four bytes.
+    schema = {"minLength": -(-shortest // 4), "maxLength": longest}
     return Meta(description=f"{shortest} to {longest} bytes of UTF-8", extra_json_schema=schema)
 
 

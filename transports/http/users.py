@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,6 +19,8 @@ from transports.http.texts import NoOptions, Password, Username
 
 Status = Literal["active", "inactive"]
 STATUSES = {UserStatus.ACTIVE: "active", UserStatus.INACTIVE: "inactive"}
+Value = TypeVar("Value")
+ById = Annotated[dict[int, Value], msgspec.Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}})]
 _NUMBERS = {name: number for number, name in STATUSES.items()}
 
 
@@ -49,12 +51,12 @@ class StreamPermissions(msgspec.Struct, frozen=True):
     read_topics: bool
     poll_messages: bool
     send_messages: bool
-    topics: dict[int, TopicPermissions] | None = None
+    topics: ById[TopicPermissions] | None = None
 
 
 class Permissions(msgspec.Struct, frozen=True):
     everywhere: GlobalPermissions = msgspec.field(name="global")
-    streams: dict[int, StreamPermissions] | None = None
+    streams: ById[StreamPermissions] | None = None
 
 
 class User(msgspec.Struct, frozen=True):
