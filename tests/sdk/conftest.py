@@ -18,11 +18,16 @@ from tests.sdk.support.server import Server
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session", params=environments.VERSIONS)
+WAYS = [(version, transport) for version in environments.VERSIONS for transport in ("tcp", "ws")]
+"""Of QUIC the older ones cannot be made to speak from Python."""
+
+
+@pytest.fixture(scope="session", params=WAYS, ids="-".join)
 def sdk(request: pytest.FixtureRequest) -> Sdk:
-    """The official Python SDK, in each version."""
-    environments.interpreter(request.param)
-    return Sdk(request.param)
+    """The official Python SDK, in each version, over each transport that it has."""
+    version, transport = request.param
+    environments.interpreter(version)
+    return Sdk(version, transport)
 
 
 @pytest.fixture(scope="session")

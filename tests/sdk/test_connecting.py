@@ -21,8 +21,10 @@ OPTIONS = (
 
 
 def test_every_form_of_a_connection_string_connects(sdk: Sdk, server: Server) -> None:
-    prefixes = ("iggy://", "iggy+tcp://")
-    strings = [f"{prefix}iggy:iggy@{server.address}{option}" for prefix in prefixes for option in OPTIONS]
+    prefixes = ("iggy://", "iggy+tcp://") if sdk.transport == "tcp" else (f"iggy+{sdk.transport}://",)
+    options = OPTIONS if sdk.transport == "tcp" else [option for option in OPTIONS if "nodelay" not in option]
+    address = server.address.over(sdk.transport)
+    strings = [f"{prefix}iggy:iggy@{address}{option}" for prefix in prefixes for option in options]
     assert sdk.run("connecting", strings=strings)["answers"] == dict.fromkeys(strings)
 
 
@@ -62,7 +64,8 @@ def test_a_server_that_is_not_there_is_given_up_after_the_retries_asked_for(sdk:
 
 def test_a_plain_client_may_only_ping_until_it_logs_in_and_may_try_again(sdk: Sdk, server: Server) -> None:
     logins = [("iggy", "wrong-password"), ("iggy", "iggy"), ("iggy", "iggy")]
-    answers = sdk.run("connecting", address=server.address, logins=logins)["answers"]
+    # A plain address is one over TCP.
+    answers = sdk.run("connecting", address=str(server.address), logins=logins)["answers"]
     expected = ["Unauthenticated", "InvalidCredentials", "Unauthenticated", None, None, None, None]
     assert [sdk.error(answer) for answer in answers] == expected
 

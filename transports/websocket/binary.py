@@ -4,10 +4,11 @@ Where messages begin and end says nothing: what is in them, one after the other,
 cut out of that as they are on TCP, by the same code and within the same bounds. Bytes of a request that is known to be
 large are read into its own buffer, and unmasked there.
 
-How it ends: requests in hand are answered, then a Close frame is sent. A client that has sent one has nothing more to
-say; from everybody else we hear no more, but wait a moment until it has closed, so that the frame is not lost on the
-way. Pings keep the connection known to what is between us; official clients look at their socket only when they have
-asked for something, so that nobody is cut off for not answering.
+How it ends: requests in hand are answered; a client that has sent a Close frame, or has broken the rules, is sent one.
+From the latter we hear no more, but wait a moment until it has closed, so that the frame is not lost on the way. When
+it is us who go there is none: clients of 0.6 and 0.7 come back after a connection that was lost, but not after one that
+was closed. Pings keep the connection known to what is between us; official clients look at their socket only when they
+have asked for something, so nobody is cut off for not answering.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class BinaryConnection(tcp.Connection):
         self._unsent_bytes_max = config.max_write_buffer_size
         self._is_direct = False
         """What is read now goes where it belongs."""
-        self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
+        self._goodbye: tuple[int | None, str] | None = None
+        """Code and reason of a Close frame that is due."""
         self._closed_by_client = False
         self._eof = False
         self._lingers_until = 0.0
@@ -150,6 +152,9 @@ class BinaryConnection(tcp.Connection):
 
     def _close(self) -> None:
         if self._lingers_until or self._transport.is_closing():
+            return
+        if self._goodbye is None:
+            self._transport.close()
             return
         self._transport.write(framing.close(*self._goodbye))
         if self._closed_by_client or self._eof or not self._transport.can_write_eof():

@@ -43,7 +43,8 @@ def say(**finding):
 
 async def connected(task, options="", credentials="iggy:iggy"):
     """A client that has logged in, as most programs begin."""
-    client = IggyClient.from_connection_string(f"iggy+tcp://{credentials}@{task['address']}{options}")
+    scheme = f"iggy+{task.get('transport', 'tcp')}"
+    client = IggyClient.from_connection_string(f"{scheme}://{credentials}@{task['address']}{options}")
     await client.connect()
     return client
 

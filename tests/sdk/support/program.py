@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.sdk.support import environments, refusals
+from tests.sdk.support.server import Reachable
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 SECONDS_MAX = 45
@@ -121,9 +122,11 @@ class Program:
 
 @dataclass(frozen=True)
 class Sdk:
-    """The official Python SDK in one version."""
+    """The official Python SDK in one version, whose programs connect in one way."""
 
     version: str
+    transport: str = "tcp"
+    """As connection strings name it."""
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -135,8 +138,13 @@ class Sdk:
 
     def start(self, program: str, **task: Any) -> Program:
         python = environments.interpreter(self.version)
+        if isinstance(address := task.get("address"), Reachable):
+            task |= {"address": address.over(self.transport), "transport": self.transport}
         script = str(PROGRAMS / f"{program}.py")
-        return Program([str(python), "-EsB", script, json.dumps(task)], f"{program} {task} with {self.version}")
+        return Program(
+            [str(python), "-EsB", script, json.dumps(task)],
+            f"{program} {task} with {self.version} over {self.transport}",
+        )
 
     def finished(self, program: str, **task: Any) -> Program:
         """One that has come to its end, and all that it said."""

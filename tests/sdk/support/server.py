@@ -18,14 +18,25 @@ SHOWN = 4000
 MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve', '--with-default-root-credentials']))"
 
 
+class Reachable(str):
+    """An address over TCP that knows where the other transports are."""
+
+    __slots__ = ("others",)
+    others: dict[str, str]
+
+    def over(self, transport: str) -> str:
+        return self.others.get(transport, str(self))
+
+
 class Server:
     """Its log is the file `log`, appended to by every run."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log"
-        self.address = "127.0.0.1:0"
+        self.address = Reachable("127.0.0.1:0")
         self.quic = "127.0.0.1:0"
+        self.websocket = "127.0.0.1:0"
         self._settings = {"IGGY_SYSTEM_PATH": str(folder / "data"), "IGGY_HTTP_ENABLED": "false", **settings}
         self._folder = folder
         self._process: subprocess.Popen[str] | None = None
@@ -41,7 +52,13 @@ class Server:
             self._process = process = subprocess.Popen(
                 [sys.executable, "-c", MAIN],
                 cwd=self._folder,
-                env=inherited | {"IGGY_TCP_ADDRESS": self.address, "IGGY_QUIC_ADDRESS": self.quic} | self._settings,
+                env=inherited
+                | {
+                    "IGGY_TCP_ADDRESS": self.address,
+                    "IGGY_QUIC_ADDRESS": self.quic,
+                    "IGGY_WEBSOCKET_ADDRESS": self.websocket,
+                }
+                | self._settings,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -52,13 +69,16 @@ class Server:
         with process.stdout as banner:
             found = next((found for line in banner if (found := re.search(r"tcp(?:\+tls)?://(\S+)", line))), None)
             assert found, f"the server did not come up:\n{self.log.read_text()}"
-            self.address = found.group(1)
+            self.address = Reachable(found.group(1))
             # The rest of the banner: a pipe that nobody reads would be closed in its face.
             for line in banner:
                 if quic := re.search(r"quic://(\S+)", line):
                     self.quic = quic.group(1)
+                if websocket := re.search(r"ws://(\S+)", line):
+                    self.websocket = websocket.group(1)
                 if line.startswith("  stop "):
                     break
+            self.address.others = {"quic": self.quic, "ws": self.websocket}
         alarm.cancel()
         return self
 
