@@ -1,0 +1,29 @@
+"""Topics as tables and streams of Apache Spark: the data source `whippet`, on the Python Data Source API.
+
+    from app.pipeline import register
+    register(spark)
+    spark.read.format("whippet").option("subscribe", "orders/eu").load()
+
+1. It travels to executors as a zip without the rest of the server, so nothing here imports anything of `app` outside
+   this package: the standard library, numpy, pyarrow and pyspark are all there is. xxhash, where it is installed, lets
+   batches be written in the form in which they are stored; without it they are sent as JSON.
+2. It speaks to the gateway over HTTP alone. `session` is the one module that has a socket.
+3. What Spark calls where, and in which process, is in the docstrings of `reader`, `stream_reader` and `writer`.
+   Whatever is pickled (options, readers, writers, slices, commit messages) holds plain values and no socket.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("whippet")` known to a session; needed where discovery of installed packages does not reach."""
+    from app.pipeline.source import WhippetSource  # noqa: PLC0415 -- importing a package must not need pyspark
+
+    spark.dataSource.register(WhippetSource)

@@ -1,0 +1,41 @@
+"""The data source `whippet`: where Spark comes in. Everything that can be said wrong is refused here, in one sentence.
+
+Spark makes it anew in several processes, from the options alone, and pickles it from one to the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import StructType
+
+from app.pipeline import columns
+from app.pipeline.errors import OptionError
+from app.pipeline.options import check_source, decode
+from app.pipeline.reader import TableReader
+
+
+class WhippetSource(DataSource):
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._settings = decode(dict(options))
+
+    @classmethod
+    def name(cls) -> str:
+        return "whippet"
+
+    def schema(self) -> StructType:
+        check_source(self._settings)
+        return columns.schema(self._settings)
+
+    def reader(self, schema: StructType) -> TableReader:
+        check_source(self._settings)
+        columns.check(schema)
+        starting = self._settings.starting
+        if starting is not None and starting.offsets == "latest":
+            raise OptionError("option 'startingOffsets': 'latest' reads nothing from a table; use an offset or a time")
+        ending = self._settings.ending
+        if ending is not None and ending.offsets == "earliest":
+            raise OptionError("option 'endingOffsets': 'earliest' reads nothing")
+        return TableReader(self._settings, schema)
