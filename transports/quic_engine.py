@@ -143,6 +143,11 @@ class Engine(QuicConnection):
         """The peer is where it says."""
         return bool(self._network_paths) and self._network_paths[0].is_validated
 
+    def _confirm_handshake(self) -> None:
+        super()._confirm_handshake()
+        # What the handshake was written into is not needed any more: 48 KiB of each connection.
+        self._crypto_buffers = {}
+
     def _initialize(self, peer_cid: bytes) -> None:
         super()._initialize(peer_cid)
         # Nothing has been said yet: it only negotiates otherwise.
@@ -255,12 +260,70 @@ class Engine(QuicConnection):
     # --------------------------------------------------------------------------------------- the size of a datagram
 
     def datagrams_to_send(self, now: float) -> list[tuple[bytes, PeerAddress]]:
+        if self._handshake_confirmed:
+            self._discard_streams()
+            if self._is_quiet(now):
+                self._pacing_at = None
+                return []
+            space = self._spaces[tls.Epoch.ONE_RTT]
+            if space.ack_at is not None:
+                # What is sent anyway says what has come, rather than a datagram of its own a moment later.
+                space.ack_at = now
         found = super().datagrams_to_send(now)
         if self._handshake_confirmed and not self.is_over:
             self._watch_path()
             if self._sizes and not self._is_trying:
                 found += self._try(self._sizes[-1], now)
         return found
+
+    def _discard_streams(self) -> None:
+        """Those that are over, as aioquic does when it sends something anyway."""
+        over = [
+            stream for stream in self._streams.values() if stream.sender.is_finished and stream.receiver.is_finished
+        ]
+        for stream in over:
+            stream_id = cast(int, stream.stream_id)
+            del self._streams[stream_id]
+            self._streams_queue.remove(stream)
+            if not stream_id & 1:
+                self._stream_limit(stream_id).value += 1
+
+    def _is_quiet(self, now: float) -> bool:
+        """There is nothing to send: to find that out by building packets costs a good part of a small request."""
+        ack_at, path = self._spaces[tls.Epoch.ONE_RTT].ack_at, self._network_paths[0]
+        if (
+            (ack_at is not None and ack_at <= now)
+            or path is not self._path
+            or not path.is_validated
+            or path.remote_challenges
+            or len(self._network_paths) > 1
+            or self._close_pending
+            or self._probe_pending
+            or self._ping_pending
+            or self._retire_connection_ids
+            or self._datagrams_pending
+            or self._handshake_done_pending
+            or self._streams_blocked_pending
+            or (self._sizes and not self._is_trying)
+            or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
+        ):
+            return False
+        data, streams = self._local_max_data, self._local_max_streams_bidi
+        if data.sent - data.used <= self._rules.receive_window // 2 or data.value != data.sent:
+            return False
+        if streams.value - streams.sent > streams.sent - streams.used:
+            return False
+        half = self._rules.stream_receive_window // 2
+        for stream in self._streams.values():
+            receiver, sender = stream.receiver, stream.sender
+            if not sender.buffer_is_empty or sender.reset_pending or receiver.stop_pending:
+                return False
+            if not receiver.is_finished and (
+                stream.max_stream_data_local - receiver._buffer_start <= half
+                or stream.max_stream_data_local != stream.max_stream_data_local_sent
+            ):
+                return False
+        return all(connection_id.was_sent for connection_id in self._host_cids)
 
     def _watch_path(self) -> None:
         """Another path, or one on which nothing gets through any more, is as wide as any again."""
