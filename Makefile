@@ -41,6 +41,7 @@ openapi: setup  ## write the OpenAPI document from the table of routes
 bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench storage
 	$(BIN)/whippet bench tcp
+	$(BIN)/whippet bench http
 	$(BIN)/whippet bench quic
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000

@@ -1,11 +1,11 @@
 """Feeds: what those read who stay, each piece of it read and encoded once for all that are at the same place.
 
-A reader has a cursor, the next offset of each partition that it follows, and asks for the piece behind it. Those that
-have read everything go on together, in rounds: a round begins when something was appended, and ends all their pieces at
-the same offsets, so that they stay together and the piece is one. Rounds are as far apart as handing out to so many
-takes, and twice that, so that many readers cost a share of the loop and not all of it; a single one has no pause.
+A reader has a cursor, the next offset of each partition that it follows, and asks for the piece behind it until it has
+read everything. Then it stays, and is handed the pieces that come, as one call for each and no task of its own to wake:
+a round begins when something was appended, and makes one piece for all who stay. Rounds are a few times as far apart as
+handing out to so many takes, so that many readers cost a share of the loop and not all of it; one alone has no pause.
 
-A slow reader costs nothing here: it comes later, and then reads from where it is. All of this is the event loop's.
+A reader that is slow goes: it costs nothing here, and later reads on from where it is. All of this is the event loop's.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ PART_BYTES_MIN = 16 * 1024
 PIECES_KEPT = 4
 KEPT_BYTES_MAX = 1 << 20
 """Of the pieces of a feed that are kept for those who come a little later; for a single reader none are."""
-PAUSE_SECONDS_PER_READER = 0.000_03
+PAUSE_SECONDS_PER_READER = 0.000_05
 PAUSE_SECONDS_MAX = 0.1
+HANDED_OUT_TOGETHER = 200
+"""After so many readers the others on the event loop get their turn."""
 
 
 class Part(NamedTuple):
@@ -53,6 +55,8 @@ class Piece(NamedTuple):
     """Where a reader goes on."""
 
 
+Take = Callable[[Piece], bool]
+"""Takes a piece on; False: the reader is full, and goes."""
 Encode = Callable[[Position, Sequence[Part]], bytes]
 """Makes the octets of a piece that begins at a position."""
 
@@ -75,6 +79,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._end = self._readable()
         self._waiting: list[asyncio.Future[None]] = []
+        self._staying: dict[Cursor, tuple[Take, asyncio.Future[None]]] = {}
         self._pieces: dict[Key, asyncio.Future[Piece]] = {}
         self._kept_bytes = 0
         self._failure: Exception | None = None
@@ -109,6 +114,33 @@ class Feed:
             if piece.position == position:
                 # Nothing can be read there now: perhaps a little later.
                 await asyncio.sleep(PAUSE_SECONDS_MAX)
+
+    async def stay(self, cursor: Cursor, take: Take) -> None:
+        """Hands over what comes, and moves the cursor behind it, until `take` says that it is full; at once if there
+        is something behind the cursor already, which is to be asked for."""
+        if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
+            return
+        gone: asyncio.Future[None] = self._loop.create_future()
+        self._staying[cursor] = take, gone
+        try:
+            await gone
+        finally:
+            self._staying.pop(cursor, None)
+
+    async def _hand_out(self, before: Position, piece: Piece) -> None:
+        """To those who were there before it: who has come while it was made has had it."""
+        for number, (cursor, (take, gone)) in enumerate(list(self._staying.items()), 1):
+            if number % HANDED_OUT_TOGETHER == 0:
+                await asyncio.sleep(0)
+            if cursor.position == before and not gone.done():
+                cursor.position = piece.position
+                if not take(piece):
+                    _set(gone)
+
+    def _let_go(self) -> None:
+        """What comes next is not behind their cursors, or nothing comes."""
+        for _, gone in self._staying.values():
+            _set(gone)
 
     def _follow_purges(self, cursor: Cursor) -> None:
         """Whoever reads a partition that was purged goes on at its new beginning."""
@@ -149,6 +181,9 @@ class Feed:
     async def _read(self, position: Position) -> Piece:
         end = self._end
         wanted = [i for i, at in enumerate(position) if at < end[i]]
+        if not wanted:
+            # It was purged in between.
+            return Piece(b"", position)
         room = max(PIECE_BYTES // len(wanted), PART_BYTES_MIN)
         parts = []
         reached = list(position)
@@ -163,19 +198,24 @@ class Feed:
 
     async def _go_round(self) -> None:
         untils: dict[int, asyncio.Task[None]] = {}
+        was_emptied = self._emptied()
         try:
             while True:
                 began = self._loop.time()
-                await self._anything(untils)
+                await self._anything(untils, was_emptied)
                 # What was handed out last took as long as it took: that time is not waited for once more.
                 due = min(self.readers * PAUSE_SECONDS_PER_READER, PAUSE_SECONDS_MAX)
                 pause = began + due - self._loop.time()
                 if self.readers > 1 and pause > 0:
                     await asyncio.sleep(pause)
-                before, self._end = self._end, self._readable()
-                if self.readers > 1 and self._is_behind(before):
-                    # All who wait have come so far: they find it ready.
-                    await self._make((self._emptied(), before))
+                before, self._end, emptied = self._end, self._readable(), self._emptied()
+                piece = await self._make((emptied, before)) if self._is_behind(before) else None
+                is_next = piece is not None and bool(piece.octets) and piece.position == self._end
+                if piece is not None and is_next and was_emptied == emptied == self._emptied():
+                    await self._hand_out(before, piece)
+                else:
+                    self._let_go()
+                was_emptied = emptied
                 self._wake()
         except StorageError as error:
             self._failure = error
@@ -185,30 +225,44 @@ class Feed:
         finally:
             for task in untils.values():
                 task.cancel()
+            self._let_go()
             self._wake()
 
     def _is_behind(self, position: Position) -> bool:
         return any(at < end for at, end in zip(position, self._end, strict=True))
 
-    async def _anything(self, untils: dict[int, asyncio.Task[None]]) -> None:
-        """Returns as soon as one of the partitions has more than at the last round, or was purged."""
+    async def _anything(self, untils: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
+        """Returns as soon as one of the partitions has more than at the last round, or was purged since: who waits then
+        is woken, and who comes to wait later has to look."""
         if len(self.partitions) == 1:
-            await self.partitions[0].until(self._end[0])
+            if self._emptied() == was_emptied:
+                await self.partitions[0].until(self._end[0])
             return
         for i, partition in enumerate(self.partitions):
             if i not in untils:
                 untils[i] = self._loop.create_task(partition.until(self._end[i]))
-        done, _ = await asyncio.wait(untils.values(), return_when=asyncio.FIRST_COMPLETED)
+        # Only now they wait.
+        await asyncio.sleep(0)
+        if self._emptied() == was_emptied:
+            await asyncio.wait(untils.values(), return_when=asyncio.FIRST_COMPLETED)
         for i, task in list(untils.items()):
-            if task in done:
+            if task.done():
                 del untils[i]
                 task.result()
+            elif self._emptied() != was_emptied:
+                # It may wait for an offset that is far away now.
+                task.cancel()
+                del untils[i]
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            _set(future)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class Feeds:

@@ -44,7 +44,7 @@ def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) ->
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text()
-    sections = re.search(r"^## Send and poll with curl\n(.*?)^## Configure it", page, re.M | re.S)
+    sections = re.search(r"^## Send and poll with curl\n(.*?)^## Send and read data as it is", page, re.M | re.S)
     assert sections
     script = "\n".join(re.findall(r"^```bash\n(.*?)^```", sections[1], re.M | re.S))
     with starting(tmp_path / "data") as start:
@@ -60,6 +60,28 @@ def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) ->
     assert '{"status":"live"}' in said
     assert "messages 1" in said
     assert said[-1].startswith('[{"key":"http.max_request_size",')
+
+
+def test_data_as_it_is_goes_in_and_comes_out_as_the_readme_says(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text()
+    first = re.search(r"^## Send and poll with curl\n.*?^```bash\n(.*?)^```", page, re.M | re.S)
+    section = re.search(r"^## Send and read data as it is\n(.*?)^## Configure it", page, re.M | re.S)
+    assert first
+    assert section
+    script = first[1] + "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S))
+    with starting(tmp_path / "data") as start:
+        gateway = start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD="iggy")
+        script = script.replace("localhost:3000", gateway.address()).replace("curl -s ", "curl -sS --fail ")
+        done = subprocess.run(
+            ["bash", "-euc", script], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+        )
+    assert done.returncode == 0, done.stderr
+    offsets = re.findall(r'"base_offset":(\d+)', done.stdout)
+    assert offsets == ["0", "0", "2", "4", "4"]
+    assert '{"n":1}\n{"n":2}\nthree\nfour\nonce\n' in done.stdout
+    assert done.stdout.count('"payload":"dGhyZWU="') == 1
+    events = [f"id: 0:{i}\ndata: {text}\n" for i, text in enumerate(('{"n":1}', '{"n":2}', "three", "four", "once"), 1)]
+    assert "\n".join(events) in done.stdout
 
 
 def test_the_readme_shows_how_to_run_and_how_to_test() -> None:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from app.bench.http_load import HttpJob
 from app.bench.load import Job, Outcome, Place
 from app.bench.quic_load import QuicJob
 from app.client import Client
@@ -40,6 +41,8 @@ class Server(NamedTuple):
     seconds: float
     """From the start of the process until it listened."""
     wire: str
+    http_port: int = 0
+    """If it serves HTTP."""
 
     def place(self) -> Place:
         return Place(self.port, self.token, self.wire)
@@ -76,6 +79,8 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
         sys.executable, "-c", SERVE, stdin=DEVNULL, stdout=PIPE, env=environment
     )
     try:
+        # The banner says them in this order.
+        http_port = await _said(process, rb"http://\S+:(\d+)") if environment["IGGY_HTTP_ENABLED"] == "true" else 0
         port = await _said(process, rb"tcp://\S+:(\d+)")
         seconds = time.perf_counter() - start
         async with await Client.connect(f"iggy://{USER}:{PASSWORD}@127.0.0.1:{port}") as client:
@@ -84,7 +89,7 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
                 *(client.delete_personal_access_token(old.name) for old in await client.get_personal_access_tokens())
             )
             token = (await client.create_personal_access_token("load")).token
-            yield Server(process, port, client, token, seconds, wire)
+            yield Server(process, port, client, token, seconds, wire, http_port)
     finally:
         await _end(process)
 
@@ -106,7 +111,7 @@ class Load:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def run(self, job: Job | QuicJob) -> Outcome:
+    async def run(self, job: Job | QuicJob | HttpJob) -> Outcome:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -119,9 +124,7 @@ class Load:
 
 @asynccontextmanager
 async def load(module: str = "app.bench.load") -> AsyncIterator[Load]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, stdin=PIPE, stdout=PIPE, limit=1 << 20
-    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, stdin=PIPE, stdout=PIPE, limit=1 << 20)
     try:
         yield Load(process)
     finally:

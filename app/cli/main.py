@@ -29,6 +29,7 @@ SUBCOMMANDS = (
     Subcommand(("check",), "app.cli.check", "read every message of a data folder and say what is damaged"),
     Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
     Subcommand(("bench", "tcp"), "app.bench.tcp", "measure the server over TCP, beside a bare one"),
+    Subcommand(("bench", "http"), "app.bench.http", "measure the HTTP API, beside a bare application"),
     Subcommand(("bench", "quic"), "app.bench.quic", "measure the server over QUIC, beside aioquic alone"),
     Subcommand(("version",), "app.cli.version", "print the version"),
 )

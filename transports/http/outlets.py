@@ -33,6 +33,9 @@ class Direct:
 
     def __init__(self, connection: Protocol) -> None:
         self._connection = connection
+        self.push = connection.write_chunk
+        """Without waiting for room; says whether there is some."""
+        self.room = connection.drain
 
     async def write(self, octets: bytes) -> None:
         self._connection.write_chunk(octets)

@@ -175,9 +175,13 @@ class Protocol(HttpToolsProtocol):
 
     # ------------------------------------------------------------------------------------------------- for a tail
 
-    def write_chunk(self, octets: bytes) -> None:
-        """A part of the body of the answer that has begun, framed already: the very same bytes for many connections."""
-        self._transport.write(octets)
+    def write_chunk(self, octets: bytes) -> bool:
+        """A part of the body of the answer that has begun, framed already: the very same bytes for many connections.
+        Says whether there is room for more."""
+        transport = self._transport
+        if not transport.is_closing():
+            transport.write(octets)
+        return not self.flow.write_paused
 
     async def drain(self) -> None:
         """Returns when there is room for more, or nobody any more who could take it."""

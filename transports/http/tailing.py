@@ -28,7 +28,7 @@ from app.commands import requests as ask
 from app.commands.messages import Followed
 from app.config.listeners import HttpReaders
 from app.errors import CommandError, of_storage
-from app.feeds import Encode, Feeds, Part, Position
+from app.feeds import Cursor, Encode, Feed, Feeds, Part, Piece, Position
 from storage.errors import StorageError
 from storage.partition import Partition
 from transports.http import bearer, userheaders
@@ -151,7 +151,7 @@ class Tail:
         self._task: asyncio.Task[Any] | None = None
         self._outlet: Outlet | None = None
         self._spoke_at = self._took_at = asyncio.get_running_loop().time()
-        self._written = self._taken = 0
+        self._written = self._heard = self._taken = 0
 
     async def run(self, send: Send) -> None:
         call, self._task = self.call, asyncio.current_task()
@@ -191,11 +191,27 @@ class Tail:
             cursor = feed.cursor(self._told)
             while True:
                 piece = await feed.piece(cursor)
-                self._told = piece.position
-                self._note(piece.octets)
+                self._note(piece)
                 await outlet.write(piece.octets)
+                if isinstance(outlet, Direct):
+                    await self._stay(outlet, feed, cursor)
         finally:
             self._tails.feeds.leave(name, feed)
+
+    async def _stay(self, outlet: Direct, feed: Feed, cursor: Cursor) -> None:
+        """As long as the reader keeps up: it costs a call for a piece, and no turn of the event loop."""
+        push, note = outlet.push, self._note
+
+        def take(piece: Piece) -> bool:
+            note(piece)
+            return push(piece.octets)
+
+        await feed.stay(cursor, take)
+        await outlet.room()
+
+    def _note(self, piece: Piece) -> None:
+        self._told = piece.position
+        self._written += len(piece.octets)
 
     async def _watch(self) -> None:
         await until_gone(self.call.receive)
@@ -205,12 +221,8 @@ class Tail:
 
     async def _write(self, outlet: Outlet, octets: bytes) -> None:
         octets = chunk(octets) if outlet.is_framed else octets
-        self._note(octets)
-        await outlet.write(octets)
-
-    def _note(self, octets: bytes) -> None:
         self._written += len(octets)
-        self._spoke_at = asyncio.get_running_loop().time()
+        await outlet.write(octets)
 
     async def _say_goodbye(self, outlet: Outlet, send: Send) -> None:
         code, reason = self._ending or ("error", "")
@@ -245,9 +257,11 @@ class Tail:
         elif now - self._took_at > limits.stall_time:
             self.end("stalled", "What was sent was not taken; what comes next is at the cursor")
             return
-        if not untaken and now - self._spoke_at > limits.heartbeat:
+        if self._written != self._heard or untaken:
+            self._heard, self._spoke_at = self._written, now
+        elif now - self._spoke_at > limits.heartbeat:
             octets = chunk(HEARTBEAT) if outlet.is_framed else HEARTBEAT
-            self._note(octets)
+            self._written += len(octets)
             outlet.beat(octets)
 
     async def check_right(self) -> None:

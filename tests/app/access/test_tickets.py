@@ -1,0 +1,41 @@
+"""Tickets: each counts once and for a short while, and nobody can fill the memory with them."""
+
+from __future__ import annotations
+
+from app.access.tickets import PER_USER_MAX, Tickets
+from tests.app.access.support.world import SECOND
+from tests.storage.support.world import Clock
+
+
+def test_a_ticket_stands_for_a_header_once() -> None:
+    tickets = Tickets(30.0, Clock())
+    text, _ = tickets.give(b"Bearer a", "alice")
+    assert tickets.take(text) == b"Bearer a"
+    assert tickets.take(text) is None
+    assert tickets.take("") is None
+
+
+def test_a_ticket_ends() -> None:
+    clock = Clock()
+    tickets = Tickets(30.0, clock)
+    text, ends_at = tickets.give(b"Bearer a", "alice")
+    late, _ = tickets.give(b"Bearer a", "alice")
+    assert ends_at == clock() + 30 * SECOND
+    clock.now += 30 * SECOND
+    assert tickets.take(text) == b"Bearer a"
+    clock.now += 1
+    assert tickets.take(late) is None
+
+
+def test_a_user_has_so_many_and_takes_none_from_others() -> None:
+    clock = Clock()
+    tickets = Tickets(30.0, clock)
+    others, _ = tickets.give(b"Bearer b", "bob")
+    given = [tickets.give(b"Bearer a", "alice")[0] for _ in range(PER_USER_MAX + 3)]
+    assert len(tickets) == PER_USER_MAX + 1
+    assert [tickets.take(text) for text in given[:3]] == [None] * 3
+    assert tickets.take(given[3]) == b"Bearer a"
+    assert tickets.take(others) == b"Bearer b"
+    clock.now += 31 * SECOND
+    tickets.give(b"Bearer b", "bob")
+    assert len(tickets) == 1, "those that have ended are forgotten"

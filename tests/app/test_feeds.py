@@ -1,0 +1,146 @@
+"""Feeds: whoever reads them, however they come and go, gets everything once and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from app.client.packing import pack
+from app.feeds import Cursor, Feed, Feeds, Part, Piece, Position
+from storage.batch import messages
+from storage.catalog import StreamDocument, TopicDocument
+from storage.errors import PartitionClosed
+from storage.partition import Partition
+from storage.store import Store
+from tests.storage.support.world import opened, split
+
+Test = Callable[[Feeds, tuple[Partition, ...], Store], Awaitable[None]]
+
+
+def encode(position: Position, parts: Sequence[Part]) -> bytes:
+    """`partition:payload` of each message."""
+    found = [
+        b"%d:%b " % (part.of, one.payload) for part in parts for each in split(part.buffers) for one in messages(each)
+    ]
+    return b"".join(found)
+
+
+def run(tmp_path: Path, test: Test, partitions: int = 1) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20), opened(tmp_path) as store:
+            await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+            await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
+            found = [store.partition(0, 0, number) for number in range(partitions)]
+            await test(Feeds(), tuple(each for each in found if each is not None), store)
+
+    asyncio.run(main())
+
+
+class Reader:
+    """Reads all that comes; now and then it is full, and a little later has room again."""
+
+    def __init__(self, feed: Feed, cursor: Cursor, chance: random.Random) -> None:
+        self.found: list[str] = []
+        self._feed = feed
+        self._cursor = cursor
+        self._chance = chance
+
+    def take(self, piece: Piece) -> bool:
+        self.found += piece.octets.decode().split()
+        return self._chance.random() > 0.2
+
+    async def read(self) -> None:
+        while True:
+            if not self.take(await self._feed.piece(self._cursor)):
+                await asyncio.sleep(self._chance.random() / 1000)
+            await self._feed.stay(self._cursor, self.take)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_all_readers_get_everything_once_and_in_order(tmp_path: Path, seed: int, partitions: int) -> None:
+    chance = random.Random(seed)
+
+    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+        feed = feeds.join("x", them, encode)
+        readers: list[Reader] = []
+        reading: list[asyncio.Task[None]] = []
+        expected: dict[int, list[str]] = {i: [] for i in range(partitions)}
+        for number in range(300):
+            if number % 20 == 0:
+                feeds.join("x", them, encode)
+                readers.append(Reader(feed, feed.cursor((0,) * partitions), chance))
+                reading.append(asyncio.create_task(readers[-1].read()))
+            of = chance.randrange(partitions)
+            payloads = [b"%d.%d" % (number, i) for i in range(chance.randrange(1, 4))]
+            await them[of].append(pack(payloads))
+            expected[of] += [f"{of}:{payload.decode()}" for payload in payloads]
+            if chance.random() < 0.1:
+                await asyncio.sleep(chance.random() / 500)
+        total = sum(map(len, expected.values()))
+        while any(len(reader.found) < total for reader in readers):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        for reader in readers:
+            for of, each in expected.items():
+                assert [text for text in reader.found if text.startswith(f"{of}:")] == each
+        for task in reading:
+            task.cancel()
+        for _ in range(len(readers) + 1):
+            feeds.leave("x", feed)
+        assert len(feeds) == 0
+
+    run(tmp_path, test, partitions)
+
+
+def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path) -> None:
+    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+        feed = feeds.join("x", them, encode)
+        reader = Reader(feed, feed.cursor((0,)), random.Random(1))
+        reading = asyncio.create_task(reader.read())
+        for number in range(20):
+            await them[0].append(pack([b"%d" % number]))
+            while len(reader.found) <= number:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await them[0].purge()
+        assert reader.found == [f"0:{number}" for number in range(20)]
+        reading.cancel()
+        feeds.leave("x", feed)
+
+    run(tmp_path, test)
+
+
+def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> None:
+    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+        feed = feeds.join("x", them, encode)
+        readers = [Reader(feed, feed.cursor((0,) * 2), random.Random(1)) for _ in range(3)]
+        reading = [asyncio.create_task(reader.read()) for reader in readers]
+        await them[0].append(pack([b"x"]))
+        while not all(reader.found for reader in readers):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await store.remove_topic(0, 0)
+        for task in reading:
+            with pytest.raises(PartitionClosed):
+                await task
+        feeds.leave("x", feed)
+
+    run(tmp_path, test, 2)
+
+
+def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
+    def broken(position: Position, parts: Sequence[Part]) -> bytes:
+        raise ZeroDivisionError
+
+    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+        feed = feeds.join("broken", them, broken)
+        waiting = asyncio.create_task(feed.piece(feed.cursor((0,))))
+        await asyncio.sleep(0)
+        await them[0].append(pack([b"x"]))
+        with pytest.raises(ZeroDivisionError):
+            await waiting
+        feeds.leave("broken", feed)
+
+    run(tmp_path, test)
