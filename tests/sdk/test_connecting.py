@@ -23,6 +23,8 @@ OPTIONS = (
 def test_every_form_of_a_connection_string_connects(sdk: Sdk, server: Server) -> None:
     prefixes = ("iggy://", "iggy+tcp://") if sdk.transport == "tcp" else (f"iggy+{sdk.transport}://",)
     options = OPTIONS if sdk.transport == "tcp" else [option for option in OPTIONS if "nodelay" not in option]
+    if sdk.transport == "quic":
+        options = ["", "?reconnection_max_retries=3&validate_certificate=false", "?initial_mtu=1200&send_window=50000"]
     address = server.address.over(sdk.transport)
     strings = [f"{prefix}iggy:iggy@{address}{option}" for prefix in prefixes for option in options]
     assert sdk.run("connecting", strings=strings)["answers"] == dict.fromkeys(strings)

@@ -44,6 +44,10 @@ def say(**finding):
 async def connected(task, options="", credentials="iggy:iggy"):
     """A client that has logged in, as most programs begin."""
     scheme = f"iggy+{task.get('transport', 'tcp')}"
+    if scheme == "iggy+quic":
+        # Two options have names of their own there.
+        options = options.replace("reconnection_retries", "reconnection_max_retries")
+        options = options.replace("reestablish_after", "reconnection_reestablish_after")
     client = IggyClient.from_connection_string(f"{scheme}://{credentials}@{task['address']}{options}")
     await client.connect()
     return client
