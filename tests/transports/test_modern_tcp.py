@@ -64,7 +64,9 @@ OF_GROUP = ("s", "t", "g")
 def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     with caplog.at_level(logging.WARNING):
         yield
-    assert [record.getMessage() for record in caplog.get_records("call")] == []
+    said = [record.getMessage() for record in caplog.get_records("call")]
+    # A socket of an earlier test's client, which is collected only now, may say that it was reset.
+    assert [line for line in said if "ConnectionResetError" not in line] == []
 
 
 async def with_alice(client: Modern, *, permissions: Permissions | None = None) -> ask.LoginUser:
