@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from app.config.formats import Address
+from app.config.listeners import QuicSocket
 from transports import listening
 from transports.listening import ListenError
 
@@ -163,23 +164,26 @@ class Datagrams:
         self._link.close()
 
 
-async def bind(address: Address, setting: str) -> socket.socket:
+async def bind(address: Address, setting: str, wanted: QuicSocket) -> socket.socket:
     """A UDP socket. A name that stands for several addresses is listened on at one only, IPv4 first."""
     try:
         family, target = await listening.resolve(address, socket.SOCK_DGRAM)
-        return _open(family, target)
+        return _open(family, target, wanted)
     except OSError as error:
         raise ListenError(f"cannot listen on {address} ({setting}): {error.strerror or error}") from error
     except UnicodeError as error:
         raise ListenError(f"cannot listen on {address} ({setting}): not a host name") from error
 
 
-def _open(family: int, target: tuple[Any, ...]) -> socket.socket:
+def _open(family: int, target: tuple[Any, ...], wanted: QuicSocket) -> socket.socket:
     with contextlib.ExitStack() as on_failure:
         link = on_failure.enter_context(socket.socket(family, socket.SOCK_DGRAM))
         link.setblocking(False)
         link.bind(target)
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+        own = wanted.override_defaults
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted.recv_buffer_size if own else BUFFER_BYTES)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, wanted.send_buffer_size if own else BUFFER_BYTES)
+        if own:
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, wanted.keepalive)
         on_failure.pop_all()
         return link

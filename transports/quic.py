@@ -91,7 +91,7 @@ class QuicListener:
         """A certificate that is made is kept in the data folder."""
         self._data_folder = data_folder
         self.renew()
-        link = await datagrams.bind(address, setting)
+        link = await datagrams.bind(address, setting, self._config.socket)
         self.address = listening.effective(link)
         self._datagrams = Datagrams(link, self._on_datagram, self._settle)
         self._sweeper = asyncio.create_task(self._sweep(), name="quic deadlines")

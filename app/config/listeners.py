@@ -267,7 +267,7 @@ class QuicSocket(Section, frozen=True):
     """Options of the UDP socket, applied only when `override_defaults` is on."""
 
     override_defaults: Boolean = False
-    """Apply the keys of this section; otherwise the operating system decides."""
+    """Apply the keys of this section; otherwise both buffers are as large as the operating system allows, to 4 MiB."""
     recv_buffer_size: Bytes = 64_000
     """Size of the kernel's receive buffer."""
     send_buffer_size: Bytes = 64_000

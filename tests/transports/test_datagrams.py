@@ -1,0 +1,169 @@
+"""Many datagrams in one call, both ways: nothing is lost, joined or cut that was not sent so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from app.config.formats import Address
+from app.config.listeners import QuicSocket
+from tests.transports.support.raw import run
+from transports import datagrams, listening
+from transports.datagrams import Datagrams
+from transports.listening import ListenError
+
+
+class End:
+    """One of two sockets that talk to each other."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.name = link.getsockname()
+        self.heard: list[bytes] = []
+        self.turns = 0
+        self.datagrams = Datagrams(link, lambda octets, peer: self.heard.append(octets), self._settle)
+
+    def _settle(self) -> None:
+        self.turns += 1
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def pair() -> AsyncIterator[tuple[End, End]]:
+    ends = [End(await datagrams.bind(Address("127.0.0.1", 0), "quic.address", QuicSocket())) for _ in range(2)]
+    try:
+        yield ends[0], ends[1]
+    finally:
+        for end in ends:
+            end.datagrams.close()
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [1],
+        [1200] * 3,
+        [1452] * 200,
+        [1200] * 10 + [300],
+        [300, 1200, 1200, 7, 7, 8, 1200],
+        [16_384] * 9 + [5],
+        [65_507],
+        list(range(1, 120)),
+    ],
+    ids=str,
+)
+def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
+    async def main() -> None:
+        sent = [number.to_bytes(2, "big")[-size:] + bytes(size - min(size, 2)) for number, size in enumerate(sizes)]
+        async with pair() as (here, there):
+            here.datagrams.send(sent, there.name)
+            await there.until(lambda: len(there.heard) == len(sent))
+            assert there.heard == sent
+
+    run(main())
+
+
+def test_a_turn_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that others have theirs."""
+    monkeypatch.setattr(datagrams, "TURN_SECONDS", 0.0)
+
+    async def main() -> None:
+        async with pair() as (here, there):
+            for _ in range(10):
+                here.datagrams.send([b"a"], there.name)
+            await there.until(lambda: len(there.heard) == 10)
+            assert there.turns >= 10
+
+    run(main())
+
+
+class Unwilling:
+    """A socket that fails as it is told."""
+
+    def __init__(self, link: socket.socket, *errors: OSError) -> None:
+        self._link = link
+        self.errors = list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._link, name)
+
+    def sendto(self, octets: bytes, peer: Any) -> int:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self._link.sendto(octets, peer)
+
+    def sendmsg(self, *given: Any) -> int:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self._link.sendmsg(*given)
+
+
+def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> None:
+    async def main() -> None:
+        async with pair() as (here, there):
+            here.datagrams._link = Unwilling(here.link, OSError(errno.EIO, "no"))  # type: ignore[assignment]
+            for _ in range(2):
+                here.datagrams.send([b"one", b"two"], there.name)
+            await there.until(lambda: len(there.heard) == 4)
+            assert there.heard == [b"one", b"two"] * 2
+            assert not here.datagrams._can_segment
+
+    run(main())
+
+
+def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datagrams, "WAITING_BYTES_MAX", 2000)
+
+    async def main() -> None:
+        async with pair() as (here, there):
+            here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
+            here.datagrams.send([b"1" * 1000], there.name)
+            here.datagrams.send([b"2" * 900], there.name)
+            here.datagrams.send([b"3" * 900], there.name)
+            await there.until(lambda: len(there.heard) == 2)
+            here.datagrams.send([b"4"], there.name)
+            await there.until(lambda: len(there.heard) == 3)
+            assert [octets[:1] for octets in there.heard] == [b"1", b"2", b"4"]
+
+    run(main())
+
+
+def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:
+    async def main() -> None:
+        async with pair() as (here, there):
+            here.datagrams.send([bytes(70_000)], there.name)
+            here.datagrams.send([b"next"], there.name)
+            await there.until(lambda: there.heard == [b"next"])
+
+    run(main())
+
+
+def test_an_address_that_is_taken_or_none_is_refused_in_one_line() -> None:
+    async def main() -> None:
+        async with pair() as (here, _):
+            with pytest.raises(ListenError, match=r"cannot listen on .* \(quic\.address\): Address already in use"):
+                await datagrams.bind(Address(*here.name), "quic.address", QuicSocket())
+        with pytest.raises(ListenError, match=r"quic\.address"):
+            await datagrams.bind(Address("no.such.host.invalid", 1), "quic.address", QuicSocket())
+
+    run(main())
+
+
+def test_the_buffers_are_those_of_the_configuration_if_it_says_so() -> None:
+    async def main() -> None:
+        wanted = QuicSocket(override_defaults=True, recv_buffer_size=50_000, send_buffer_size=60_000)
+        with await datagrams.bind(Address("127.0.0.1", 0), "quic.address", wanted) as link:
+            assert link.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
+            assert link.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 60_000
+            assert listening.effective(link).port
+
+    run(main())
