@@ -40,9 +40,9 @@ def slices(ranges: list[Range]) -> list[Slice]:
     return [Slice(*each) for each in ranges]
 
 
-def read(settings: Settings, schema: Any, share: Slice | None) -> Iterator[Any]:
-    """Record batches; for None, which Spark makes of an empty list of partitions, there are none."""
-    if share is None:
+def read(settings: Settings, schema: Any, share: Any) -> Iterator[Any]:
+    """Record batches; none where Spark has made a partition of its own out of an empty list of them."""
+    if not isinstance(share, Slice):
         return
     wanted = columns.arrow_schema(schema)
     for messages in pages(session_of(settings.access), settings, share):

@@ -12,8 +12,9 @@ from pyspark.sql.types import StructType
 
 from app.pipeline import columns
 from app.pipeline.errors import OptionError
-from app.pipeline.options import check_source, decode
+from app.pipeline.options import check_sink, check_source, decode
 from app.pipeline.reader import TableReader
+from app.pipeline.writer import TableWriter
 
 
 class WhippetSource(DataSource):
@@ -39,3 +40,9 @@ class WhippetSource(DataSource):
         if ending is not None and ending.offsets == "earliest":
             raise OptionError("option 'endingOffsets': 'earliest' reads nothing")
         return TableReader(self._settings, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
+        if overwrite:
+            raise OptionError("mode('overwrite') is not supported on a log; use mode('append')")
+        check_sink(self._settings)
+        return TableWriter(self._settings, schema)
