@@ -247,6 +247,9 @@ class Protocol(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
+        if b"#" in url:
+            # No client sends what is behind it. One that wrote a name as it is would reach another one.
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "A path with a `#` in it has that as `%23`")
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:

@@ -1,0 +1,554 @@
+"""What is sent to break in, or to break things: names that are paths, headers or lines of a log, JSON that is none or
+too much, passwords by the thousand. On live connections, because a client library would tidy up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from app.access.throttle import AT_A_TIME, Limits, Throttle
+from app.config.listeners import Http
+from tests.app.access.support.world import ROOT, Time
+from tests.transports.http.support.serving import Link, Response, Serving, run, serving
+
+PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
+MESSAGES = "/streams/s/topics/t/messages"
+AT_ONCE_S = 1.0
+"""Whatever a body is, it must not keep the others waiting for longer."""
+
+
+async def ask(world: Serving, method: str, path: str | bytes, json: Any = None, *more: str) -> Response:
+    """On a connection of its own, by root."""
+    link = await world.link()
+    request = world.request(method, "THE_PATH", json, *more)
+    return await link.ask(request.replace(b"THE_PATH", path.encode() if isinstance(path, str) else path, 1))
+
+
+def number(response: Response) -> tuple[int, int]:
+    said = response.json()
+    assert list(said) == ["id", "code", "reason", "field"]
+    assert response.headers["content-type"] == "application/json"
+    assert "Traceback" not in said["reason"]
+    return response.status, said["id"]
+
+
+async def with_topic(world: Serving) -> None:
+    assert (await ask(world, "POST", "/streams", {"name": "s"})).status == 200
+    assert (await ask(world, "POST", "/streams/s/topics", {"name": "t", "partitions_count": 1})).status == 200
+
+
+# ------------------------------------------------------------------------------------------------- paths
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(b"/streams/s/", b"//streams/s", b"/streams//s", b"/./streams/s", b"/streams/./s", b"/streams/x/../s"),
+        *(b"/STREAMS/s", b"/stream%73/s", b"/%73treams/s", b"/streams;x=1/s", b"/streams%2Fs", b"/streams%00/s"),
+        *(b"/streams\\s", b"/streams/s%2Fpurge", b"/streams/s%252Fpurge", b"/streams/s%2F", b"/streams/%2Fs"),
+        *(b"/streams/%2e%2e/s", b"/streams/..%2fs", b"/streams/x%2f..%2fs", b"/streams/s%00", b"/streams/s%00.json"),
+        *(
+            b"/streams/s%20",
+            b"/streams/%20s",
+            b"/streams/s%0A",
+            b"/streams/s%0d%0aX:%20y",
+            b"/streams/S",
+            b"/streams/%",
+        ),
+        *(b"/streams/%7", b"/streams/%zz", b"/streams/%u0073", b"/streams/%EF%BC%93", b"/streams/00s", b"/streams/-0"),
+        *(b"/streams/s.json", b"/streams/s;v=1", b"/streams/s,s", b"/streams/*", b"/streams/s\\", b"*"),
+    ],
+)
+def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path, path: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            await with_topic(world)
+            for method in ("GET", "PUT", "DELETE"):
+                response = await ask(world, method, path, {"name": "stolen"} if method == "PUT" else None)
+                assert response.status in (404, 405), response.body
+                number(response)
+            assert (await ask(world, "GET", "/streams/%73")).status == 200
+            assert [each["name"] for each in (await ask(world, "GET", "/streams")).json()] == ["s"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        # Not UTF-8: stray, overlong for `/` and `.`, a surrogate, beyond the last character, cut off.
+        *(b"%FF", b"%80", b"%C0%AF", b"%E0%80%AF", b"%F0%80%80%AF", b"%C0%AE%C0%AE", b"%ED%A0%80", b"%F4%90%80%80"),
+        *(b"%C3", b"s%E2%82", b"\xff", b"\xc3\xa4", b"\xc0\xaf"),
+        # Not to be in a path at all.
+        *(b"\x01", b"s\x00", b"s\tx", b"s\x7f", b" s", b"s x", b"s#", b"s#purge", b"s?x#y"),
+        # Longer than a name.
+        *(b"s" * 256, b"%C3%A4" * 128, b"%73" * 256),
+    ],
+)
+def test_what_can_be_no_name_is_refused_before_anything_is_looked_up(tmp_path: Path, path: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            await with_topic(world)
+            for method, rest in (("DELETE", b""), ("DELETE", b"/topics/t"), ("GET", b"/topics")):
+                assert number(await ask(world, method, b"/streams/" + path + rest))[0] == 400
+            assert (await ask(world, "GET", "/streams/s/topics/t")).status == 200
+
+    run(main())
+
+
+def test_ids_are_decimal_and_nothing_else(tmp_path: Path) -> None:
+    """A number with leading zeros is the number, as the reference has it; whatever else looks like one is a name."""
+
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            await with_topic(world)
+            for text in ("0", "00", "0000000000000000000"):
+                assert (await ask(world, "GET", f"/streams/{text}")).status == 200, text
+            for text in (
+                "+0",
+                "-0",
+                "0x0",
+                "0.0",
+                "0e0",
+                "0_0",
+                "%C2%B2",
+                "%D9%A0",
+                "%EF%BC%90",
+                "4294967296",
+                "0" * 300,
+            ):
+                assert (await ask(world, "GET", f"/streams/{text}")).status in (404, 400), text
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------- headers and logs
+
+HOSTILE = (
+    "s\r\nSet-Cookie: a=b",
+    "\n2026-01-01T00:00:00.000Z INFO    app: all is well",
+    "\x1b[2J\x1b[31mred",
+    "a\u2028b\u0085c",
+    'quote"\\',
+    "%0d%0aX: y",
+    "${jndi:ldap://x}",
+    "<script>alert(1)</script>",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_can_begin_no_header_and_no_line_of_a_log(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            path = f"/streams/{quote(name, safe='')}"
+            assert (await ask(world, "DELETE", path)).json()["id"] == 1009
+            assert (await ask(world, "POST", "/streams", {"name": name})).json()["name"] == name
+            assert number(await ask(world, "POST", "/streams", {"name": name})) == (400, 1012)
+            missing = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "eA=="}]}
+            unheard = f"{path}/topics/{quote(name, safe='')}/messages?ack=none"
+            assert (await ask(world, "POST", unheard, missing)).status == 202
+            await ask(world, "POST", f"{path}/topics", {"name": name, "partitions_count": 1})
+            topic = f"{path}/topics/{quote(name, safe='')}"
+            assert (await ask(world, "POST", f"{topic}/consumer-groups", {"name": name})).status == 201
+            lease = await ask(world, "POST", f"{topic}/consumer-groups/{quote(name, safe='')}/leases")
+            assert lease.status == 201
+            assert lease.headers["location"].startswith(topic)
+            assert (await ask(world, "GET", lease.headers["location"])).status == 200
+            user = {"username": name[:40], "password": "secret", "status": "active"}
+            await ask(world, "POST", "/users", user)
+            for password in ("wrong password", "secret"):
+                body = {"username": name[:40], "password": password}
+                assert (await ask(world, "POST", "/users/login", body)).status in (200, 400)
+            await ask(world, "POST", "/personal-access-tokens", {"name": name[:30], "expiry": 1})
+            for response in (lease, await ask(world, "GET", "/streams"), await ask(world, "GET", "/metrics")):
+                assert not response.headers.keys() & {"set-cookie", "x"}
+            assert all(each["name"] == name for each in (await ask(world, "GET", "/streams")).json())
+
+    with caplog.at_level(logging.DEBUG):
+        run(main())
+    for record in caplog.records:
+        text = record.getMessage()
+        assert text.isprintable(), text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            b"X: a\rb",
+            b"X: a\nY: b",
+            b"X: a\x00b",
+            b"X : a",
+            b" X: a",
+            b"X\x00: a",
+            b"X\r: a",
+            b"\xff: a",
+            b": a",
+            b"X",
+        ),
+        *(b"X: a\r\n folded", b"Content-Length: 0\r\n\tfolded"),
+    ],
+)
+def test_a_header_that_two_could_read_in_two_ways_is_refused(tmp_path: Path, line: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            link = await world.link()
+            response = await link.ask(b"GET /ping HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
+            assert response.status == 400, response.body
+
+    run(main())
+
+
+def test_an_origin_is_repeated_only_if_it_is_in_the_list(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
+                response = await ask(world, "GET", "/streams", None, f"Origin: {origin}")
+                assert response.headers["access-control-allow-origin"] == "*"
+                assert "access-control-allow-credentials" not in response.headers
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------- JSON
+
+
+def nested(depth: int, begin: bytes, end: bytes) -> bytes:
+    return b'{"name":"x","more":' + begin * depth + b"1" + end * depth + b"}"
+
+
+NO_JSON = {
+    "deep arrays": nested(100_000, b"[", b"]"),
+    "deep objects": nested(100_000, b'{"a":', b"}"),
+    "NaN": b'{"name":"x","more":NaN}',
+    "infinity": b'{"name":"x","more":-Infinity}',
+    "a hexadecimal number": b'{"name":"x","more":0x10}',
+    "a leading zero": b'{"name":"x","more":01}',
+    "a plus": b'{"name":"x","more":+1}',
+    "a million digits": b'{"name":"x","more":%b}' % (b"9" * 1_000_000),
+    "half a surrogate": b'{"name":"\\ud800"}',
+    "the other half": b'{"name":"\\udc00"}',
+    "two in the wrong order": b'{"name":"\\udc00\\ud800"}',
+    "half a surrogate in a key": b'{"name":"x","\\ud800":1}',
+    "half a surrogate where nobody looks": b'{"name":"x","more":"\\ud800"}',
+    "a surrogate as bytes": b'{"name":"\xed\xa0\x80"}',
+    "an overlong slash": b'{"name":"\xc0\xaf"}',
+    "latin-1": '{"name":"ä"}'.encode("latin-1"),
+    "a control character": b'{"name":"a\nb"}',
+    "a NUL": b'{"name":"a\x00b"}',
+    "a byte order mark": b'\xef\xbb\xbf{"name":"x"}',
+    "UTF-16": '{"name":"x"}'.encode("utf-16"),
+    "UTF-32": '{"name":"x"}'.encode("utf-32-le"),
+    "a comment": b'{"name":"x"/* more */}',
+    "a comma at the end": b'{"name":"x",}',
+    "other quotes": b"{'name':'x'}",
+    "two documents": b'{"name":"x"}{"name":"y"}',
+    "something behind it": b'{"name":"x"}\x00',
+    "an unknown escape": b'{"name":"\\x41"}',
+    "nothing": b"",
+    "spaces": b"   ",
+}
+UNFIT = {
+    "the same twice": b'{"name":"x","name":"y"}',
+    "the same twice, spelt otherwise": b'{"name":"x","n\\u0061me":"y"}',
+    "the same twice, where nobody looks": b'{"name":"x","more":[{"a":1,"a":1}]}',
+    "arrays that do not end": b"[" * 1_000_000,
+    "objects that do not end": b'{"name":' * 200_000,
+    "null": b"null",
+    "a list": b'["x"]',
+    "a list as a name": b'{"name":["x"]}',
+    "a number as a name": b'{"name":1e400}',
+    "true as a name": b'{"name":true}',
+}
+
+
+@pytest.mark.parametrize("what", [*NO_JSON, *UNFIT])
+def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_costs_nothing(tmp_path: Path, what: str) -> None:
+    body = (NO_JSON | UNFIT)[what]
+    status = 400 if what in NO_JSON else 422
+
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            began = time.monotonic()
+            assert number(await ask(world, "POST", "/streams", body)) == (status, status)
+            assert time.monotonic() - began < AT_ONCE_S
+            assert (await ask(world, "GET", "/streams")).json() == []
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        b"1e400",
+        b"-0",
+        b"0.%b" % (b"9" * 1_000_000),
+        b"1e999999999",
+        nested(100, b"[", b"]"),
+        b'"\\ud83d\\ude00"',
+        b'"%b"' % (b"x" * 1_000_000),
+        b"{%b}" % b",".join(b'"%d":0' % i for i in range(100_000)),
+    ],
+)
+def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            began = time.monotonic()
+            response = await ask(world, "POST", "/streams", b'{"name":"x","more":%b}' % more)
+            assert response.status == 200
+            assert time.monotonic() - began < AT_ONCE_S
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *('"id":%s' % ("9" * 1_000_000), '"id":%s' % ("9" * 39), f'"id":{2**128}', '"id":-1', '"id":1e3', '"id":1.0'),
+        *('"id":"%s"' % ("9" * 1_000_000), '"id":true', '"id":[]', '"id":"0x10"', '"id":"٥"', '"id":" 1"'),
+        *('"user_headers":[1]', '"user_headers":"%"', '"user_headers":{"k":null}'),
+        '"user_headers":[{"key":{"kind":"none","value":"eA=="},"value":{"kind":"raw","value":"eA=="}}]',
+    ],
+)
+def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path: Path, message: str) -> None:
+    messages = f'{{"payload":"eA=="}},{{"payload":"eA==",{message}}}'
+    body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{messages}]}}'
+
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            await with_topic(world)
+            began = time.monotonic()
+            assert number(await ask(world, "POST", MESSAGES, body.encode())) == (422, 422)
+            assert time.monotonic() - began < AT_ONCE_S
+            assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "payload", ["eA", "eA=", "eA====", "eA==eA==", "eA ==", "eA=\\n=", "_-8=", "%", "\\u0000", "eA==\\ud800", "="]
+)
+def test_a_payload_is_base64_and_nothing_like_it(tmp_path: Path, payload: str) -> None:
+    body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{{"payload":"{payload}"}}]}}'
+
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            await with_topic(world)
+            assert number(await ask(world, "POST", MESSAGES, body.encode()))[0] in (400, 422)
+            assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
+
+    run(main())
+
+
+def test_a_query_of_very_many_and_very_long_fields_costs_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path, headers_bytes=1 << 22) as world:
+            await with_topic(world)
+            for query in ("&" * 50_000, "count=1&" * 5_000, f"value={'9' * 50_000}", "x=" + "%41" * 20_000, "=&=&="):
+                began = time.monotonic()
+                response = await ask(world, "GET", f"{MESSAGES}?{query}")
+                assert response.status in (200, 400), query[:20]
+                assert time.monotonic() - began < AT_ONCE_S
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------- tokens
+
+
+def encoded(claims: Any) -> str:
+    text = claims if isinstance(claims, bytes) else json.dumps(claims).encode()
+    return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
+
+
+def forged(token: str) -> dict[str, str]:
+    """From a token that counts."""
+    head, body, signature = token.split(".")
+    two = encoded(b'{"alg":"none","alg":"HS256"}')
+    claims = json.loads(base64.urlsafe_b64decode(body + "=="))
+    other = encoded(claims | {"sub": "1"})
+    none = encoded({"typ": "JWT", "alg": "none"})
+    return {
+        "unsigned": f"{none}.{body}.",
+        "unsigned, spelt otherwise": f"{encoded({'typ': 'JWT', 'alg': 'nOnE'})}.{body}.",
+        "unsigned, with the signature": f"{none}.{body}.{signature}",
+        "without a signature": f"{head}.{body}.",
+        "for another user": f"{head}.{other}.{signature}",
+        "with another algorithm": f"{encoded({'typ': 'JWT', 'alg': 'HS512'})}.{body}.{signature}",
+        "with two algorithms": f"{two}.{body}.{signature}",
+        "with a key of its own": f"{encoded({'alg': 'HS256', 'jwk': {'kty': 'oct', 'k': 'AA'}})}.{body}.{signature}",
+        "with the path of a key": f"{encoded({'alg': 'HS256', 'kid': '../../../dev/null'})}.{body}.{signature}",
+        "with the address of keys": f"{encoded({'alg': 'RS256', 'jku': 'http://127.0.0.1:1/', 'kid': 'x'})}.{body}.x",
+        "with what has to be understood": f"{encoded({'alg': 'HS256', 'crit': ['exp']})}.{body}.{signature}",
+        "padded": f"{head}.{body}.{signature}=",
+        "in the other alphabet": f"{head}.{body}.{signature[:-1]}+",
+        "with a part more": f"{token}.x",
+        "with a space": f"{head}. {body}.{signature}",
+        "with an empty head": f".{body}.{signature}",
+        "very long": f"{head}.{'A' * 20_000}.{signature}",
+        "deep": f"{encoded(b'[' * 10_000)}.{body}.{signature}",
+        "twice": f"{token}, {token}",
+    }
+
+
+def test_no_forged_token_is_believed_anywhere(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(tmp_path) as world:
+            true = world.token
+            assert (await ask(world, "GET", "/streams")).status == 200
+            for what, token in forged(true).items():
+                world.token = token
+                assert number(await ask(world, "GET", "/streams")) == (401, 40), what
+                status, code = number(await ask(world, "POST", "/users/refresh-token", {"token": token}))
+                assert (status, code) in ((401, 78), (401, 40), (400, 73)), what
+            world.token = true
+            assert (await ask(world, "GET", "/streams")).status == 200
+
+    run(main())
+
+
+# ------------------------------------------------------------------------------------------------- guessing
+
+LIMITS = Limits(
+    free_of_address=3,
+    free_of_user=3,
+    free_where_known=2,
+    first_wait_s=1.0,
+    address_wait_max_s=16.0,
+    user_wait_max_s=2.0,
+    patience_s=8.0,
+    forgiven_after_s=100.0,
+)
+SEEN = 7
+"""Attempts until the next one would have to wait longer than a client does."""
+
+
+class Guarded:
+    """A server that counts the passwords it has looked at."""
+
+    def __init__(self, world: Serving, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self.clock = clock
+        self.looked_at = 0
+        passwords = world.world.passwords
+        verify = passwords.verify
+
+        async def counting(*given: Any) -> bool:
+            self.looked_at += 1
+            return await verify(*given)
+
+        monkeypatch.setattr(passwords, "verify", counting)
+
+    async def log_in(self, username: str, password: str, *more: str) -> Response:
+        link = await self.world.link()
+        body = msgspec.json.encode({"username": username, "password": password})
+        lines = [
+            "POST /users/login HTTP/1.1",
+            "Host: x",
+            "Content-Type: application/json",
+            f"Content-Length: {len(body)}",
+        ]
+        return await link.ask("\r\n".join([*lines, *more, "", ""]).encode() + body)
+
+
+def guarded(tmp_path: Path, test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        clock = Time()
+        throttle = Throttle(LIMITS, clock=clock, sleep=clock.sleep)
+        async with serving(tmp_path, Http(), store={"throttle": throttle}) as world:
+            await test(Guarded(world, clock, monkeypatch))
+
+    run(main())
+
+
+def test_guessing_is_slowed_and_then_refused_unseen_whoever_one_says_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where somebody comes from is where his connection comes from. Tokens go on to work there."""
+
+    async def test(server: Guarded) -> None:
+        for attempt in range(50):
+            address = f"10.{attempt}.0.1"
+            response = await server.log_in(
+                f"somebody {attempt % 20}",
+                f"guess {attempt}",
+                f"X-Forwarded-For: {address}",
+                f"X-Forwarded-For: {address}, 127.0.0.1",
+                f"Forwarded: for={address}",
+                f"X-Real-IP: {address}",
+                f"True-Client-IP: {address}",
+                f"CF-Connecting-IP: {address}",
+                f"X-Client-IP: {address}",
+            )
+            assert number(response) == (400, 42)
+            assert response.json()["reason"].count("guess") == 0
+        assert server.looked_at == SEEN
+        assert [round(seconds) for seconds in server.clock.slept] == [1, 2, 4, 8]
+        assert number(await server.log_in("root", PASSWORD)) == (400, 42)
+        assert server.looked_at == SEEN
+        assert (await ask(server.world, "GET", "/streams")).status == 200
+        server.clock.now += 16
+        assert (await server.log_in("root", PASSWORD)).status == 200
+
+    guarded(tmp_path, test, monkeypatch)
+
+
+def test_guessing_on_many_connections_at_once_gains_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(server: Guarded) -> None:
+        attempts = [server.log_in(f"somebody {i}", "a guess") for i in range(100)]
+        for response in await asyncio.gather(*attempts):
+            assert number(response) == (400, 42)
+        assert server.looked_at <= SEEN + AT_A_TIME
+
+    guarded(tmp_path, test, monkeypatch)
+
+
+def test_a_stolen_token_does_not_help_to_guess_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(server: Guarded) -> None:
+        for attempt in range(50):
+            body = {"current_password": f"guess {attempt}", "new_password": "mine now"}
+            assert number(await ask(server.world, "PUT", "/users/root/password", body)) == (400, 42)
+        assert server.looked_at == SEEN
+        body = {"current_password": PASSWORD, "new_password": "mine now"}
+        assert number(await ask(server.world, "PUT", "/users/root/password", body)) == (400, 42)
+
+    guarded(tmp_path, test, monkeypatch)
+
+
+def test_who_has_logged_in_before_is_not_locked_out_by_others_behind_his_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(server: Guarded) -> None:
+        assert (await server.log_in("root", PASSWORD)).status == 200
+        for attempt in range(20):
+            await server.log_in(f"somebody {attempt}", "a guess")
+        assert (await server.log_in("root", PASSWORD)).status == 200
+
+    guarded(tmp_path, test, monkeypatch)
+
+
+def test_a_pipeline_of_guesses_is_answered_in_order_and_no_faster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(server: Guarded) -> None:
+        link: Link = await server.world.link()
+        body = b'{"username":"root","password":"a guess"}'
+        one = b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+        await link.send(one % (len(body), body) * 30)
+        for _ in range(30):
+            assert number(await link.response()) == (400, 42)
+        assert server.looked_at == SEEN
+
+    guarded(tmp_path, test, monkeypatch)
