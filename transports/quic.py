@@ -37,8 +37,6 @@ from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP
 from transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
 
 _log = logging.getLogger(__name__)
-# Whatever anybody sends would be said at these levels.
-logging.getLogger("quic").setLevel(logging.CRITICAL)
 
 RETRY_ABOVE = 64
 """With so many handshakes in hand, everybody new has to prove his address."""

@@ -319,9 +319,10 @@ class Binary:
         elif data:
             self._take_apart(request, request.part + data)
         request.fin = request.fin or fin
-        if request.fin and not request.is_whole and len(request.part) < (request.length or len(request.part) + 1):
+        if request.is_whole:
+            self._begin()
+        elif request.fin and len(request.part) < (request.length or len(request.part) + 1):
             self._drop(request)
-        self._begin()
 
     def _take_apart(self, request: Request, data: bytes) -> None:
         talk = self._conversation

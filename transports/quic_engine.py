@@ -106,6 +106,18 @@ class Handshake(tls.Context):
         super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
 
 
+class Silence:
+    """A log that nobody reads."""
+
+    def say(self, *_: object) -> None:
+        """Nothing."""
+
+    debug = info = warning = error = say
+
+
+SILENCE = Silence()
+
+
 class Engine(QuicConnection):
     """One connection, sans-IO: datagrams in, events and datagrams out."""
 
@@ -116,6 +128,8 @@ class Engine(QuicConnection):
             retry_source_connection_id=retry_id,
         )
         self._rules = rules
+        # Whatever anybody sends would be logged; to ask whether it is to be costs as much as much of a small request.
+        self._logger = self._loss._logger = cast(Any, SILENCE)
         self._host_cids[0].stateless_reset_token = rules.reset_token(self.host_cid)
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STRANGER_STREAMS)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", UNIDIRECTIONAL_STREAMS)

@@ -32,6 +32,7 @@ SIZES = (1_200, 1_452, 8_952, 16_384)
 USUAL = 1_452
 PING_MS_MAX = 50.0
 MOST = Target("ratio", ">=", 0.7)
+IS_NO_STORE = "the yardstick writes without a thread, and promises nothing"
 
 
 class Scale(NamedTuple):
@@ -52,8 +53,8 @@ class Bench(NamedTuple):
     scale: Scale
     load: Load
 
-    def server(self, name: str, datagram_bytes: int = USUAL) -> AbstractAsyncContextManager[Server]:
-        settings = {
+    def server(self, name: str, datagram_bytes: int = USUAL, **more: str) -> AbstractAsyncContextManager[Server]:
+        settings = more | {
             "QUIC_ENABLED": "true",
             "QUIC_ADDRESS": "127.0.0.1:0",
             "QUIC_MAX_DATAGRAM_SIZE": str(datagram_bytes),
@@ -83,13 +84,13 @@ async def place_of(server: Server) -> Place:
 
 
 def asking(bench: Bench, place: Place, ids: tuple[int, int], shape: Shape) -> Contender:
-    """Messages a second."""
+    """Messages a second, or requests without any."""
 
     async def contender() -> float:
         outcome = await bench.load.run(QuicJob(place, *ids, *shape))
-        if not shape.payload:
+        if shape.messages and not shape.payload:
             assert outcome.received_bytes > shape.requests * shape.messages * 64, "polls came back without messages"
-        return shape.requests * shape.messages / outcome.seconds
+        return shape.requests * max(shape.messages, 1) / outcome.seconds
 
     return contender
 
@@ -125,15 +126,26 @@ async def consume(bench: Bench) -> list[Figure]:
 
 
 async def small(bench: Bench) -> list[Figure]:
-    async with bench.yardstick() as bare, bench.server("small") as server:
-        place, ids = await place_of(server), await server.topic("small")
+    async with (
+        bench.yardstick() as bare,
+        bench.server("memory", SYSTEM_PARTITION_MESSAGES_REQUIRED_TO_SAVE="10000") as memory,
+        bench.server("written") as written,
+    ):
         contenders = {}
-        for in_flight in (1, 8):
-            shape = Shape(1, 100, bench.scale.singles, in_flight)
-            contenders[f"yardstick {in_flight}"] = asking(bench, bare, (0, 0), shape)
-            contenders[f"server {in_flight}"] = asking(bench, place, ids, shape)
+        for level, server in (("memory", memory), ("written", written)):
+            place, ids = await place_of(server), await server.topic("small")
+            for in_flight in (1, 8):
+                for what, messages, payload in (("ping", 0, 0), ("send", 1, 100)):
+                    shape = Shape(messages, payload, bench.scale.singles, in_flight)
+                    contenders[f"yardstick {what} {in_flight}"] = asking(bench, bare, (0, 0), shape)
+                    contenders[f"{level} {what} {in_flight}"] = asking(bench, place, ids, shape)
         rows = [
-            Row(f"one 100 B a request, {number} in flight", f"server {number}", f"yardstick {number}", MOST)
+            Row(f"{name}, {number} in flight", f"{level} {what} {number}", f"yardstick {what} {number}", MOST, note)
+            for name, level, what, note in (
+                ("a ping", "memory", "ping", ""),
+                ("one 100 B a request, memory", "memory", "send", ""),
+                ("one 100 B a request, written", "written", "send", IS_NO_STORE),
+            )
             for number in (1, 8)
         ]
         return rates(rows, await race(contenders, bench.scale.rounds), "req/s")

@@ -28,7 +28,8 @@ OVERTIME_S = 60
 
 
 class QuicJob(msgspec.Struct, frozen=True):
-    """Sends of `messages` payloads of `payload` bytes, or polls of so many messages where there is no payload."""
+    """Sends of `messages` payloads of `payload` bytes; polls of so many messages where there is no payload; pings where
+    there are no messages."""
 
     place: Place
     stream: int
@@ -103,7 +104,9 @@ async def run(job: QuicJob) -> Outcome:
         wire = job.place.wire
         if job.place.token:
             await requester.ask(whole(wire, logging_in(job.place, WIRES[wire]())), 1, 1)
-        if job.payload:
+        if not job.messages:
+            frame = whole(wire, WIRES[wire]().prepare(ask.Ping()))
+        elif job.payload:
             frame = whole(wire, sending(wire, job.stream, job.topic, job.messages, job.payload))
         else:
             consumer, strategy = ask.Consumer(ask.ConsumerKind.CONSUMER, 1), ask.Strategy(ask.StrategyKind.FIRST)
