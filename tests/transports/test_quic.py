@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from aioquic._buffer import Buffer
+from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
 from app.commands import requests as ask
 from app.errors import Code
@@ -22,7 +24,7 @@ from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
 from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll, run
 from tests.transports.wire.classic.support.plainly import parse
-from transports import certificates, quic_connection
+from transports import certificates, quic_connection, quic_engine
 from transports.classic_conversation import STRANGER_FRAME_BYTES
 from transports.quic_engine import STRANGER_STREAMS
 from transports.wire.modern.operations import REGISTER
@@ -445,5 +447,95 @@ def test_a_new_certificate_is_for_those_who_come_later(tmp_path: Path) -> None:
             after = await world.root()
             assert before.quic.tls._peer_certificate != after.quic.tls._peer_certificate
             assert await before.is_alive()
+
+    run(main())
+
+
+# -------------------------------------------------------------------------------------------- the size of a datagram
+
+
+class Narrow:
+    """A client's transport on a path that loses whatever is larger."""
+
+    def __init__(self, client: Client, carries: int) -> None:
+        self.carries = carries
+        self._client = client
+        self._hear = client.datagram_received
+        client.datagram_received = self._narrowed  # type: ignore[method-assign]
+
+    def _narrowed(self, data: bytes | str, addr: object) -> None:
+        if len(data) <= self.carries:
+            self._hear(data, addr)
+
+
+async def carried(world: World) -> quic_engine.Engine:
+    (connection,) = world.listener._connections
+    await world.until(lambda: connection.engine.is_established and not connection.engine._sizes)
+    return connection.engine
+
+
+@pytest.mark.parametrize("wanted", [1_200, 1_452, 8_952, 16_384])
+def test_datagrams_grow_to_what_was_configured(tmp_path: Path, wanted: int) -> None:
+    async def main() -> None:
+        async with served(tmp_path, quic={"max_datagram_size": wanted}) as world:
+            root = await world.root()
+            assert (await carried(world))._max_datagram_size == wanted
+            await make_topic(root)
+            assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
+            assert len((await root.ask(poll(1)))[1]) > MIB
+
+    run(main())
+
+
+def test_datagrams_are_no_larger_than_the_path_carries(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
+            root = await world.beginning()
+            Narrow(root, 1_420)
+            await root.wait_connected()
+            await root.log_in()
+            await make_topic(root)
+            engine = next(iter(world.listener._connections)).engine
+            while engine._sizes:
+                assert await root.is_alive()
+                await asyncio.sleep(0.01)
+            assert engine._max_datagram_size == 1_400
+            assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
+            assert len((await root.ask(poll(1)))[1]) > MIB
+
+    run(main())
+
+
+def test_a_path_that_becomes_narrower_is_noticed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, quic={"max_datagram_size": 8_952}) as world:
+            root = await world.beginning()
+            path = Narrow(root, 10_000)
+            await root.wait_connected()
+            await root.log_in()
+            await make_topic(root)
+            assert (await carried(world))._max_datagram_size == 8_952
+            assert (await root.ask(frame(SEND, message_body(50_000))))[0] == 0
+            path.carries = 1_300
+            assert len((await root.ask(poll(1)))[1]) > 50_000
+            (connection,) = world.listener._connections
+            assert connection.engine._max_datagram_size <= 1_280
+
+    run(main())
+
+
+def test_datagrams_are_no_larger_than_the_client_takes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
+            client = await world.beginning()
+            await client.wait_connected()
+            engine = await carried(world)
+            assert engine._max_datagram_size == 16_384
+            other = quic_engine.Engine(world.listener._rules, bytes(8), None)  # type: ignore[arg-type]
+            said = Buffer(capacity=64)
+            push_quic_transport_parameters(said, QuicTransportParameters(max_udp_payload_size=1472))
+            other._remote_initial_source_connection_id = None
+            other._parse_transport_parameters(said.data, from_session_ticket=True)
+            assert other._largest_wanted == 1472
 
     run(main())
