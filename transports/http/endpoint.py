@@ -42,7 +42,7 @@ class Endpoint:
         self._forms = {form.media.encode(): form for form in operation.forms}
         limit = api.config.max_request_size
         self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
-        self._headers: Headers = (JSON, SECRET) if operation.secret else (JSON, VIEW)
+        self._headers: Headers = (JSON, SECRET, VIEW) if operation.secret else (JSON, VIEW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

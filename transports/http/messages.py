@@ -94,7 +94,7 @@ async def send_messages(call: Call) -> Answer:
     )
     if query.ack == "none":
         call.api.in_background(_send_unheard(call, request))
-        return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"),))
+        return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     return confirmed(await send(call, request))
 
 

@@ -17,7 +17,7 @@ from transports.http.parameters import NAME_BYTES
 from transports.http.texts import Algorithm, ChangedTopicOptions, Name, TopicOptions
 
 ALGORITHMS = {"none": 1, "gzip": 2}
-ALGORITHM_NAMES = {1: "none", 2: "gzip", 3: "zstd"}
+ALGORITHM_NAMES = {number: name for name, number in ALGORITHMS.items()}
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -182,7 +182,8 @@ def _members(info: answers.TopicInfo) -> Members:
         info.name,
         bytesizes.text(info.size_bytes),
         info.message_expiry,
-        ALGORITHM_NAMES[info.compression_algorithm],
+        # Clients know these two; another one, as classic clients can choose, would spoil the whole answer for them.
+        ALGORITHM_NAMES.get(info.compression_algorithm, "none"),
         info.max_topic_size,
         info.replication_factor,
         info.messages_count,
