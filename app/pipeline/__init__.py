@@ -14,12 +14,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["register"]
+__all__ = ["log_sink", "register"]
 
 
 def register(spark: SparkSession) -> None:
@@ -27,3 +28,16 @@ def register(spark: SparkSession) -> None:
     from app.pipeline.source import WhippetSource  # noqa: PLC0415 -- importing a package must not need pyspark
 
     spark.dataSource.register(WhippetSource)
+
+
+def log_sink(name: str, **options: str) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: appends each batch to a topic, with ids that come out the same when it is replayed.
+
+    `name` stands for the query in them: a query that begins anew, with a new checkpoint, needs a new one.
+    """
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        writer = frame.write.format("whippet").mode("append").options(**options)
+        writer.options(idNamespace=name, idBatch=str(batch_id)).save()
+
+    return append

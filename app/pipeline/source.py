@@ -14,7 +14,8 @@ from app.pipeline import columns
 from app.pipeline.errors import OptionError
 from app.pipeline.options import check_sink, check_source, decode
 from app.pipeline.reader import TableReader
-from app.pipeline.writer import TableWriter
+from app.pipeline.stream_reader import TopicStreamReader
+from app.pipeline.writer import StreamWriter, TableWriter
 
 
 class WhippetSource(DataSource):
@@ -31,8 +32,7 @@ class WhippetSource(DataSource):
         return columns.schema(self._settings)
 
     def reader(self, schema: StructType) -> TableReader:
-        check_source(self._settings)
-        columns.check(schema)
+        self._check_reading(schema)
         starting = self._settings.starting
         if starting is not None and starting.offsets == "latest":
             raise OptionError("option 'startingOffsets': 'latest' reads nothing from a table; use an offset or a time")
@@ -46,3 +46,19 @@ class WhippetSource(DataSource):
             raise OptionError("mode('overwrite') is not supported on a log; use mode('append')")
         check_sink(self._settings)
         return TableWriter(self._settings, schema)
+
+    def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802
+        self._check_reading(schema)
+        if self._settings.ending is not None:
+            raise OptionError("options of endings are for tables: a stream has no end")
+        return TopicStreamReader(self._settings, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
+        if overwrite:
+            raise OptionError("outputMode('complete') is not supported on a log; use outputMode('append') or 'update'")
+        check_sink(self._settings)
+        return StreamWriter(self._settings, schema)
+
+    def _check_reading(self, schema: StructType) -> None:
+        check_source(self._settings)
+        columns.check(schema)

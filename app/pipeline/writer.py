@@ -1,26 +1,33 @@
-"""Writing a table to a topic.
+"""Writing tables and streams to topics.
 
-The constructor runs on the driver, when the write is planned: the number of partitions is looked up there once, so that
-all tasks and all their attempts send a row to the same partition. `write` runs in the tasks, on a copy of this object.
-What a failed job has written stays written: a log takes nothing back.
+Constructors run on the driver, when a write is planned, for a stream before each batch: the number of partitions is
+looked up there once, so that all tasks and all their attempts send a row to the same partition. `write` runs in the
+tasks and `commit` on the driver, each on a copy of its own. What a failed job has written stays: a log takes nothing
+back.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from app.pipeline import rows, topics, writing
+from app.pipeline import deduplication, markers, rows, topics, writing
 from app.pipeline.errors import PipelineError
 from app.pipeline.options import Settings
 from app.pipeline.session import session_of
 from app.pipeline.writing import Scope, Target
+
+_log = logging.getLogger(__name__)
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""The local properties of a task that say which batch of which query it belongs to."""
 
 
 @dataclass
@@ -30,6 +37,8 @@ class Written(WriterCommitMessage):
     rows: int
     requests: int
     by_partition: dict[tuple[str, int], int] = field(default_factory=dict)
+    query: str | None = None
+    """The id of the streaming query, which only tasks are told."""
 
 
 def planned(settings: Settings, schema: StructType) -> dict[str, Target]:
@@ -50,6 +59,24 @@ def task() -> TaskContext:
     return found
 
 
+def warn_of_window(settings: Settings, messages: list[WriterCommitMessage | None]) -> None:
+    """Loud, if the gateway forgets ids before what was written now could be replayed. Fails nothing."""
+    if settings.id_mode == "none" or settings.partitioning == "balanced":
+        return
+    total: Counter[tuple[str, int]] = Counter()
+    for message in messages:
+        if isinstance(message, Written):
+            total.update(message.by_partition)
+    if not total:
+        return
+    try:
+        window = deduplication.window(session_of(settings.access))
+    except PipelineError as error:
+        _log.warning("what the gateway keeps of ids is not known: %s", error)
+        return
+    deduplication.warn(deduplication.UNKNOWN if window is None else deduplication.too_small(window, total))
+
+
 class TableWriter(DataSourceArrowWriter):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
@@ -58,13 +85,50 @@ class TableWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> Written:
         settings = self._settings
-        namespace = settings.id_namespace or self._job
-        scope = Scope(namespace, settings.id_batch or "-", task().partitionId())
+        scope = Scope(settings.id_namespace or self._job, settings.id_batch or "-", task().partitionId())
         sent = writing.Writer(session_of(settings.access), settings, scope, self._targets).write(iterator)
         return Written(sent.rows, sent.requests, sent.by_partition)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        pass
+        warn_of_window(self._settings, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        pass
+        """Nothing can be taken back."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    def __init__(self, settings: Settings, schema: StructType) -> None:
+        self._settings = settings
+        self._targets = planned(settings, schema)
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        settings, context = self._settings, task()
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise PipelineError("Spark does not tell the task which batch of which query this is: ids cannot be made")
+        session = session_of(settings.access)
+        if settings.marker and settings.id_mode != "none":
+            last = markers.last(session, query)
+            if last is not None and int(batch) <= last:
+                _log.warning("batch %s of query %s is there already, up to %d; it is left out", batch, query, last)
+                for _ in iterator:
+                    pass
+                return Written(0, 0, query=query)
+        scope = Scope(settings.id_namespace or query, batch, context.partitionId())
+        sent = writing.Writer(session, settings, scope, self._targets).write(iterator)
+        return Written(sent.rows, sent.requests, sent.by_partition, query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """All tasks are done. A marker that cannot be stored costs no more than what it is there for."""
+        settings = self._settings
+        warn_of_window(settings, messages)
+        query = next((each.query for each in messages if isinstance(each, Written)), None)
+        if query is None or not settings.marker or settings.id_mode == "none":
+            return
+        try:
+            markers.store(session_of(settings.access), query, batchId)
+        except PipelineError as error:
+            _log.warning("batch %d of query %s is written, its marker could not be stored: %s", batchId, query, error)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Nothing can be taken back; the ids of the next attempt catch what is there."""

@@ -1,0 +1,249 @@
+"""Topics as streams, both ways, through a real Spark and a real gateway: restarts, replays and failures included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from app.pipeline import log_sink
+from tests.app.pipeline.conftest import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DEADLINE_S = 60
+Follow = Callable[..., "DataFrame"]
+Run = Callable[..., "StreamingQuery"]
+
+
+@pytest.fixture
+def follow(spark: SparkSession, lake: Lake) -> Follow:
+    """Reads topics as a stream."""
+
+    def read(topic: str | None = None, /, **more: object) -> DataFrame:
+        options = {"startingOffsets": "earliest", **more}
+        reader = spark.readStream.format("whippet").options(**lake.options)
+        if topic is not None:
+            reader = reader.option("subscribe", topic)
+        return reader.options(**{key: str(value) for key, value in options.items()}).load()
+
+    return read
+
+
+@pytest.fixture
+def run(lake: Lake, tmp_path: Path) -> Run:
+    """Runs a query on what is there, into a topic or a function, and waits for its end."""
+
+    def start(frame: DataFrame, to: Any, checkpoint: str = "checkpoint", **more: object) -> StreamingQuery:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        if callable(to):
+            query = writer.foreachBatch(to).start()
+        else:
+            options = {"topic": to, **lake.options, **{key: str(value) for key, value in more.items()}}
+            query = writer.format("whippet").options(**options).start()
+        assert query.awaitTermination(DEADLINE_S)
+        return query
+
+    return start
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had been killed between the sink and the note that a batch is done."""
+    numbered = (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    commits = sorted(numbered, key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (checkpoint / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+
+
+class Seen:
+    """A function for foreachBatch that keeps the texts of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def __call__(self, frame: DataFrame, _: int) -> None:
+        self.batches.append(sorted(row[0] for row in frame.selectExpr("cast(value as string)").collect()))
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(value for batch in self.batches for value in batch)
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def test_what_is_there_is_read_in_batches_of_the_size_wanted_and_then_what_is_new(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    topic = lake.topic(partitions=2)
+    for partition in (0, 1):
+        lake.send(topic, [f"{partition}-{n:04}" for n in range(500)], partition)
+    seen = Seen()
+    run(follow(topic, maxOffsetsPerTrigger=400), seen)
+    assert [len(batch) for batch in seen.batches] == [0, 400, 400, 200]
+    assert seen.values == lake.all_values(topic)
+    lake.send(topic, ["new"])
+    again = Seen()
+    run(follow(topic), again)
+    assert again.values == ["new"]
+
+
+def test_latest_begins_where_it_began_although_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    run(follow(topic, startingOffsets="latest"), Seen())
+    lake.send(topic, ["first"])
+
+    def fails(frame: DataFrame, _: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(Exception, match="the sink is not there"):
+        run(follow(topic, startingOffsets="latest"), fails)
+    lake.send(topic, ["second"])
+    seen = Seen()
+    run(follow(topic, startingOffsets="latest"), seen)
+    assert seen.values == ["first", "second"]
+
+
+def test_the_empty_first_batch_can_be_replayed(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    run(follow(topic, startingOffsets="latest"), Seen())
+    forget_last_commit(tmp_path / "checkpoint")
+    lake.send(topic, ["after"])
+    seen = Seen()
+    run(follow(topic, startingOffsets="latest"), seen)
+    assert seen.values == ["after"]
+
+
+def test_new_partitions_and_new_topics_are_read_from_their_beginning(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    stream = topic.split("/")[0]
+    lake.send(topic, ["old"])
+    run(follow(subscribePattern=f"{stream}/.*"), Seen())
+    lake.http.post(f"{lake.path(topic)}/partitions", json={"partitions_count": 1}).raise_for_status()
+    lake.send(topic, ["in a new partition"], partition=1)
+    lake.http.post(f"/streams/{stream}/topics", json={"name": "other", "partitions_count": 1}).raise_for_status()
+    lake.send(f"{stream}/other", ["in a new topic"])
+    seen = Seen()
+    run(follow(subscribePattern=f"{stream}/.*"), seen)
+    assert seen.values == ["in a new partition", "in a new topic"]
+
+
+def test_a_topic_that_was_made_anew_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b", "c"])
+    run(follow(topic), Seen())
+    lake.http.delete(f"{lake.path(topic)}/purge").raise_for_status()
+    lake.send(topic, ["x"])
+    with pytest.raises(Exception, match=r"checkpoint is ahead of the server .* topic recreated"):
+        run(follow(topic), Seen())
+    seen = Seen()
+    run(follow(topic, failOnDataLoss=False), seen)
+    assert seen.values == ["x"]
+
+
+def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, [str(n) for n in range(30)])
+    run(follow(topic, consumerName="spark-job", maxOffsetsPerTrigger=10), Seen())
+    query = {"consumer_id": "spark-job", "partition_id": 0}
+    stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
+    # The last batch of a run is not committed to the source.
+    assert stored["stored_offset"] == 19
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_stream_is_copied_once_and_from_a_new_checkpoint_not_again(follow: Follow, run: Run, lake: Lake) -> None:
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
+    for partition in (0, 1):
+        lake.send(source, [f"{partition}-{n}" for n in range(300)], partition)
+    run(follow(source, maxOffsetsPerTrigger=200).select("value", "id"), copy)
+    assert lake.all_values(copy) == lake.all_values(source)
+    run(follow(source, maxOffsetsPerTrigger=150).select("value", "id"), copy, checkpoint="another")
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+@pytest.mark.parametrize("marker", [True, False])
+def test_a_batch_that_is_replayed_is_there_once(
+    follow: Follow, run: Run, lake: Lake, tmp_path: Path, marker: bool
+) -> None:
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
+    lake.send(source, ["always the same"] * 50, 0)
+    lake.send(source, [str(n) for n in range(50)], 1)
+    run(follow(source).select("value"), copy, marker=marker)
+    forget_last_commit(tmp_path / "checkpoint")
+    run(follow(source).select("value"), copy, marker=marker)
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+def test_the_marker_holds_where_no_id_is_remembered(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
+    source, copy = lake.topic(), lake.topic()
+    lake.send(source, ["a", "b"])
+    run(follow(source).select("value"), copy)
+    forget_last_commit(tmp_path / "checkpoint")
+    # A purge forgets the ids, too: what is written again would be seen.
+    lake.http.delete(f"{lake.path(copy)}/purge").raise_for_status()
+    run(follow(source).select("value"), copy)
+    assert lake.all_values(copy) == []
+    lake.send(source, ["c"])
+    run(follow(source).select("value"), copy)
+    assert lake.all_values(copy) == ["c"]
+
+
+def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
+    spark: SparkSession, follow: Follow, run: Run, lake: Lake
+) -> None:
+    from pyspark import TaskContext  # noqa: PLC0415
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=2)
+    for partition in (0, 1):
+        lake.send(source, ["equal"] * 100 + [f"{partition}-{n}" for n in range(200)], partition)
+
+    @udf("binary", useArrow=False)
+    def fails_first(value: Any, offset: int) -> Any:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0 and offset == 250:
+            raise RuntimeError("this attempt ends here")
+        return bytes(value)
+
+    frame = follow(source).select(fails_first("value", "offset").alias("value"))
+    small = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(small, "20")
+    try:
+        run(frame, copy, batchSize=10, marker=False)
+    finally:
+        spark.conf.unset(small)
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+def test_for_each_batch_there_is_a_sink_whose_ids_come_again(
+    follow: Follow, run: Run, lake: Lake, tmp_path: Path
+) -> None:
+    source, copy = lake.topic(), lake.topic(partitions=2)
+    lake.send(source, ["equal", "equal", "other"])
+    sink = log_sink("orders-v1", topic=copy, **lake.options)
+    run(follow(source).select("value"), sink)
+    forget_last_commit(tmp_path / "checkpoint")
+    run(follow(source).select("value"), sink)
+    assert lake.all_values(copy) == ["equal", "equal", "other"]
+
+
+def test_progress_has_the_offsets_of_both_ends(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b"])
+    query = run(follow(topic), Seen())
+    source = query.lastProgress["sources"][0]
+    assert _offsets(source["endOffset"]) == _offsets(source["latestOffset"]) == {topic: {"0": 2}}
+
+
+def _offsets(said: Any) -> Any:
+    return json.loads(said) if isinstance(said, str) else said
