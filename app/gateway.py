@@ -21,6 +21,8 @@ from app.model.catalogue import Shelf, Stream, Topic
 from app.model.groups import Group
 from app.model.sessions import Sessions, Transport
 from app.model.topic_options import TopicDefaults
+from app.news import News
+from app.rates import Rates
 from app.readiness import Readiness, Stage
 from app.returning_clients import ReturningClients
 from app.telemetry.machine import Machine
@@ -51,6 +53,8 @@ class Gateway:
         self.tokens = tokens
         self.clock = clock
         self.sessions = Sessions()
+        self.news = News(self)
+        self.rates = Rates(self)
         self.returning_clients = ReturningClients(os.path.join(config.system.path, config.system.runtime.path), clock)
         self.addresses = Addresses()
         self.connections: dict[Transport, Callable[[], int]] = {}

@@ -160,7 +160,7 @@ async def _listen(
     budget = FramesBudget(config.system.limits.frames_bytes)
     addresses: dict[str, Address] = {}
     try:
-        if config.http.enabled or config.metrics.enabled:
+        if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens)
         if api is not None and http is not None:
@@ -187,7 +187,7 @@ async def _listen(
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
             gateway.connections[Transport.QUIC] = quic.count_connections
-        listeners += await _listen_for_websockets(gateway, renewals, budget, http, web, addresses)
+        listeners += await _listen_for_websockets(gateway, api, renewals, budget, http, web, addresses)
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}
         gateway.readiness.enter(Stage.READY)
@@ -216,6 +216,7 @@ async def _stop(
 
 async def _listen_for_websockets(
     gateway: Gateway,
+    api: Api | None,
     renewals: Renewals,
     budget: FramesBudget,
     http: HttpServer | None,

@@ -164,7 +164,13 @@ async def _carry_out(gateway: Gateway, session: Session, command: Command, reque
         granted = user.permissions is not None and command.right(user.permissions, target.stream_id, target.topic_id)
         if not granted:
             raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
-    return await command.handler(gateway, session, request, target)
+    if not command.changes:
+        return await command.handler(gateway, session, request, target)
+    tell = gateway.news.of(request, target)
+    answer = await command.handler(gateway, session, request, target)
+    if tell is not None:
+        tell(answer)
+    return answer
 
 
 def _find(gateway: Gateway, command: Command, request: ask.Request) -> Target | None:

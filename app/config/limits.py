@@ -18,6 +18,8 @@ KEYS = frozenset(
         "http.jwt.access_token_expiry",
         "quic.max_concurrent_bidi_streams",
         "quic.max_idle_timeout",
+        "websocket.channel.subscriptions",
+        "websocket.channel.silence_time",
         "consumer_group.rebalancing_timeout",
         "personal_access_token.max_tokens_per_user",
     }

@@ -307,6 +307,17 @@ class Quic(Section, frozen=True):
     socket: QuicSocket = QuicSocket()
 
 
+class WebsocketChannel(Section, frozen=True):
+    """The channel for browsers, `/ws`. Iggy has none."""
+
+    subscriptions: Annotated[int, integer(1)] = 100
+    """Number of subscriptions of one connection; each costs memory, and time at each message."""
+    ping_time: Positive = 20.0
+    """Duration of silence after which a client is pinged."""
+    silence_time: Positive = 60.0
+    """Duration of silence, answers to pings included, after which a connection is closed."""
+
+
 class Websocket(Section, frozen=True):
     """The binary protocol over WebSocket."""
 
@@ -329,6 +340,7 @@ class Websocket(Section, frozen=True):
     """Size that a frame of a message may have; not set: any."""
     accept_unmasked_frames: Boolean = False
     """Accept frames that a client has not masked, against the standard."""
+    channel: WebsocketChannel = WebsocketChannel()
     tls: Tls = Tls()
 
 

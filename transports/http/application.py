@@ -38,11 +38,11 @@ def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> Sta
         ],
         exception_handlers={Exception: _bug},
     )
-    application.router = Router([Endpoint(api, operation) for operation in _configured(operations, api.config.metrics)])
+    application.router = Router([Endpoint(api, operation) for operation in configured(operations, api.config.metrics)])
     return application
 
 
-def _configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator[Operation]:
+def configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator[Operation]:
     """With the route of the metrics where the configuration wants it, if it wants it."""
     taken = {operation.path for operation in operations if operation.handler is not metrics.get_metrics}
     for operation in operations:

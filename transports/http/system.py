@@ -158,8 +158,12 @@ async def get_client(call: Call) -> ClientDetails:
     found = await call.ask(ask.GetClient(wanted)) if wanted else None
     if found is None:
         raise not_found()
-    groups = [GroupMembership(each.stream_id, each.topic_id, each.group_id) for each in found.groups]
-    return ClientDetails(*_members(found), consumer_groups=groups)
+    return details_of(found)
+
+
+def details_of(info: answers.ClientInfo) -> ClientDetails:
+    groups = [GroupMembership(each.stream_id, each.topic_id, each.group_id) for each in info.groups]
+    return ClientDetails(*_members(info), consumer_groups=groups)
 
 
 def _members(info: answers.ClientInfo) -> tuple[int, int | None, str, str, int]:

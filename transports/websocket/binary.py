@@ -24,7 +24,7 @@ from app.model.sessions import Transport
 from storage.batch import Readable
 from transports import tcp
 from transports.tcp import Connections
-from transports.websocket import framing
+from transports.websocket import closing, framing
 from transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ READ_BYTES = 64 << 10
 """What is read at once where it is not known what comes: a read may hold thousands of tiny frames, which takes time."""
 DIRECT_BYTES_MIN = 16 << 10
 """From here on the payload of a frame is read to where it belongs."""
-LINGER_SECONDS = 2.0
 PING_SECONDS = 30.0
 """How long nothing may be heard of a client until it is pinged."""
 
@@ -156,13 +155,9 @@ class BinaryConnection(tcp.Connection):
         if self._goodbye is None:
             self._transport.close()
             return
-        self._transport.write(framing.close(*self._goodbye))
-        if self._closed_by_client or self._eof or not self._transport.can_write_eof():
-            self._transport.close()
-            return
-        self._lingers_until = time.monotonic() + LINGER_SECONDS
-        self._transport.write_eof()
-        self._transport.resume_reading()
+        is_over = self._closed_by_client or self._eof
+        now = time.monotonic()
+        self._lingers_until = closing.close(self._transport, framing.close(*self._goodbye), now, is_over=is_over)
 
     def overdue(self, now: float) -> str | None:
         if self._lingers_until:

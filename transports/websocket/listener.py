@@ -6,19 +6,35 @@ An HTTP listener has one of these, and hands it whoever asks for an upgrade. It 
 from __future__ import annotations
 
 import asyncio
+import logging
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
 
+from app.errors import CommandError
 from app.gateway import Gateway
+from transports.http import bearer
 from transports.http.answering import send_answer
+from transports.http.api import Api
 from transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
 from transports.tcp import STALLED_SECONDS, Connections, FramesBudget
 from transports.websocket import handshake
 from transports.websocket.binary import BinaryConnection
+from transports.websocket.channel import Channel
+from transports.websocket.commands import Commands
 from transports.websocket.handshake import Upgrade
+from transports.websocket.text import TextConnection
 
-BINARY_PATH = "/"
+_log = logging.getLogger(__name__)
+
+BINARY_PATH, CHANNEL_PATH = "/", "/ws"
+PROTOCOL = "whippet"
+"""A browser that offers protocols has to be answered with one of them."""
+TOKEN = "bearer."
+"""So begins another one, behind which is a token."""
+CHECK_SECONDS = 1.0
+CHECKED_TOGETHER = 32
+"""After so many were looked at, others get their turn."""
 
 
 async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
@@ -32,10 +48,19 @@ class WebSockets(Connections):
     """Made on a running loop; ended by `stop`."""
 
     def __init__(
-        self, gateway: Gateway, budget: FramesBudget | None = None, *, stalled_seconds: float = STALLED_SECONDS
+        self,
+        gateway: Gateway,
+        budget: FramesBudget | None = None,
+        api: Api | None = None,
+        *,
+        stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
+        """Without an `api` there is no channel for browsers."""
         super().__init__(gateway, budget, stalled_seconds=stalled_seconds)
         self._stopping = False
+        self._commands = None if api is None else Commands(api)
+        self._channels: set[Channel] = set()
+        self._checking: asyncio.Task[None] | None = None
         self.start_sweeping("websocket deadlines")
 
     def upgrade(self, asked: Upgrade) -> tuple[bytes, asyncio.BufferedProtocol]:
@@ -45,8 +70,52 @@ class WebSockets(Connections):
         config = self.gateway.config
         if asked.path == BINARY_PATH:
             return handshake.answer(asked, config.http.cors, None), BinaryConnection(self, config.websocket)
+        if asked.path == CHANNEL_PATH and self._commands is not None:
+            authorization = _authorization(asked, self._commands.api)
+            return handshake.answer(asked, config.http.cors, PROTOCOL), TextConnection(self, authorization)
         raise not_found()
+
+    # ------------------------------------------------------------------------------------------------- channels
+
+    def open_channel(self, link: TextConnection) -> Channel:
+        assert self._commands is not None
+        channel = Channel(link, self._commands, self.gateway.config.websocket.channel.subscriptions)
+        self._channels.add(channel)
+        link.gone.add_done_callback(lambda _: self._channels.discard(channel))
+        if self._checking is None:
+            self._checking = asyncio.create_task(self._check(), name="websocket channels")
+        return channel
+
+    async def _check(self) -> None:
+        """Whether who has subscribed may go on: as for the tails of HTTP."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            subscribed = [channel for channel in self._channels if channel.has_subscriptions]
+            for number, channel in enumerate(subscribed):
+                if number % CHECKED_TOGETHER == 0:
+                    await asyncio.sleep(0)
+                try:
+                    await channel.check()
+                except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer
+                    _log.exception("%s: its subscriptions could not be checked", channel.session.address)
 
     async def stop(self, seconds_max: float) -> None:
         self._stopping = True
+        if self._checking is not None:
+            self._checking.cancel()
         await super().stop(seconds_max)
+
+
+def _authorization(asked: Upgrade, api: Api) -> bytes | None:
+    """A token among the protocols that are offered, a ticket, or the header; None: the first message signs in."""
+    offered = ",".join(value.decode("latin-1") for name, value in asked.headers if name == b"sec-websocket-protocol")
+    for each in offered.split(","):
+        if each.strip().startswith(TOKEN):
+            return b"Bearer " + each.strip().removeprefix(TOKEN).encode("latin-1")
+    header = asked.header(b"authorization")
+    if header:
+        return header.encode("latin-1")
+    try:
+        return bearer.of_ticket(api, asked.query.encode("latin-1"))
+    except CommandError as refused:
+        raise Refused(HTTPStatus.UNAUTHORIZED, str(refused), "ticket") from None

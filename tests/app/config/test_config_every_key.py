@@ -120,6 +120,9 @@ websocket.max_write_buffer_size | "" | "32 MiB" | 33554432
 websocket.max_message_size | "" | "32 MiB" | 33554432
 websocket.max_frame_size | "" | "32 MiB" | 33554432
 websocket.accept_unmasked_frames | false | true | True
+websocket.channel.subscriptions | 100 | 7 | 7
+websocket.channel.ping_time | "20 s" | "1m 30s" | 90.0
+websocket.channel.silence_time | "1 m" | "1m 30s" | 90.0
 websocket.tls.enabled | false | true | True
 websocket.tls.self_signed | true | false | False
 websocket.tls.cert_file | "core/certs/iggy_cert.pem" | "12345" | '12345'

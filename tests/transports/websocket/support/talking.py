@@ -209,7 +209,7 @@ async def talking(
         config = gateway.config
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
         gateway.config = msgspec.structs.replace(config, system=system, websocket=websocket or Websocket())
-        sockets = WebSockets(gateway, stalled_seconds=stalled_seconds)
+        sockets = WebSockets(gateway, api=serves.api, stalled_seconds=stalled_seconds)
         serves.server.door.websockets = sockets
         found = Talking(serves, sockets)
         before = len(gateway.sessions)

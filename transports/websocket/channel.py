@@ -1,0 +1,314 @@
+"""The channel for browsers: one client's side of it. Commands come in, answers and what he has subscribed to go out.
+
+1. A command is an object with an `id`, which its answer has as well, a `cmd`, and its members; transports/websocket/
+   commands.py has those of HTTP. The answer has `ok`, or `error`, which is the body that HTTP has for one.
+2. Commands are carried out in their order, each when the one before is answered; a poll that waits is taken out of that
+   order, so that nothing waits for it.
+3. Who speaks: whoever the token belongs to that was given when the connection was made, or by `sign_in`, or that a
+   login has given. It is looked at anew for each command and, while something is subscribed, each second: when it ends,
+   what was subscribed ends, and the client may sign in again on the same connection.
+4. What is subscribed has a number, which all that is said of it has as `sub`. It says no more than it was granted
+   credit for, and says what it had to skip. The last that it says has `end`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from app.commands import groups
+from app.commands.registry import carry_out
+from app.commands.requests import Request
+from app.errors import Code, CommandError
+from app.model.sessions import Session
+from transports.http import bearer, bodies
+from transports.http.answering import Answer
+from transports.http.errors import Refused, of_bug, of_command, of_refusal
+from transports.websocket.commands import NULL, Command, Commands, Members, answer
+from transports.websocket.subscribing import open_subscription
+from transports.websocket.subscriptions import Granted, Subscription
+from transports.websocket.text import UNAUTHORIZED, Gone, TextConnection
+
+if TYPE_CHECKING:
+    from app.access.access_tokens import Caller
+    from transports.http.operation import Call
+
+_log = logging.getLogger(__name__)
+
+ID_BYTES_MAX = 128
+APART_MAX = 16
+"""Polls of one connection that wait; one more waits in the order of the commands."""
+GIVES_TOKEN = frozenset({"log_in", "log_in_with_personal_access_token"})
+_decoder = msgspec.json.Decoder(Members)
+_encode = msgspec.json.Encoder().encode
+
+
+class SignIn(msgspec.Struct, frozen=True):
+    token: str
+
+    def __repr__(self) -> str:
+        return "SignIn(...)"
+
+
+class Unsubscribe(msgspec.Struct, frozen=True):
+    sub: int
+
+
+class SignedIn(msgspec.Struct, frozen=True):
+    user_id: int
+    username: str
+
+
+class Channel:
+    def __init__(self, link: TextConnection, commands: Commands, subscriptions_max: int) -> None:
+        self.link = link
+        self.api = commands.api
+        self._commands = commands
+        self._subscriptions_max = subscriptions_max
+        self._authorization: bytes | None = None
+        self.caller: Caller | None = None
+        self._subscriptions: dict[int, Subscription] = {}
+        self._last_number = 0
+        self._apart: set[asyncio.Task[None]] = set()
+        self.session: Session = link.session
+        self.api.gateway.sessions.add(self.session)
+
+    @property
+    def has_subscriptions(self) -> bool:
+        return bool(self._subscriptions)
+
+    # ------------------------------------------------------------------------------------------------- commands
+
+    async def hear(self, text: bytes) -> None:
+        identity = NULL
+        try:
+            members = _members(text)
+            identity = _identity(members)
+            name = _text_of(members, "cmd")
+            said = await self._carry_out(identity, name, members)
+        except Gone:
+            raise
+        except Exception as error:  # noqa: BLE001 -- told to the client, and logged if it is a defect
+            said = self._failure(error)
+            await self.link.send(b'{"id":', identity, b',"error":', said, b"}")
+            return
+        if said is not None:
+            await self.link.send(b'{"id":', identity, b',"ok":', said, b"}")
+
+    async def _carry_out(self, identity: bytes, name: str, members: Members) -> bytes | None:
+        """None: it is answered later."""
+        match name:
+            case "sign_in":
+                token = _decoded(members, SignIn).token
+                return _encode(await self._sign_in(b"Bearer " + token.encode()))
+            case "subscribe":
+                await self._authenticate()
+                return await self._subscribe(members)
+            case "unsubscribe":
+                subscription = self._subscription(_decoded(members, Unsubscribe).sub)
+                subscription.end(None, "")
+                return _encode(subscription.where())
+            case "grant":
+                granted = _decoded(members, Granted)
+                self._subscription(granted.sub).grant(granted.credit)
+                return NULL
+            case "ack":
+                await self._authenticate()
+                await self._subscription(_number_of(members)).ack(members)
+                return NULL
+        command = self._commands.find(name)
+        is_public = command.operation.public
+        call = self._commands.call(command, self._stranger() if is_public else self.session, self.link.gone)
+        if not is_public:
+            call.caller = await self._authenticate()
+            call.authorization = self._authorization
+        command.fill(call, members)
+        if getattr(call.query, "wait", "") and len(self._apart) < APART_MAX:
+            self._begin_apart(identity, command, call)
+            return None
+        return await self._answer(command, call)
+
+    async def ask(self, request: Request) -> Any:
+        return await carry_out(self.api.gateway, self.session, request)
+
+    async def _answer(self, command: Command, call: Call) -> bytes:
+        said = await answer(command, call)
+        if command.operation.name in GIVES_TOKEN:
+            token = msgspec.json.decode(said)["access_token"]["token"]
+            await self._sign_in(b"Bearer " + token.encode())
+        elif command.operation.name == "log_out":
+            self._sign_out("unauthenticated", "The user has logged out")
+        return said
+
+    def _begin_apart(self, identity: bytes, command: Command, call: Call) -> None:
+        task = asyncio.get_running_loop().create_task(self._carry_out_apart(identity, command, call))
+        self._apart.add(task)
+        task.add_done_callback(self._apart.discard)
+
+    async def _carry_out_apart(self, identity: bytes, command: Command, call: Call) -> None:
+        try:
+            said, member = await answer(command, call), b',"ok":'
+        except Exception as error:  # noqa: BLE001 -- as in `hear`
+            said, member = self._failure(error), b',"error":'
+        with contextlib.suppress(Gone):
+            await self.link.send(b'{"id":', identity, member, said, b"}")
+
+    def _failure(self, error: Exception) -> bytes:
+        return failure(error, self.session.address)
+
+    # ------------------------------------------------------------------------------------------------- who speaks
+
+    def _stranger(self) -> Session:
+        """For a login, which makes its session its user's: who speaks here is decided by the token that it gives."""
+        own = self.session
+        return Session(own.transport, own.address, self.api.gateway.clock(), _stay, own.reached_at)
+
+    async def sign_in(self, authorization: bytes) -> None:
+        """With what came when the connection was made: it is over if that is not good."""
+        try:
+            await self._sign_in(authorization)
+        except CommandError as refused:
+            await self.link.send(b'{"id":null,"error":', of_command(refused).body, b"}")
+            self.link.end_with(UNAUTHORIZED, str(refused))
+
+    async def _sign_in(self, authorization: bytes) -> SignedIn:
+        caller = await bearer.authenticate(self.api, authorization)
+        if self.caller is None or self.caller.user is not caller.user:
+            self._sign_out("unauthenticated", "Another user has signed in")
+        self._authorization, self.caller = authorization, caller
+        self.session.user_id = caller.user.id
+        return SignedIn(caller.user.id, caller.user.username)
+
+    async def _authenticate(self) -> Caller:
+        """Who asks now: what the connection has been told may have ended meanwhile."""
+        if self._authorization is None:
+            raise CommandError(Code.UNAUTHENTICATED, "sign in first, with `sign_in` and a token, or with `log_in`")
+        try:
+            caller = await bearer.authenticate(self.api, self._authorization)
+        except CommandError as refused:
+            self._sign_out("unauthenticated", str(refused))
+            raise
+        if self.caller is None or caller.user is not self.caller.user:
+            self._sign_out("unauthenticated", "The token is another user's now")
+            raise CommandError(Code.UNAUTHENTICATED)
+        return caller
+
+    def _sign_out(self, code: str, reason: str) -> None:
+        for subscription in list(self._subscriptions.values()):
+            subscription.end(code, reason)
+        groups.leave_all(self.api.gateway, self.session)
+        self._authorization = self.caller = self.session.user_id = None
+
+    # ------------------------------------------------------------------------------------------------- subscriptions
+
+    async def _subscribe(self, members: Members) -> bytes:
+        if len(self._subscriptions) >= self._subscriptions_max:
+            sentence = f"A connection has at most {self._subscriptions_max} (websocket.channel.subscriptions)"
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, code="too_many_subscriptions")
+        subscription = await open_subscription(self, self._last_number + 1, members)
+        self._last_number = subscription.number
+        self._subscriptions[subscription.number] = subscription
+        subscription.start()
+        return b'{"sub":%d}' % subscription.number
+
+    def forget(self, subscription: Subscription) -> None:
+        self._subscriptions.pop(subscription.number, None)
+
+    def is_subscribed(self, what: object) -> bool:
+        return any(each.what == what for each in self._subscriptions.values())
+
+    def _subscription(self, number: int) -> Subscription:
+        found = self._subscriptions.get(number)
+        if found is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"There is no subscription {number}", "sub")
+        return found
+
+    async def check(self) -> None:
+        """Whether all that is subscribed may go on; asked at intervals."""
+        try:
+            await self._authenticate()
+        except CommandError:
+            return
+        for subscription in list(self._subscriptions.values()):
+            try:
+                await subscription.check()
+            except CommandError as refused:
+                subscription.end(refused.code.name.lower(), str(refused))
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def part(self) -> None:
+        """The connection is about to end: each subscription may still say where it is."""
+        for subscription in list(self._subscriptions.values()):
+            subscription.end("stopping", "The connection ends")
+
+    def close(self) -> None:
+        for subscription in list(self._subscriptions.values()):
+            subscription.cancel()
+        for task in self._apart:
+            task.cancel()
+        groups.leave_all(self.api.gateway, self.session)
+        self.api.gateway.sessions.remove(self.session)
+
+
+def _stay() -> None:
+    """It has no connection to end."""
+
+
+# ------------------------------------------------------------------------------------------------- what a command says
+
+
+def _members(text: bytes) -> Members:
+    try:
+        return _decoder.decode(text)
+    except (msgspec.MsgspecError, RecursionError):
+        raise Refused(HTTPStatus.BAD_REQUEST, "A message is an object of JSON, with `id` and `cmd`") from None
+
+
+def _identity(members: Members) -> bytes:
+    raw = bytes(members.pop("id", b""))
+    if not raw or len(raw) > ID_BYTES_MAX:
+        raise Refused(HTTPStatus.BAD_REQUEST, "A command has an `id`, a number or a short text", "id")
+    try:
+        return _encode(msgspec.json.decode(raw, type=int | str))
+    except msgspec.MsgspecError:
+        raise Refused(HTTPStatus.BAD_REQUEST, "A command has an `id`, a number or a short text", "id") from None
+
+
+def _text_of(members: Members, name: str) -> str:
+    try:
+        return msgspec.json.decode(members.pop(name, b""), type=str)
+    except msgspec.MsgspecError:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"A command has a text `{name}`", name) from None
+
+
+def _number_of(members: Members) -> int:
+    try:
+        return msgspec.json.decode(members.pop("sub", b""), type=int)
+    except msgspec.MsgspecError:
+        raise Refused(HTTPStatus.BAD_REQUEST, "The command needs a number `sub`", "sub") from None
+
+
+def _decoded(members: Members, into: Any) -> Any:
+    try:
+        return msgspec.json.decode(_encode(members), type=into)
+    except msgspec.ValidationError as error:
+        raise bodies.unfit(str(error), bodies.field_of(error)) from None
+
+
+def failure(error: Exception, address: str) -> bytes:
+    """What the member `error` is."""
+    found: Answer
+    if isinstance(error, Refused):
+        found = of_refusal(error)
+    elif isinstance(error, CommandError):
+        found = of_command(error)
+    else:
+        _log.error("%s: a command ended in a defect", address, exc_info=error)
+        found = of_bug()
+    return found.body

@@ -1,0 +1,243 @@
+"""The commands of the channel for browsers: the operations of HTTP by their names, and what needs a connection.
+
+A command is an object of JSON. Its members are what HTTP has in the path, behind the question mark and in the body of
+the operation; no two of those have one name. They are decoded by the very structs of HTTP, its handler is called, and
+its answer is the member `ok` as it would have been the body over HTTP: text in place of what is no JSON, and octets in
+base64.
+
+What only a connection can be, a member of a consumer group, has commands of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote_from_bytes, urlencode
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Message, Receive
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from app.errors import Code, CommandError
+from app.model.sessions import Session
+from transports.http import application, bodies, parameters, routes, system
+from transports.http.answering import JSON, Answer
+from transports.http.api import Api
+from transports.http.errors import Refused, not_found
+from transports.http.messages import FRAME_JSON_BYTES
+from transports.http.numbers import U32, U64, check_u64
+from transports.http.operation import Call, Operation
+from transports.http.unpacking import PolledMessages, messages_of
+
+Members = dict[str, msgspec.Raw]
+
+NOT_HERE = frozenset({"tail_messages"})
+"""`subscribe` does that here."""
+ALIASES = {
+    "flush_unsaved_buffer": "flush",
+    "login_user": "log_in",
+    "login_with_personal_access_token": "log_in_with_personal_access_token",
+    "logout_user": "log_out",
+    "get_snapshot": "make_snapshot",
+}
+"""Commands of the binary protocols that have another name over HTTP."""
+_encode = msgspec.json.Encoder().encode
+NULL = b"null"
+
+
+# ------------------------------------------------------------------------------------------ what needs a connection
+
+
+class GroupPollQuery(msgspec.Struct, frozen=True):
+    partition_id: U32 | msgspec.UnsetType = msgspec.UNSET
+    """Absent: one of the connection's own, in turn."""
+    count: U32 = 10
+
+
+class GroupCommit(msgspec.Struct, frozen=True):
+    partition_id: U32
+    offset: U64
+
+    def __post_init__(self) -> None:
+        check_u64(self.offset)
+
+
+class Assignment(msgspec.Struct, frozen=True):
+    generation: int
+    partitions: list[int]
+    finishing: list[int]
+    """Those that go to another member as soon as what was polled of them is committed."""
+
+
+async def get_session(call: Call) -> system.ClientDetails:
+    found: answers.ClientInfo = await call.ask(ask.GetMe())
+    return system.details_of(found)
+
+
+async def join_group(call: Call) -> None:
+    await call.ask(ask.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+
+
+async def leave_group(call: Call) -> None:
+    await call.ask(ask.LeaveConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+
+
+async def sync_group(call: Call) -> Assignment | None:
+    found = await call.ask(ask.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    return None if found is None else Assignment(found.generation, list(found.partitions), list(found.finishing))
+
+
+async def poll_group(call: Call) -> PolledMessages:
+    query: GroupPollQuery = call.query
+    room = call.api.limits.answer_bytes
+    named = None if query.partition_id is msgspec.UNSET else query.partition_id
+    polled: answers.Polled = await call.ask(
+        ask.PollMessages(
+            Consumer(ConsumerKind.GROUP, call.parameters["group"]),
+            call.stream,
+            call.topic,
+            named,
+            Strategy(StrategyKind.NEXT),
+            min(query.count, room // FRAME_JSON_BYTES),
+            False,
+            room * 3 // 4,
+        )
+    )
+    if not polled.owned:
+        raise CommandError(Code.CONSUMER_GROUP_PARTITION_NOT_OWNED)
+    messages: Any = await messages_of(polled.batches, for_0_6=False)
+    return PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
+
+
+async def commit_group(call: Call) -> None:
+    body: GroupCommit = call.body
+    consumer = Consumer(ConsumerKind.GROUP, call.parameters["group"])
+    await call.ask(ask.StoreConsumerOffset(consumer, call.stream, call.topic, body.partition_id, body.offset))
+
+
+def _own(name: str, handler: Any, of: str = "{stream}/{topic}/{group}", **more: Any) -> Operation:
+    return Operation(name=name, method="", path=f"/{of}", summary="", subject="", handler=handler, **more)
+
+
+OWN: Sequence[Operation] = (
+    _own("get_session", get_session, "", answer=system.ClientDetails),
+    _own("join_consumer_group", join_group),
+    _own("leave_consumer_group", leave_group),
+    _own("sync_consumer_group", sync_group, answer=Assignment),
+    _own("poll_consumer_group", poll_group, query=GroupPollQuery, answer=PolledMessages),
+    _own("commit_consumer_group", commit_group, body=GroupCommit),
+)
+
+
+# ------------------------------------------------------------------------------------------------- the table
+
+
+class Command:
+    """An operation, and which members of a command are what of it."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.in_path = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
+        self.in_query = frozenset(() if operation.query is None else operation.query.__struct_encode_fields__)
+        self.decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
+
+    def fill(self, call: Call, members: Members) -> None:
+        """`members` without `id` and `cmd`. What no part of the operation knows is for the body to refuse or ignore."""
+        operation = self.operation
+        segments = {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
+        call.parameters = parameters.decode_path(segments)
+        if operation.query is not None:
+            said = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
+            call.query = parameters.decode_query(urlencode(said).encode(), operation.query)
+        if self.decoder is not None:
+            call.body = (operation.decode or bodies.decode)(self.decoder, _object(members))
+
+
+def _path_text(name: str, raw: msgspec.Raw | None) -> bytes:
+    if raw is None:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"The command needs `{name}`", name)
+    return quote_from_bytes(_scalar(name, raw).encode(), safe="").encode()
+
+
+def _scalar(name: str, raw: msgspec.Raw) -> str:
+    """As it would stand in a URL."""
+    try:
+        found = msgspec.json.decode(raw, type=str | bool | int)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`{name}` has to be a text or a number", name) from None
+    return str(found).lower() if isinstance(found, bool) else str(found)
+
+
+def _object(members: Members) -> bytes:
+    """JSON again, without taking the values apart."""
+    return b"{" + b",".join([b"%b:%b" % (_encode(name), value) for name, value in members.items()]) + b"}"
+
+
+class Commands:
+    """All of them, for all connections."""
+
+    def __init__(self, api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> None:
+        self.api = api
+        offered = [each for each in application.configured(operations, api.config.metrics) if each.name not in NOT_HERE]
+        self._by_name = {each.name: Command(each) for each in (*offered, *OWN)}
+        self._by_name |= {alias: self._by_name[name] for alias, name in ALIASES.items() if name in self._by_name}
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._by_name)
+
+    def find(self, name: str) -> Command:
+        found = self._by_name.get(name)
+        if found is None:
+            raise Refused(HTTPStatus.NOT_FOUND, f"There is no command {name[:100]!r}", "cmd")
+        return found
+
+    def call(self, command: Command, session: Session, gone: asyncio.Future[None]) -> Call:
+        """`gone` is done when nobody waits for the answer any more."""
+        operation = command.operation
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": operation.method,
+            "raw_path": b"",
+            "query_string": b"",
+            "headers": [],
+            "client": None,
+            "server": (session.reached_at, self.api.gateway.addresses.websocket),
+        }
+        return Call(self.api, operation, scope, _receiving(gone), session)
+
+
+def _receiving(gone: asyncio.Future[None]) -> Receive:
+    async def receive() -> Message:
+        await asyncio.shield(gone)
+        return {"type": "http.disconnect"}
+
+    return receive
+
+
+async def answer(command: Command, call: Call) -> bytes:
+    """What the member `ok` is, as JSON."""
+    found = await command.operation.handler(call)
+    if isinstance(found, Answer):
+        return _embedded(found.body, dict(found.headers).get(b"content-type", JSON[1]))
+    if isinstance(found, Response):
+        return _embedded(bytes(found.body), found.headers.get("content-type", "text/plain").encode())
+    if found is None and command.operation.answer is not None:
+        raise not_found()
+    return NULL if found is None else _encode(found)
+
+
+def _embedded(body: bytes, kind: bytes) -> bytes:
+    if not body:
+        return NULL
+    if kind.startswith(JSON[1]):
+        return body
+    if kind.startswith((b"text/", b"application/openmetrics-text")):
+        return _encode(body.decode())
+    return _encode(base64.b64encode(body).decode())

@@ -1,0 +1,190 @@
+"""Subscribing to a consumer group: the connection is a member of it for as long as the subscription lasts.
+
+What is polled for it is said as it comes; `ack` stores how far the group has come. When partitions come and go it hears
+which are its own: those that are `finishing` are read no further, and go to the next member as soon as all that was
+said of them is acknowledged. With `ack` auto what is said is stored as it is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from app.commands import answers
+from app.commands import requests as ask
+from app.commands.messages import Followed
+from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from app.errors import Code, CommandError
+from app.feeds import PIECE_BYTES
+from storage.partition import Partition
+from transports.http import bodies
+from transports.http.errors import Refused
+from transports.http.numbers import U32, U64, check_u64
+from transports.http.tailing import TailedMessage
+from transports.http.unpacking import messages_of
+from transports.websocket.subscriptions import Subscription
+from transports.websocket.topics import CREDIT, Name, identifier
+
+if TYPE_CHECKING:
+    from transports.websocket.channel import Channel
+    from transports.websocket.commands import Members
+
+LOOK_SECONDS = 0.25
+"""How long a change of what is its own may go unnoticed."""
+MESSAGES_MAX = 1000
+"""Of one poll."""
+_encode = msgspec.json.Encoder().encode
+
+
+class ToGroup(msgspec.Struct, frozen=True, tag="group", tag_field="to"):
+    stream: Name
+    topic: Name
+    group: Name
+    ack: Literal["client", "auto"] = "client"
+    credit: U32 = CREDIT
+
+
+class Ack(msgspec.Struct, frozen=True):
+    partition_id: U32
+    offset: U64
+    """Of the last message that is done with."""
+
+    def __post_init__(self) -> None:
+        check_u64(self.offset)
+
+
+class GroupSubscription(Subscription):
+    def __init__(self, channel: Channel, number: int, wanted: ToGroup, what: object) -> None:
+        super().__init__(channel, number, wanted.credit)
+        self.what = what
+        self._place = identifier(wanted.stream), identifier(wanted.topic)
+        self._group = identifier(wanted.group)
+        self._consumer = Consumer(ConsumerKind.GROUP, self._group)
+        self._stores = wanted.ack == "auto"
+        self._generation: int | None = None
+        self._said: tuple[object, object] = ((), ())
+        self._cursors: dict[int, int] = {}
+        """What comes next, of the partitions that were read already."""
+        self._turn = 0
+
+    def left(self) -> None:
+        self.channel.api.in_background(self._leave())
+
+    async def _leave(self) -> None:
+        with contextlib.suppress(CommandError):
+            await self.channel.ask(ask.LeaveConsumerGroup(*self._place, self._group))
+
+    async def ack(self, members: Members) -> None:
+        try:
+            said = msgspec.json.decode(_encode(members), type=Ack)
+        except msgspec.ValidationError as error:
+            raise bodies.unfit(str(error), bodies.field_of(error)) from None
+        await self.channel.ask(ask.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset))
+
+    async def go_on(self) -> None:
+        while True:
+            own = await self._assignment()
+            if not self.credit:
+                # Who is told nothing more still hears what is his own.
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.credited(), LOOK_SECONDS)
+            elif not await self._poll(own):
+                await self._wait(own)
+
+    async def _assignment(self) -> tuple[int, ...]:
+        """What may be read now; what is new about it is said."""
+        found: answers.GroupAssignment | None = await self.channel.ask(ask.SyncConsumerGroup(*self._place, self._group))
+        if found is None:
+            raise CommandError(
+                Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, "the connection is no member of the group any more"
+            )
+        said = found.partitions, found.finishing
+        if said != self._said or self._generation is None:
+            assigned = {
+                "generation": found.generation,
+                "partitions": found.partitions,
+                "finishing": found.finishing,
+            }
+            await self.channel.link.send(_encode({"sub": self.number, "assigned": assigned}))
+            self._said = said
+        if found.generation != self._generation:
+            self._generation = found.generation
+            kept = {*found.partitions, *found.finishing}
+            self._cursors = {number: at for number, at in self._cursors.items() if number in kept}
+        return found.partitions
+
+    async def _poll(self, own: tuple[int, ...]) -> bool:
+        """Whether there was something."""
+        found = False
+        for i in range(len(own)):
+            number = own[(self._turn + i) % len(own)]
+            if not self.credit:
+                break
+            found = await self._poll_partition(number) or found
+        self._turn += 1
+        return found
+
+    async def _poll_partition(self, number: int) -> bool:
+        at = self._cursors.get(number)
+        strategy = Strategy(StrategyKind.NEXT) if at is None else Strategy(StrategyKind.OFFSET, at)
+        count = min(self.credit, MESSAGES_MAX)
+        polled: answers.Polled = await self.channel.ask(
+            ask.PollMessages(self._consumer, *self._place, number, strategy, count, self._stores, PIECE_BYTES)
+        )
+        if not polled.owned or not polled.messages_count:
+            return False
+        messages: Any = await messages_of(polled.batches, for_0_6=False)
+        said: dict[str, Any] = {
+            "sub": self.number,
+            "messages": [TailedMessage(number, each.header, each.payload, each.user_headers) for each in messages],
+        }
+        first = messages[0].header.offset
+        if at is not None and first > at:
+            said["skipped"] = {number: first - at}
+        await self.channel.link.send(_encode(said))
+        self.credit -= len(messages)
+        self._cursors[number] = polled.next_offset
+        return True
+
+    async def _wait(self, own: tuple[int, ...]) -> None:
+        """For a message in one of them, or until it is time to look what is its own."""
+        followed: Followed = await self.channel.ask(ask.FollowMessages(*self._place, None))
+        waits = [
+            asyncio.ensure_future(_until(partition, self._cursors.get(partition.place.partition)))
+            for partition in followed.partitions
+            if partition.place.partition in own
+        ]
+        if not waits:
+            await asyncio.sleep(LOOK_SECONDS)
+            return
+        try:
+            await asyncio.wait(waits, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+
+
+async def _until(partition: Partition, cursor: int | None) -> None:
+    await partition.until(partition.readable if cursor is None else max(cursor, partition.readable))
+
+
+async def subscribe(channel: Channel, number: int, wanted: ToGroup) -> GroupSubscription:
+    names = identifier(wanted.stream), identifier(wanted.topic), identifier(wanted.group)
+    what = _ids(channel, *names)
+    if what is not None and channel.is_subscribed(what):
+        raise Refused(HTTPStatus.CONFLICT, "The connection has subscribed to this group already", "group")
+    await channel.ask(ask.JoinConsumerGroup(*names))
+    return GroupSubscription(channel, number, wanted, _ids(channel, *names))
+
+
+def _ids(
+    channel: Channel, stream_name: ask.Identifier, topic_name: ask.Identifier, group_name: ask.Identifier
+) -> tuple[int, int, int] | None:
+    stream = channel.api.gateway.streams.find(stream_name)
+    topic = None if stream is None else stream.topics.find(topic_name)
+    group = None if topic is None else topic.groups.find(group_name)
+    return None if stream is None or topic is None or group is None else (stream.id, topic.id, group.id)

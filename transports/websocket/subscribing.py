@@ -1,0 +1,41 @@
+"""The command `subscribe`: what there is to subscribe to."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from transports.http import bodies
+from transports.http.errors import Refused
+from transports.websocket import members, topics, watching
+from transports.websocket.members import ToGroup
+from transports.websocket.subscriptions import Subscription
+from transports.websocket.topics import ToTopic
+from transports.websocket.watching import ToEvents, ToStats
+
+if TYPE_CHECKING:
+    from transports.websocket.channel import Channel
+    from transports.websocket.commands import Members
+
+_decoder = msgspec.json.Decoder(ToTopic | ToGroup | ToStats | ToEvents)
+_encode = msgspec.json.Encoder().encode
+
+
+async def open_subscription(channel: Channel, number: int, said: Members) -> Subscription:
+    wanted: Any
+    try:
+        wanted = _decoder.decode(_encode(said))
+    except msgspec.ValidationError as error:
+        raise bodies.unfit(str(error), bodies.field_of(error)) from None
+    match wanted:
+        case ToTopic():
+            return await topics.subscribe(channel, number, wanted)
+        case ToGroup():
+            return await members.subscribe(channel, number, wanted)
+        case ToStats():
+            return await watching.subscribe_to_stats(channel, number, wanted)
+        case ToEvents():
+            return await watching.subscribe_to_events(channel, number, wanted)
+    raise Refused(HTTPStatus.BAD_REQUEST, "There is nothing like that to subscribe to", "to")

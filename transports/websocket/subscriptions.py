@@ -1,0 +1,127 @@
+"""What all subscriptions of the channel have in common: a number, credit, a task, an end.
+
+A subscription says something for each credit it was granted, and then waits for more; what has to be left out for that
+is said. How it ends: its client does not want it any more, and hears nothing of it; or it cannot go on, and the last
+that is said is why, and where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from app.errors import CommandError, of_storage
+from storage.errors import StorageError
+from transports.http.errors import Refused
+from transports.http.numbers import U32
+from transports.websocket.text import Gone
+
+if TYPE_CHECKING:
+    from transports.websocket.channel import Channel
+    from transports.websocket.commands import Members
+
+_log = logging.getLogger(__name__)
+
+CREDIT_MAX = 2**32 - 1
+_encode = msgspec.json.Encoder().encode
+
+
+class Granted(msgspec.Struct, frozen=True):
+    sub: int
+    credit: U32
+
+
+class Subscription:
+    what: object = None
+    """Of which a connection cannot have two."""
+
+    def __init__(self, channel: Channel, number: int, credit: int) -> None:
+        self.channel = channel
+        self.number = number
+        self.credit = credit
+        self._waiting: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    # ---------------------------------------------------------------------------------- what each kind has of its own
+
+    async def go_on(self) -> None:
+        """Says what there is to say, until it is cancelled."""
+        raise NotImplementedError
+
+    def left(self) -> None:
+        """It is over."""
+
+    def where(self) -> Mapping[str, Any]:
+        """What the client may go on with another time."""
+        return {}
+
+    async def check(self) -> None:
+        """CommandError if who has subscribed may not go on."""
+
+    async def ack(self, members: Members) -> None:
+        raise Refused(HTTPStatus.BAD_REQUEST, "Only what is of a consumer group can be acknowledged", "sub")
+
+    # ------------------------------------------------------------------------------------------------- credit
+
+    def grant(self, credit: int) -> None:
+        self.credit = min(self.credit + credit, CREDIT_MAX)
+        if self.credit and self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def credited(self) -> bool:
+        """Waits for credit; whether it had to."""
+        waited = False
+        while not self.credit:
+            waited = True
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        return waited
+
+    # ------------------------------------------------------------------------------------------------- the end
+
+    def end(self, code: str | None, reason: str) -> None:
+        """No code: the client has asked for it."""
+        if self._task is None:
+            return
+        self.cancel()
+        if code is not None:
+            self._say_last(code, reason)
+
+    def cancel(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            self._forget()
+
+    def _forget(self) -> None:
+        self.channel.forget(self)
+        self.left()
+
+    def _say_last(self, code: str, reason: str) -> None:
+        said = _encode({"sub": self.number, "end": {"code": code, "reason": reason, **self.where()}})
+        self.channel.link.push(said)
+
+    async def _run(self) -> None:
+        code, reason = "error", "Internal server error"
+        try:
+            await self.go_on()
+        except Gone:
+            return
+        except CommandError as refused:
+            code, reason = refused.code.name.lower(), str(refused)
+        except StorageError as error:
+            code, reason = "gone", str(of_storage(error))
+        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+            _log.exception("%s: a subscription ended in a defect", self.channel.session.address)
+        if self._task is not None:
+            self._task = None
+            self._forget()
+            self._say_last(code, reason)

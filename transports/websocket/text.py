@@ -1,0 +1,355 @@
+"""Messages of text over WebSocket, for the channel of browsers: whole ones in, whole ones out.
+
+A message is gathered, within the size that it may have; what is larger than a little takes room from the budget that
+all connections share. Messages are answered one after the other by a task that lives while there are any. Whoever
+writes waits until there is room, so that a connection never has more to send than that and one message; whoever does
+not take what he is sent is cut off, and nobody else notices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from websockets.frames import CloseCode
+
+from app.model.sessions import Session, Transport
+from storage.batch import Readable
+from transports.tcp import AHEAD_MAX, MAPPED, TAKEN_BYTES_MIN, text_of
+from transports.websocket import closing, framing
+from transports.websocket.binary import READ_BYTES, incoming
+from transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
+
+if TYPE_CHECKING:
+    from transports.websocket.channel import Channel
+    from transports.websocket.listener import WebSockets
+
+_log = logging.getLogger(__name__)
+
+ROOM_BYTES = 256 << 10
+"""With so much still to be sent, whoever wants to send more waits."""
+JOINED_BYTES_MAX = 32 << 10
+"""Up to here one buffer is quicker than several."""
+UNNOTICED_BYTES = 16 << 10
+STRANGER_MESSAGE_BYTES = 64 << 10
+"""Nobody needs more to sign in."""
+UNAUTHORIZED = 3000
+"""As it is registered for WebSocket."""
+
+
+class Gone(Exception):
+    """Nobody hears what is said."""
+
+
+class Heard(NamedTuple):
+    text: bytes
+    room: int
+    """That it has taken from the budget."""
+
+
+class TextConnection(asyncio.BufferedProtocol):
+    """One client. All methods run on the event loop."""
+
+    def __init__(self, listener: WebSockets, authorization: bytes | None) -> None:
+        self._listener = listener
+        self._authorization = authorization
+        config = listener.gateway.config
+        self._incoming = incoming(config.websocket)
+        self._read_bytes = config.websocket.read_buffer_size or READ_BYTES
+        self._message_bytes_max = config.http.max_request_size
+        self._limits = config.websocket.channel
+        self._stalled_seconds = config.http.readers.stall_time
+        self._transport = cast(asyncio.Transport, None)
+        self.session = cast(Session, None)
+        self._channel = cast("Channel", None)
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._message = bytearray()
+        self._room = 0
+        self._waiting = False
+        """For room for the message that has begun."""
+        self._ahead: deque[Heard] = deque()
+        self._working: asyncio.Task[None] | None = None
+        self._is_full = False
+        self._writers: list[asyncio.Future[None]] = []
+        self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
+        self._closed_by_client = False
+        self._eof = False
+        self._ended = False
+        self._lingers_until = 0.0
+        self._heard_at = 0.0
+        self._pinged_at = 0.0
+        self._began_at = 0.0
+        self._silent_since = 0.0
+        self._stalled_since = 0.0
+        self._untaken = 0
+
+    # ------------------------------------------------------------------------------------------------- the connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        listener = self._listener
+        if not listener.welcome(self):
+            self._transport.abort()
+            return
+        self._transport.set_write_buffer_limits(ROOM_BYTES)
+        at = transport.get_extra_info("sockname")
+        self.session = Session(
+            Transport.WEBSOCKET,
+            text_of(transport.get_extra_info("peername")),
+            listener.gateway.clock(),
+            self._removed,
+            at[0].removeprefix(MAPPED) if at else "",
+        )
+        self._heard_at = self._silent_since = time.monotonic()
+        self._channel = listener.open_channel(self)
+        if self._authorization is not None:
+            self._begin_to_work()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = True
+        self._listener.farewell(self)
+        self._stop_waiting()
+        self._give_back(self._room)
+        self._room = 0
+        if not self.gone.done():
+            self.gone.set_result(None)
+        self._wake_writers()
+        if self._channel is not None:
+            self._channel.close()
+
+    def eof_received(self) -> bool:
+        self._eof = True
+        if self._working is None or self._lingers_until:
+            return False
+        self._ended = True
+        return self._transport.get_extra_info("sslcontext") is None
+
+    @property
+    def address(self) -> str:
+        return self.session.address
+
+    def end(self) -> None:
+        """No more commands; those in hand are answered, then the connection closes."""
+        if self._ended:
+            return
+        self._ended = True
+        self._stop_waiting()
+        self._channel.part()
+        if self._working is None:
+            self._close()
+        else:
+            self._transport.pause_reading()
+
+    def end_with(self, code: int, reason: str) -> None:
+        if not self._ended:
+            self._goodbye = (code, reason)
+            self.end()
+
+    def _removed(self) -> None:
+        self.end_with(UNAUTHORIZED, "the user was made inactive or deleted")
+
+    def _close(self) -> None:
+        if self._lingers_until or self._transport.is_closing():
+            return
+        is_over = self._closed_by_client or self._eof
+        now = time.monotonic()
+        self._lingers_until = closing.close(self._transport, framing.close(*self._goodbye), now, is_over=is_over)
+
+    def abort(self) -> None:
+        self._ended = True
+        self._stop_waiting()
+        self._transport.abort()
+
+    # ------------------------------------------------------------------------------------------------- deadlines
+
+    def overdue(self, now: float) -> str | None:
+        if self._lingers_until:
+            return "it does not end the connection" if now > self._lingers_until else None
+        limits = self._listener.limits
+        if self._has_stalled(now):
+            return "it does not take what it was sent"
+        if self._began_at and not self._waiting and now - self._began_at > limits.frame_time:
+            return "a message takes too long to arrive"
+        is_stranger = self.session.user_id is None and self._working is None
+        if is_stranger and now - self._silent_since > limits.silence_before_login:
+            return "it is silent and has not signed in"
+        if now - self._heard_at > self._limits.silence_time:
+            return "it does not answer pings"
+        if now - max(self._heard_at, self._pinged_at) > self._limits.ping_time and not self._ended:
+            self._pinged_at = now
+            self._transport.write(framing.header(PING, 0))
+        return None
+
+    def _has_stalled(self, now: float) -> bool:
+        untaken = self._transport.get_write_buffer_size()
+        if not untaken:
+            self._stalled_since = 0.0
+        elif not self._stalled_since or untaken < self._untaken or self._untaken - untaken >= TAKEN_BYTES_MIN:
+            self._stalled_since, self._untaken = now, untaken
+        return bool(untaken) and now - self._stalled_since > self._stalled_seconds
+
+    # ------------------------------------------------------------------------------------------------- receiving
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._listener.scratch[: self._read_bytes]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_at = time.monotonic()
+        if self._ended:
+            return
+        try:
+            for opcode, content, is_last in self._incoming.pieces(self._listener.scratch[:nbytes]):
+                if opcode >= CLOSE:
+                    self._control(opcode, content)
+                    if self._closed_by_client:
+                        self.end()
+                        return
+                elif opcode == BINARY:
+                    self.end_with(CloseCode.UNSUPPORTED_DATA, "messages are text here")
+                    return
+                else:
+                    self._gather(content, is_last=is_last)
+        except Violation as violated:
+            _log.info("%s: closed, because %s", self.address, violated)
+            self.end_with(violated.code, violated.reason)
+
+    def _control(self, opcode: int, content: memoryview) -> None:
+        if opcode == PING:
+            if not self._is_full:
+                self._transport.write(framing.header(PONG, len(content)) + content)
+        elif opcode == CLOSE:
+            self._goodbye = (framing.close_code(content), "")
+            self._closed_by_client = True
+
+    def _gather(self, content: memoryview, *, is_last: bool) -> None:
+        message = self._message
+        message += content
+        size = len(message)
+        limit = self._message_bytes_max if self.session.user_id is not None else STRANGER_MESSAGE_BYTES
+        if size > limit or self._incoming.left > limit - size:
+            raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
+        if size > UNNOTICED_BYTES and not self._room and not self._waiting:
+            if self._listener.budget.take(self._message_bytes_max, self._go_on):
+                self._room = self._message_bytes_max
+            else:
+                self._waiting = True
+                self._transport.pause_reading()
+        if not is_last:
+            self._began_at = self._began_at or time.monotonic()
+            return
+        self._began_at = 0.0
+        self._message = bytearray()
+        try:
+            message.decode()
+        except UnicodeDecodeError:
+            raise Violation(CloseCode.INVALID_DATA, "a text is not UTF-8") from None
+        room, self._room = self._room, 0
+        self._ahead.append(Heard(bytes(message), room))
+        if len(self._ahead) >= AHEAD_MAX:
+            self._transport.pause_reading()
+        self._begin_to_work()
+
+    def _go_on(self) -> None:
+        """There is room for the message that has begun, if it is still that one."""
+        self._waiting = False
+        self._room = self._message_bytes_max
+        if not self._message:
+            # It came to its end in the read that it began with.
+            self._give_back(self._room)
+            self._room = 0
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._ended and not self._waiting and len(self._ahead) < AHEAD_MAX:
+            self._transport.resume_reading()
+
+    def _stop_waiting(self) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._listener.budget.forget(self._go_on)
+
+    def _give_back(self, room: int) -> None:
+        if room:
+            self._listener.budget.give_back(room)
+
+    # ------------------------------------------------------------------------------------------------- answering
+
+    def _begin_to_work(self) -> None:
+        if self._working is None:
+            self._working = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            if self._authorization is not None:
+                authorization, self._authorization = self._authorization, None
+                await self._channel.sign_in(authorization)
+            while self._ahead and not self.gone.done():
+                heard = self._ahead.popleft()
+                try:
+                    await self._channel.hear(heard.text)
+                finally:
+                    self._give_back(heard.room)
+                if len(self._ahead) == AHEAD_MAX // 2:
+                    self._read_on()
+                    # Whoever sends thousands of commands at once shares the loop with all others.
+                    await asyncio.sleep(0)
+        except Gone:
+            pass
+        finally:
+            self._working = None
+            for heard in self._ahead:
+                self._give_back(heard.room)
+            self._ahead.clear()
+            self._silent_since = time.monotonic()
+            if self._ended:
+                self._close()
+            else:
+                self._read_on()
+
+    # ------------------------------------------------------------------------------------------------- sending
+
+    async def send(self, *parts: Readable) -> None:
+        """As one message, when there is room for it."""
+        await self.room()
+        self.push(*parts)
+
+    async def room(self) -> None:
+        """Waits until there is some."""
+        while self._is_full and not self.gone.done():
+            writer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writers.append(writer)
+            await writer
+        if not self._is_heard:
+            raise Gone
+
+    @property
+    def _is_heard(self) -> bool:
+        return not (self.gone.done() or self._lingers_until or self._transport.is_closing())
+
+    def push(self, *parts: Readable) -> bool:
+        """As one message, without waiting for room; whether there is some for another one."""
+        if not self._is_heard:
+            return False
+        size = sum(map(len, parts))
+        head = framing.header(TEXT, size)
+        if size <= JOINED_BYTES_MAX:
+            self._transport.write(b"".join((head, *parts)))
+        else:
+            self._transport.writelines((head, *parts))
+        return not self._is_full
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._wake_writers()
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for writer in writers:
+            if not writer.done():
+                writer.set_result(None)

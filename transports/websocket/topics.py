@@ -1,0 +1,314 @@
+"""Subscribing to a topic: its messages as they are appended, from wherever the client wants to begin.
+
+What is said to many is encoded once: they share the feeds of app/feeds.py, each for as much as it has credit for. Who
+falls behind, or has a rate that is less than what comes, is either held back and reads everything at his own pace, or
+skips to what is newest and hears how many messages that were: `behind` says which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from http import HTTPStatus
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+import xxhash
+from msgspec import UNSET, UnsetType
+
+from app.commands import requests as ask
+from app.commands.messages import Followed
+from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from app.feeds import Cursor, Encode, Feed, Part, Piece, Position
+from transports.http import parameters
+from transports.http.errors import Refused
+from transports.http.numbers import U32, U64, check_u64
+from transports.http.tailing import TailedMessage, cursor_of, id_of, position_of
+from transports.http.tails import PARTITIONS_MAX
+from transports.http.unpacking import PolledMessage, messages_at_once
+from transports.http.userheaders import HeaderPart
+from transports.websocket.subscriptions import Subscription
+
+if TYPE_CHECKING:
+    from transports.websocket.channel import Channel
+
+CREDIT = 100
+"""Where the client says nothing of it."""
+_encode = msgspec.json.Encoder().encode
+
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | U32
+"""As in a path: a text of digits is a number too."""
+
+
+class Filter(msgspec.Struct, frozen=True):
+    header: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    """Messages that have a user header with this key."""
+    value: str | int | bool | None = None
+    """And this value."""
+    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
+    """The partition that messages with this key are sent to; what else is in it comes as well."""
+
+    def __post_init__(self) -> None:
+        if self.value is not None and self.header is None:
+            raise ValueError("a value is that of a header")
+
+
+class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
+    stream: Name
+    topic: Name
+    partition: U32 | Literal["all"] = "all"
+    start: Literal["first", "new"] | UnsetType = msgspec.field(default=UNSET, name="from")
+    """Of the beginnings at most one; without any: with what comes from now on."""
+    last: U64 | UnsetType = UNSET
+    offset: U64 | UnsetType = UNSET
+    offsets: dict[str, U64] | UnsetType = UNSET
+    """By partition."""
+    timestamp: U64 | UnsetType = UNSET
+    consumer: Name | UnsetType = UNSET
+    cursor: str | UnsetType = UNSET
+    """Of a message or of an end, to go on behind it."""
+    filter: Filter | None = None
+    max_rate: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Messages a second."""
+    behind: Literal["hold", "skip"] = "hold"
+    credit: U32 = CREDIT
+
+    def __post_init__(self) -> None:
+        numbers = (self.last, self.offset, self.timestamp)
+        check_u64(*(None if number is UNSET else number for number in numbers))
+        beginnings = (self.start, *numbers, self.offsets, self.consumer, self.cursor)
+        if sum(each is not UNSET for each in beginnings) > 1:
+            raise ValueError(
+                "from, last, offset, offsets, timestamp, consumer, cursor: one of them says where to begin"
+            )
+
+
+def identifier(name: str | int) -> ask.Identifier:
+    return parameters.identifier(name) if isinstance(name, str) else name
+
+
+# ------------------------------------------------------------------------------------------------- what is said
+
+
+class Said(bytes):
+    """The messages of a piece as JSON, one after the other, and what is in it."""
+
+    start: Position
+    cuts: Sequence[tuple[int, int, int]]
+    """For each message: where its JSON ends, its partition among those of the feed, the offset behind it."""
+    gaps: Sequence[tuple[int, int, int]]
+    """Before which message, in which partition, how many there are not."""
+
+
+NOTHING_FITS = b" "
+"""Not empty: a piece of which nothing is wanted has to be noticed."""
+
+
+@lru_cache(maxsize=256)
+def encoder(numbers: tuple[int, ...], header: str | None, value: str | int | bool | None) -> Encode:
+    """For the partitions with these numbers."""
+    is_wanted = None if header is None else _matching(header, value)
+
+    def encode(position: Position, parts: Sequence[Part]) -> bytes:
+        items: list[bytes] = []
+        cuts: list[tuple[int, int, int]] = []
+        gaps: list[tuple[int, int, int]] = []
+        end = -1
+        for part in parts:
+            number, expected = numbers[part.of], position[part.of]
+            for message in messages_at_once(part.buffers):
+                offset = message.header.offset
+                if offset > expected:
+                    gaps.append((len(items), part.of, offset - expected))
+                expected = offset + 1
+                if is_wanted is not None and not is_wanted(message):
+                    continue
+                item = _encode(TailedMessage(number, message.header, message.payload, message.user_headers))
+                items.append(item)
+                end += len(item) + 1
+                cuts.append((end, part.of, offset + 1))
+        said = Said(b",".join(items) if items else NOTHING_FITS)
+        said.start, said.cuts, said.gaps = position, cuts, gaps
+        return said
+
+    return encode
+
+
+def _matching(header: str, value: str | int | bool | None) -> Callable[[PolledMessage], bool]:
+    key = header.encode()
+
+    def matches(message: PolledMessage) -> bool:
+        entries = message.user_headers
+        if isinstance(entries, str):
+            return False
+        return any(each.key.value == key and (value is None or _is(each.value, value)) for each in entries)
+
+    return matches
+
+
+def _is(part: HeaderPart, value: str | int | bool) -> bool:
+    """A text is one of a string, or the octets of anything; a number that of any kind of number."""
+    kind, octets = part.kind, part.value
+    if isinstance(value, bool):
+        return kind == "bool" and octets == bytes((value,))
+    if isinstance(value, int):
+        return kind.startswith(("int", "uint")) and int.from_bytes(octets, "little", signed=kind[0] == "i") == value
+    return kind in ("string", "raw") and octets == value.encode()
+
+
+# ------------------------------------------------------------------------------------------------- a subscription
+
+
+class TopicSubscription(Subscription):
+    def __init__(self, channel: Channel, number: int, wanted: ToTopic, followed: Followed) -> None:
+        super().__init__(channel, number, wanted.credit)
+        self._wanted = wanted
+        self._followed = followed
+        self._numbers = tuple([partition.place.partition for partition in followed.partitions])
+        self._position = followed.start
+        """Where the client is."""
+        chosen = wanted.filter or Filter()
+        self._form = ("channel", chosen.header, chosen.value)
+        self._encode = encoder(self._numbers, chosen.header, chosen.value)
+        self._skipped: dict[int, int] = {}
+        self._feed: Feed | None = None
+        self._skips = wanted.behind == "skip"
+        self._tokens = max(wanted.max_rate or 0.0, 1.0)
+        self._filled_at = asyncio.get_running_loop().time()
+        self._head = b'{"sub":%d,"messages":[' % number
+
+    def where(self) -> Mapping[str, Any]:
+        return {"cursor": id_of(self._numbers, self._position).decode()}
+
+    def left(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            self.channel.api.tails.feeds.leave(self._form, feed)
+
+    async def go_on(self) -> None:
+        feed = self._feed = self.channel.api.tails.feeds.join(self._form, self._followed.partitions, self._encode)
+        cursor = feed.cursor(self._position)
+        while True:
+            has_waited = await self.credited()
+            has_waited = await self._in_time() or has_waited
+            if has_waited and self._skips:
+                cursor.position = tuple([partition.readable for partition in self._followed.partitions])
+            piece = await feed.piece(cursor)
+            await self.channel.link.room()
+            if self._say(cursor, piece) and self._wanted.max_rate is None:
+                # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
+                await feed.stay(cursor, partial(self._say, cursor))
+
+    def _say(self, cursor: Cursor, piece: Piece) -> bool:
+        """Whether there is credit, and room, for more."""
+        said: Any = piece.octets
+        count = min(len(said.cuts), self.credit, int(self._tokens) if self._wanted.max_rate else len(said.cuts))
+        is_whole = count == len(said.cuts)
+        for i, (at, start) in enumerate(zip(self._position, said.start, strict=True)):
+            # A partition that was purged begins anew, and nothing of it is missing.
+            self._skip(i, start - at)
+        for before, i, missing in said.gaps:
+            if is_whole or before < count:
+                self._skip(i, missing)
+        octets: Any = said if is_whole else memoryview(said)[: said.cuts[count - 1][0]] if count else b""
+        position = piece.position
+        if not is_whole:
+            reached = list(said.start)
+            for _, i, behind in islice(said.cuts, count):
+                reached[i] = behind
+            if self._skips:
+                for _, i, _ in islice(said.cuts, count, None):
+                    self._skip(i, 1)
+            else:
+                position = cursor.position = tuple(reached)
+        if not count:
+            self._position = position
+            return True
+        cursor_text = id_of(self._numbers, position)
+        tail = b'],"cursor":"%b"}' % cursor_text
+        if self._skipped:
+            skipped = _encode({str(self._numbers[i]): missing for i, missing in self._skipped.items()})
+            tail = b'],"cursor":"%b","skipped":%b}' % (cursor_text, skipped)
+        has_room = self.channel.link.push(self._head, octets, tail)
+        self._position = position
+        self._skipped = {}
+        self.credit -= count
+        self._tokens -= count
+        return has_room and is_whole and self.credit > 0
+
+    def _skip(self, i: int, missing: int) -> None:
+        if missing > 0:
+            self._skipped[i] = self._skipped.get(i, 0) + missing
+
+    async def _in_time(self) -> bool:
+        """Waits until the rate allows one more; whether it had to."""
+        rate = self._wanted.max_rate
+        if rate is None:
+            return False
+        loop, has_waited = asyncio.get_running_loop(), False
+        while True:
+            now = loop.time()
+            self._tokens = min(self._tokens + (now - self._filled_at) * rate, max(rate, 1.0))
+            self._filled_at = now
+            if self._tokens >= 1.0:
+                return has_waited
+            has_waited = True
+            await asyncio.sleep((1.0 - self._tokens) / rate)
+
+    async def check(self) -> None:
+        followed = await _follow(self.channel, self._wanted, None, None)
+        if followed.partitions != self._followed.partitions:
+            self.end("changed", "The topic has other partitions now")
+
+
+async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubscription:
+    start, consumer = _beginning(wanted)
+    followed = await _follow(channel, wanted, start, consumer)
+    if len(followed.partitions) > PARTITIONS_MAX:
+        sentence = f"The topic has {len(followed.partitions)} partitions: a subscription has at most {PARTITIONS_MAX}"
+        raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
+    if wanted.cursor is not UNSET:
+        followed = _resumed(followed, cursor_of(wanted.cursor), "cursor")
+    elif wanted.offsets is not UNSET:
+        named = {int(number): at for number, at in wanted.offsets.items() if number.isascii() and number.isdigit()}
+        followed = _resumed(followed, named if len(named) == len(wanted.offsets) else None, "offsets")
+    return TopicSubscription(channel, number, wanted, followed)
+
+
+async def _follow(channel: Channel, wanted: ToTopic, start: Strategy | None, consumer: Consumer | None) -> Followed:
+    stream, topic = identifier(wanted.stream), identifier(wanted.topic)
+    partition = None if wanted.partition == "all" else wanted.partition
+    key = None if wanted.filter is None else wanted.filter.key
+    if key is not None:
+        count = len((await channel.ask(ask.FollowMessages(stream, topic, None))).partitions)
+        home = xxhash.xxh32_intdigest(key.encode()) % count if count else 0
+        if partition not in (None, home):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"Messages with this key are in partition {home}", "partition")
+        partition = home
+    followed: Followed = await channel.ask(ask.FollowMessages(stream, topic, partition, start, consumer))
+    return followed
+
+
+def _beginning(wanted: ToTopic) -> tuple[Strategy | None, Consumer | None]:
+    if wanted.start == "first":
+        return Strategy(StrategyKind.FIRST), None
+    for kind, value in (
+        (StrategyKind.LAST, wanted.last),
+        (StrategyKind.OFFSET, wanted.offset),
+        (StrategyKind.TIMESTAMP, wanted.timestamp),
+    ):
+        if value is not UNSET:
+            return Strategy(kind, value), None
+    if wanted.consumer is not UNSET:
+        return Strategy(StrategyKind.NEXT), Consumer(ConsumerKind.CONSUMER, identifier(wanted.consumer))
+    return None, None
+
+
+def _resumed(followed: Followed, known: Mapping[int, int] | None, field: str) -> Followed:
+    """A partition of which nothing is said begins at its beginning: it has come since."""
+    numbers = [partition.place.partition for partition in followed.partitions]
+    if known is None or not known.keys() & set(numbers):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}` says nothing of the partitions of this subscription", field)
+    return followed._replace(start=position_of(followed.partitions, [known.get(number) for number in numbers]))

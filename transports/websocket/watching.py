@@ -1,0 +1,191 @@
+"""Subscribing to the server itself: rates each second, and news of the catalogue. Everybody sees what he may read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from app.access import permissions as may
+from app.errors import Code, CommandError
+from app.model.catalogue import Stream, Topic
+from app.news import Event
+from app.rates import Sample, StreamRates, TopicRates
+from transports.http.numbers import U32
+from transports.websocket.subscriptions import Subscription
+from transports.websocket.topics import CREDIT, Name, identifier
+
+if TYPE_CHECKING:
+    from app.access.permissions import Permissions
+    from transports.websocket.channel import Channel
+
+NEWS_KEPT = 256
+"""News that wait for credit, or for a slow reader; of more the oldest are skipped."""
+_encode = msgspec.json.Encoder().encode
+
+
+class ToStats(msgspec.Struct, frozen=True, tag="stats", tag_field="to"):
+    stream: Name | UnsetType = UNSET
+    """Of this one alone."""
+    topic: Name | UnsetType = UNSET
+    credit: U32 = CREDIT
+
+    def __post_init__(self) -> None:
+        if self.topic is not UNSET and self.stream is UNSET:
+            raise ValueError("a topic is one of a stream")
+
+
+class ToEvents(msgspec.Struct, frozen=True, tag="events", tag_field="to"):
+    stream: Name | UnsetType = UNSET
+    topic: Name | UnsetType = UNSET
+    credit: U32 = CREDIT
+
+    def __post_init__(self) -> None:
+        if self.topic is not UNSET and self.stream is UNSET:
+            raise ValueError("a topic is one of a stream")
+
+
+class _Watch(Subscription):
+    """Of everything, of a stream, or of a topic."""
+
+    def __init__(self, channel: Channel, number: int, wanted: ToStats | ToEvents) -> None:
+        super().__init__(channel, number, wanted.credit)
+        self._stream, self._topic = self._find(wanted)
+        self._skipped = 0
+
+    def _find(self, wanted: ToStats | ToEvents) -> tuple[Stream | None, Topic | None]:
+        if wanted.stream is UNSET:
+            return None, None
+        stream = self.channel.api.gateway.streams.find(identifier(wanted.stream))
+        if stream is None:
+            raise CommandError(Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted.stream!r}")
+        if wanted.topic is UNSET:
+            return stream, None
+        topic = stream.topics.find(identifier(wanted.topic))
+        if topic is None:
+            raise CommandError(Code.TOPIC_ID_NOT_FOUND, f"stream {stream.name!r} has no topic {wanted.topic!r}")
+        return stream, topic
+
+    @property
+    def _permissions(self) -> Permissions | None:
+        user = self.channel.api.gateway.users.active(self.channel.session.user_id)
+        if user is None:
+            raise CommandError(Code.UNAUTHENTICATED)
+        return user.permissions
+
+    def may_read(self, stream_id: int, topic_id: int | None) -> bool:
+        permissions = self._permissions
+        if permissions is None:
+            return False
+        if topic_id is None:
+            return may.read_stream(permissions, stream_id, 0)
+        return may.read_topic(permissions, stream_id, topic_id)
+
+    def _is_there(self) -> bool:
+        stream, topic = self._stream, self._topic
+        if stream is None:
+            return True
+        found = self.channel.api.gateway.streams.find(stream.id)
+        return found is stream and (topic is None or stream.topics.find(topic.id) is topic)
+
+    async def check(self) -> None:
+        if not self._is_there():
+            self.end("gone", "It was deleted")
+        elif self._stream is not None and not self.may_read(
+            self._stream.id, None if self._topic is None else self._topic.id
+        ):
+            raise CommandError(Code.UNAUTHORIZED)
+
+    async def say(self, member: str, what: bytes) -> None:
+        skipped, self._skipped = self._skipped, 0
+        tail = b',"skipped":%d}' % skipped if skipped else b"}"
+        await self.channel.link.send(b'{"sub":%d,"%b":' % (self.number, member.encode()), what, tail)
+        self.credit -= 1
+
+
+class StatsSubscription(_Watch):
+    async def check(self) -> None:
+        await super().check()
+        permissions = self._permissions
+        if self._stream is None and (permissions is None or not may.read_streams(permissions, 0, 0)):
+            raise CommandError(Code.UNAUTHORIZED, "rates of all streams are for who may read all streams")
+
+    async def go_on(self) -> None:
+        rates = self.channel.api.gateway.rates
+        while True:
+            sample = await rates.next()
+            if not self._is_there():
+                self.end("gone", "It was deleted")
+            elif self.credit:
+                await self.say("stats", self._encoded(sample))
+            else:
+                self._skipped += 1
+
+    def _encoded(self, sample: Sample) -> bytes:
+        found: Any = sample
+        if self._stream is not None:
+            found = next((each for each in sample.streams if each.id == self._stream.id), None)
+        if self._topic is not None and isinstance(found, StreamRates):
+            found = next((each for each in found.topics if each.id == self._topic.id), None)
+        if found is sample:
+            return _encode(sample)
+        member = "topic" if isinstance(found, TopicRates) else "stream"
+        return _encode({"at": sample.at, "seconds": sample.seconds, member: found})
+
+
+class EventsSubscription(_Watch):
+    def __init__(self, channel: Channel, number: int, wanted: ToEvents) -> None:
+        super().__init__(channel, number, wanted)
+        self._kept: deque[Event] = deque()
+        self._heard = asyncio.Event()
+        channel.api.gateway.news.listen(self._hear)
+
+    def left(self) -> None:
+        self.channel.api.gateway.news.leave(self._hear)
+
+    def _hear(self, event: Event) -> None:
+        if self._stream is not None and event.stream.id != self._stream.id:
+            return
+        if self._topic is not None and (event.topic is None or event.topic.id != self._topic.id):
+            return
+        if len(self._kept) == NEWS_KEPT:
+            self._kept.popleft()
+            self._skipped += 1
+        self._kept.append(event)
+        self._heard.set()
+
+    async def check(self) -> None:
+        if self._is_there():
+            await super().check()
+        elif not self._kept:
+            # That it was deleted is news, too, and was said.
+            self.end("gone", "It was deleted")
+
+    async def go_on(self) -> None:
+        while True:
+            await self._heard.wait()
+            await self.credited()
+            event = self._kept.popleft()
+            if not self._kept:
+                self._heard.clear()
+            if self.may_read(event.stream.id, None if event.topic is None else event.topic.id):
+                await self.say("event", _encode(event))
+
+
+async def subscribe_to_stats(channel: Channel, number: int, wanted: ToStats) -> StatsSubscription:
+    found = StatsSubscription(channel, number, wanted)
+    await found.check()
+    return found
+
+
+async def subscribe_to_events(channel: Channel, number: int, wanted: ToEvents) -> EventsSubscription:
+    found = EventsSubscription(channel, number, wanted)
+    try:
+        await found.check()
+    except CommandError:
+        found.left()
+        raise
+    return found
