@@ -229,7 +229,7 @@ async def _listen_for_websockets(
         address = None
     if not config.websocket.enabled or (http is None and address is None):
         return []
-    websockets = WebSockets(gateway, budget)
+    websockets = WebSockets(gateway, budget, api)
     if address is not None:
         tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
         limits, stop_time = config.http.limits, config.system.limits.stop_time

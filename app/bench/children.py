@@ -20,6 +20,7 @@ import msgspec
 from app.bench.http_load import HttpJob
 from app.bench.load import Job, Outcome, Place
 from app.bench.quic_load import QuicJob
+from app.bench.ws_load import Job as WsJob
 from app.client import Client
 
 STARTS_S = 60
@@ -111,7 +112,7 @@ class Load:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def run(self, job: Job | QuicJob | HttpJob) -> Outcome:
+    async def run(self, job: Job | QuicJob | HttpJob | WsJob) -> Outcome:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")

@@ -31,6 +31,7 @@ SUBCOMMANDS = (
     Subcommand(("bench", "tcp"), "app.bench.tcp", "measure the server over TCP, beside a bare one"),
     Subcommand(("bench", "http"), "app.bench.http", "measure the HTTP API, beside a bare application"),
     Subcommand(("bench", "quic"), "app.bench.quic", "measure the server over QUIC, beside aioquic alone"),
+    Subcommand(("bench", "ws"), "app.bench.ws", "measure the server over WebSocket, beside a bare one"),
     Subcommand(("version",), "app.cli.version", "print the version"),
 )
 

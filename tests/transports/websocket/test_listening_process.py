@@ -36,6 +36,13 @@ def answers(address: str) -> bool:
         return link.recv() == PONG
 
 
+def has_channel(address: str) -> bool:
+    """For browsers."""
+    with connect(f"ws://{address}/ws", compression=None, proxy=None) as link:
+        link.send('{"id":1,"cmd":"ping"}')
+        return link.recv() == '{"id":1,"ok":"pong"}'
+
+
 def stop(gateway: Gateway) -> None:
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0
@@ -51,6 +58,7 @@ def test_it_is_on_the_port_of_http(start: Start, tmp_path: Path) -> None:
     http, websocket = gateway.address(), gateway.line(r" ws://(\S+)").group(1)
     assert http == websocket
     assert answers(http)
+    assert has_channel(http)
     assert configured(tmp_path)["websocket"]["address"] == http
     stop(gateway)
 
@@ -63,6 +71,7 @@ def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_to
     assert websocket.startswith("127.0.0.2:")
     assert answers(http)
     assert answers(websocket)
+    assert has_channel(websocket)
     assert configured(tmp_path)["websocket"]["address"] == websocket
     with socket.create_connection(websocket.split(":")) as plain:  # type: ignore[arg-type]
         plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -72,7 +81,9 @@ def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_to
 
 def test_without_http_it_is_where_its_address_is(start: Start) -> None:
     gateway = start(IGGY_HTTP_ENABLED="false", IGGY_WEBSOCKET_ADDRESS="127.0.0.1:0")
-    assert answers(gateway.line(r" ws://(\S+)").group(1))
+    websocket = gateway.line(r" ws://(\S+)").group(1)
+    assert answers(websocket)
+    assert has_channel(websocket)
     assert "http://" not in str(gateway)
     stop(gateway)
 
