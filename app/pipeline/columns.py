@@ -14,8 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
+    DecimalType,
+    FractionalType,
     IntegerType,
+    IntegralType,
     LongType,
     StringType,
     StructField,
@@ -24,9 +28,11 @@ from pyspark.sql.types import (
 )
 
 from app.pipeline import user_headers
+from app.pipeline import values as parsing
 from app.pipeline.batches import Messages
 from app.pipeline.errors import OptionError
 from app.pipeline.options import Settings
+from app.pipeline.values import CORRUPT
 
 HEADERS = ArrayType(
     StructType(
@@ -49,35 +55,71 @@ TYPES: Mapping[str, DataType] = {
     "headers": HEADERS,
 }
 """In the order in which they are shown."""
+FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
+"""What fields of JSON values can be, besides structs and arrays of them."""
 TIME = pa.timestamp("us", "UTC")
 
 
-def schema(settings: Settings) -> StructType:
-    """What is read where the user has no schema of his own."""
-    return StructType(
-        [StructField(name, kind) for name, kind in TYPES.items() if name != "headers" or settings.include_headers]
-    )
+def types(settings: Settings) -> dict[str, DataType]:
+    """In the order in which they are shown; `value` as it is without its fields."""
+    found = dict(TYPES)
+    if settings.value_format == "string":
+        found["value"] = StringType()
+    if settings.value_format != "binary":
+        found[CORRUPT] = BinaryType()
+    return found
 
 
-def check(wanted: StructType) -> None:
+def schema(settings: Settings) -> StructType | str:
+    """What is read where the user has no schema of his own. Where values have one it is a text, which Spark reads."""
+    shown = types(settings)
+    if not settings.include_headers:
+        del shown["headers"]
+    if settings.value_format != "json":
+        return StructType([StructField(name, kind) for name, kind in shown.items()])
+    if settings.value_schema is None:
+        raise OptionError("option 'valueSchema' is required with valueFormat=json, such as 'id bigint, name string'")
+    del shown["value"]
+    ours = (f"`{name}` {kind.simpleString()}" for name, kind in shown.items())
+    return ", ".join([f"`value` struct<{settings.value_schema}>", *ours])
+
+
+def check(wanted: StructType, settings: Settings) -> None:
     """OptionError for a schema that nobody can read."""
+    there = types(settings)
     for column in wanted:
-        if column.name not in TYPES:
-            raise OptionError(f"column {column.name!r} of the schema is not there; there are {', '.join(TYPES)}")
-        if column.dataType != TYPES[column.name]:
-            has = TYPES[column.name].simpleString()
+        if column.name not in there:
+            raise OptionError(f"column {column.name!r} of the schema is not there; there are {', '.join(there)}")
+        if column.name == "value" and settings.value_format == "json":
+            if not isinstance(column.dataType, StructType):
+                raise OptionError(f"column 'value' is a struct, not {column.dataType.simpleString()}: valueFormat=json")
+            _check_field("value", column.dataType)
+        elif column.dataType != there[column.name]:
+            has = there[column.name].simpleString()
             raise OptionError(f"column {column.name!r} is {has}, not {column.dataType.simpleString()}; use cast")
+
+
+def _check_field(name: str, kind: DataType) -> None:
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_field(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_field(f"{name}[]", kind.elementType)
+    elif not isinstance(kind, FIELDS):
+        raise OptionError(
+            f"field {name!r} is {kind.simpleString()}, which valueFormat=json does not read; use string and cast"
+        )
 
 
 def arrow_schema(wanted: StructType) -> Any:
     return to_arrow_schema(wanted, timezone="UTC")
 
 
-def build(messages: Messages, topic: str, partition: int, schema: Any) -> Any:
+def build(messages: Messages, topic: str, partition: int, schema: Any, value_format: str = "binary") -> Any:
     """A record batch of this Arrow schema, exactly."""
     stream, _, name = topic.partition("/")
     count = len(messages)
-    made: Mapping[str, Callable[[], Any]] = {
+    made: dict[str, Callable[[], Any]] = {
         "value": lambda: values(messages),
         "stream": lambda: pa.repeat(stream, count),
         "topic": lambda: pa.repeat(name, count),
@@ -88,7 +130,23 @@ def build(messages: Messages, topic: str, partition: int, schema: Any) -> Any:
         "id": lambda: _ids(messages),
         "headers": lambda: _headers(messages.user_headers, count),
     }
+    if value_format != "binary":
+        made |= _parsed(values(messages), schema, value_format)
     return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
+
+
+def _parsed(payloads: Any, schema: Any, value_format: str) -> dict[str, Callable[[], Any]]:
+    """`value` and `_corrupt`, parsed once whichever of them is asked for."""
+    names = schema.names
+    if "value" not in names and CORRUPT not in names:
+        return {}
+    if value_format == "string":
+        found, where = parsing.texts(payloads)
+    elif "value" in names:
+        found, where = parsing.json(payloads, schema.field("value").type)
+    else:
+        found, where = parsing.json(payloads, pa.struct([]))
+    return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt(payloads, where)}
 
 
 def values(messages: Messages) -> Any:

@@ -46,7 +46,7 @@ def read(settings: Settings, schema: Any, share: Any) -> Iterator[Any]:
         return
     wanted = columns.arrow_schema(schema)
     for messages in pages(session_of(settings.access), settings, share):
-        yield columns.build(messages, share.topic, share.partition, wanted)
+        yield columns.build(messages, share.topic, share.partition, wanted, settings.value_format)
 
 
 def pages(session: Session, settings: Settings, share: Slice) -> Iterator[Messages]:

@@ -27,7 +27,7 @@ class WhippetSource(DataSource):
     def name(cls) -> str:
         return "whippet"
 
-    def schema(self) -> StructType:
+    def schema(self) -> StructType | str:
         check_source(self._settings)
         return columns.schema(self._settings)
 
@@ -61,4 +61,4 @@ class WhippetSource(DataSource):
 
     def _check_reading(self, schema: StructType) -> None:
         check_source(self._settings)
-        columns.check(schema)
+        columns.check(schema, self._settings)

@@ -209,13 +209,13 @@ def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
         lake.send(source, ["equal"] * 100 + [f"{partition}-{n}" for n in range(200)], partition)
 
     @udf("binary", useArrow=False)
-    def fails_first(value: Any, offset: int) -> Any:
+    def spoilt_first(value: Any, offset: int) -> Any:
         context = TaskContext.get()
-        if context is not None and context.attemptNumber() == 0 and offset == 250:
-            raise RuntimeError("this attempt ends here")
-        return bytes(value)
+        is_first = context is not None and context.attemptNumber() == 0
+        # An empty value is refused by the writer, which has sent those before it.
+        return b"" if is_first and offset == 250 else bytes(value)
 
-    frame = follow(source).select(fails_first("value", "offset").alias("value"))
+    frame = follow(source).select(spoilt_first("value", "offset").alias("value"))
     small = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(small, "20")
     try:
