@@ -15,7 +15,7 @@ DEADLINE_S = 300
 
 
 def bench(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", MAIN, "bench", "ws", "--wsk", "--path", str(path), *arguments]
+    command = [sys.executable, "-c", MAIN, "bench", "ws", "--quick", "--path", str(path), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
 
 
