@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.whippet-installed
 
-.PHONY: run test setup lint types imports docs openapi bench torture fuzz schemathesis clean
+.PHONY: run test setup lint types imports docs openapi bench torture fuzz schemathesis spark-zip clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
@@ -54,5 +54,8 @@ fuzz: setup  ## a live server against bytes that no client should send: make fuz
 schemathesis: setup  ## the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
 	WHIPPET_SCHEMATHESIS_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -s tests/transports/http/test_schemathesis.py
 
+spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
+	$(BIN)/python -m app.pipeline.zipped dist/whippet-spark.zip
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

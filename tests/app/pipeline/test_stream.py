@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,3 +248,22 @@ def test_progress_has_the_offsets_of_both_ends(follow: Follow, run: Run, lake: L
 
 def _offsets(said: Any) -> Any:
     return json.loads(said) if isinstance(said, str) else said
+
+
+def test_a_listener_tells_the_lag_under_kafkas_names(spark: SparkSession, follow: Follow, run: Run, lake: Lake) -> None:
+    from app.pipeline.listener import Lag, LagListener  # noqa: PLC0415 -- it needs pyspark
+
+    topic = lake.topic(partitions=2)
+    lake.send(topic, [str(n) for n in range(30)], 0)
+    lake.send(topic, [str(n) for n in range(10)], 1)
+    told: queue.Queue[Lag] = queue.Queue()
+    listener = LagListener(told.put)
+    spark.streams.addListener(listener)
+    try:
+        run(follow(topic, maxOffsetsPerTrigger=20), Seen())
+        found = [told.get(timeout=DEADLINE_S) for _ in range(3)]
+    finally:
+        spark.streams.removeListener(listener)
+    behind = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
+    assert behind == [(10, 30, 20.0), (5, 15, 10.0), (0, 0, 0.0)]
+    assert found[1].numInputRows == 20
