@@ -86,7 +86,7 @@ class Session:
         """Sends a request and does not wait for the answer: `finish` gives it. One may be under way at a time."""
         if self._pending is not None:
             # Whoever began it has gone away, such as a reader of whom Spark wanted no more rows.
-            self._close()
+            self.close()
         self._pending = Pending(self, method, path, body, media, also)
         self._send(self._pending)
         return self._pending
@@ -152,7 +152,7 @@ class Session:
         reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         self._was_used = True
         if answer.will_close:
-            self._close()
+            self.close()
         return reply
 
     # ---------------------------------------------------------------------------------------------------- logging in
@@ -202,13 +202,13 @@ class Session:
     def _lost(self) -> bool:
         """Gives the connection up; whether it had answered before. If not, the next address is tried next."""
         was_used = self._was_used
-        self._close()
+        self.close()
         self._was_used = False
         if not was_used:
             self._turn += 1
         return was_used
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

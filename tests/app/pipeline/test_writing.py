@@ -1,0 +1,83 @@
+"""Writing and reading without Spark: what a task does, against a real gateway, also as other Iggy servers have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.pipeline import markers
+from app.pipeline.options import decode
+from app.pipeline.session import JSON, Pending, Session
+from tests.app.pipeline.conftest import Lake
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'whippet[spark]'")
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'whippet[spark]'")
+
+from app.pipeline import reading, user_headers, writing  # noqa: E402 -- they need both
+from app.pipeline.reading import Slice  # noqa: E402
+from app.pipeline.writing import Scope, Target  # noqa: E402
+
+
+@pytest.fixture
+def session(lake: Lake) -> Iterator[Session]:
+    found = Session(decode(lake.options, {}).access)
+    yield found
+    found.close()
+
+
+def record_batch(**columns: list[object]) -> object:
+    return pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+
+
+@pytest.mark.parametrize("takes_batches", [True, False], ids=["batches", "json"])
+def test_json_carries_what_batches_carry(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
+) -> None:
+    topic = lake.topic(partitions=2)
+    assert writing.target(session, topic) == Target(topic, 2, True)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "70"}, {})
+    entries = [{"key": "k", "value": b"v", "kind": "string"}, {"key": "n", "value": b"\x07", "kind": "uint8"}]
+    headers = [entries if n % 3 else None for n in range(500)]
+    batch = record_batch(value=[b"%d" % n for n in range(500)], headers=headers)
+    target = {topic: Target(topic, 2, takes_batches)}
+    for _ in range(2):
+        sent = writing.Writer(session, settings, Scope("n", "0", 0), target).write([batch])
+    assert sent.rows == 500
+    assert sum(sent.by_partition.values()) == 500
+    if not takes_batches:
+        monkeypatch.setattr(Pending, "accept", JSON)
+    found = []
+    for partition, values in enumerate(lake.values(topic)):
+        share = Slice(topic, partition, 0, len(values))
+        for page in reading.pages(session, settings, share):
+            places = page.bounds.tolist()
+            assert page.offsets[0] == page.offsets[-1] - len(page) + 1
+            for i in range(len(page)):
+                assert page.user_headers is not None
+                found.append((page.payloads[places[i] : places[i + 1]], page.user_headers[i], page.ids[i].tobytes()))
+    assert sorted(value for value, _, _ in found) == sorted(b"%d" % n for n in range(500))
+    assert len({identity for _, _, identity in found}) == 500
+    block = user_headers.encode([("k", b"v", "string"), ("n", b"\x07", "uint8")])
+    assert all(headers == (block if int(value) % 3 else b"") for value, headers, _ in found)
+
+
+def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(session: Session, lake: Lake) -> None:
+    topic = lake.topic(partitions=2)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "7", "maxBatchBytes": "1000"}, {})
+    batches = [
+        record_batch(
+            value=[b"%05d" % (start + n) for n in range(40)], partition=pa.array([n % 2 for n in range(40)], "int32")
+        )
+        for start in range(0, 400, 40)
+    ]
+    writing.Writer(session, settings, Scope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
+    assert lake.values(topic) == [[f"{n:05}" for n in range(first, 400, 2)] for first in (0, 1)]
+
+
+def test_markers_are_those_of_one_query_and_the_last_one_counts(session: Session) -> None:
+    assert markers.last(session, "query-1") is None
+    for batch in (0, 1, 1, 2):
+        markers.store(session, "query-1", batch)
+    assert markers.last(session, "query-1") == 2
+    assert markers.last(session, "query-2") is None
