@@ -65,7 +65,7 @@ class Gateway:
         self.described_config = ""
         """The effective configuration as text, secrets masked: for snapshots."""
         self.started_at = clock()
-        self.deduplication = _deduplication(config)
+        self.deduplication = Deduplication(config.system)
         limits = config.system.limits
         self.answered = AnsweredSessions(
             limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
@@ -92,8 +92,7 @@ class Gateway:
 
     def forget_ids(self, partitions: Sequence[Partition | None]) -> None:
         """Their messages are gone, so none of them can be repeated."""
-        if self.deduplication is not None:
-            self.deduplication.forget(partitions)
+        self.deduplication.forget(partitions)
 
     async def close(self) -> None:
         """Ends the chores; the store is closed by whoever opened it."""
@@ -102,11 +101,6 @@ class Gateway:
         await asyncio.gather(*self._chores, return_exceptions=True)
         self.snapshots.shutdown(cancel_futures=True)
         self.users.close()
-
-
-def _deduplication(config: Config) -> Deduplication | None:
-    wanted = config.system.message_deduplication
-    return Deduplication(wanted.max_entries, wanted.expiry) if wanted.enabled else None
 
 
 def _living(store: Store) -> Shelf[Stream]:

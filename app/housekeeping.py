@@ -1,4 +1,5 @@
-"""What the gateway does at intervals unasked: retention, heartbeats, expired tokens, overdue hand-overs.
+"""What the gateway does unasked: retention, heartbeats, expired tokens, overdue hand-overs; and once, after its start,
+reading back the message ids that repetitions are told by.
 
 Each chore is a task that sleeps for its interval; an error in one round is logged, and the next round comes anyway.
 """
@@ -35,11 +36,15 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
         (heartbeat.enabled, heartbeat.interval, evict_silent_clients),
         (token_cleaner.enabled, token_cleaner.interval, remove_expired_tokens),
         (True, hand_over.rebalancing_check_interval, finish_overdue_hand_overs),
+        (True, max(config.system.limits.session_memory, 1.0), forget_old_answers),
     ]
     return [
-        asyncio.create_task(_regularly(gateway, chore, interval), name=chore.__name__)
-        for enabled, interval, chore in chores
-        if enabled
+        asyncio.create_task(fill_deduplication(gateway), name=fill_deduplication.__name__),
+        *(
+            asyncio.create_task(_regularly(gateway, chore, interval), name=chore.__name__)
+            for enabled, interval, chore in chores
+            if enabled
+        ),
     ]
 
 
@@ -50,6 +55,12 @@ async def _regularly(gateway: Gateway, chore: Chore, interval: float) -> None:
             await chore(gateway)
         except Exception:  # noqa: BLE001 -- logged with its trace; the chore must outlive it
             _log.exception("%s: this round ended early", chore.__name__)
+
+
+async def fill_deduplication(gateway: Gateway) -> None:
+    """Once. One topic after the other: they read the disk that others want to read."""
+    for topic in [topic for stream in gateway.streams for topic in stream.topics]:
+        await gateway.deduplication.fill(topic, gateway.clock())
 
 
 async def retain(gateway: Gateway) -> None:
@@ -86,6 +97,11 @@ async def evict_silent_clients(gateway: Gateway) -> None:
 
 async def remove_expired_tokens(gateway: Gateway) -> None:
     await gateway.tokens.remove_expired()
+
+
+async def forget_old_answers(gateway: Gateway) -> None:
+    """Of clients that do not come back; when others come and go that is looked after, too."""
+    gateway.answered.forget_old()
 
 
 async def finish_overdue_hand_overs(gateway: Gateway) -> None:

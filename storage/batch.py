@@ -338,6 +338,18 @@ def start_of(frames: Frames, index: int) -> int:
     return HEADER_BYTES + index * frames if isinstance(frames, int) else frames[index]
 
 
+def ids(batch: Readable, frames: Frames) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The ids of all messages, each as two numbers, the low half first."""
+    count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
+    if isinstance(frames, int):
+        places = np.ndarray((count, 2), "<u8", memoryview(batch), HEADER_BYTES + 8, (frames, 8))
+        return places.astype(np.uint64)
+    halves = np.ndarray((len(batch) - 15,), "V16", memoryview(batch), 0, (1,))
+    found: np.ndarray[Any, np.dtype[np.uint64]]
+    found = halves[np.frombuffer(frames, np.uint32)[:-1] + 8].view(np.uint64).reshape(count, 2)
+    return found
+
+
 def fitting(frames: Frames, first: int, last: int, room: int) -> int:
     """How many of the frames first .. last-1 fit into `room` bytes."""
     start = start_of(frames, first)

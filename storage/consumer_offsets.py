@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from storage.errors import WriteFailed
-from storage.offsets import Key, OffsetFiles
+from storage.offsets import Key, Kind, OffsetFiles
 from storage.shard import Shard
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,10 @@ class ConsumerOffsets:
 
     def get(self, key: Key) -> int | None:
         return self._stored.get(key)
+
+    def identities(self, kind: Kind) -> list[int]:
+        """Of all that have one."""
+        return [identity for each, identity in self._stored if each is kind]
 
     @property
     def lowest(self) -> int | None:

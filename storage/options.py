@@ -108,6 +108,9 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     messages_required_to_save: Positive | None = None
     size_of_messages_required_to_save: Positive | None = None
     preallocate_segments: bool | None = None
+    message_deduplication: bool | None = None
+    message_deduplication_max_entries: int | None = None
+    message_deduplication_expiry: int | None = None
 
 
 class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -200,6 +200,10 @@ class Partition:
 
     # ------------------------------------------------------------------------------------------------------ appending
 
+    def check(self, batch: batches.Readable) -> batches.Checked:
+        """As `append` does it, for who has to know before."""
+        return batches.check(batch, self._shared.limits)
+
     async def append(
         self,
         batch: batches.Writable,
@@ -596,6 +600,10 @@ class Partition:
     def offset_of(self, kind: Kind, identity: int) -> int | None:
         """What a consumer or a group has stored; None when nothing is."""
         return self._offsets.get((kind, identity))
+
+    def readers(self, kind: Kind) -> list[int]:
+        """The consumers, or the groups, that have stored an offset."""
+        return self._offsets.identities(kind)
 
     @property
     def lowest_consumer_offset(self) -> int | None:

@@ -22,6 +22,9 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     current_offset: int
     size_bytes: int
     messages_count: int
+    first_offset: int = 0
+    next_offset: int = 0
+    """After the last message that may be read."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True):

@@ -1,74 +1,189 @@
 """Sending with de-duplication on: messages whose id the partition has seen lately are left out, the others keep their
-order and get consecutive offsets. That all are repetitions is a success too."""
+order and get consecutive offsets. That all are repetitions is a success too.
+
+A topic says for itself whether, and how much is remembered; what it does not say is in `system.message_deduplication`.
+What is remembered is in memory, and read back from the log: after a start, or when a topic is told to begin with it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from app.model.duplicates import Window
+from app.config.system import System
+from app.model.duplicates import Bounds, Taken, Window
+from app.model.topic_options import UNLIMITED
 from storage import batch as batches
 from storage.batch import Message, Writable
-from storage.options import Durability
+from storage.errors import StorageError
+from storage.options import Durability, TopicOptions
 from storage.partition import Appended, Partition
 from storage.producers import Producer
+
+if TYPE_CHECKING:
+    from app.model.catalogue import Topic
+
+_log = logging.getLogger(__name__)
+
+READ_MESSAGES, READ_BYTES = 100_000, 8 * 1024 * 1024
+"""Of the log at once: the event loop looks at each id."""
 
 
 class Deduplication:
     """The windows of all partitions."""
 
-    def __init__(self, entries_max: int, expiry_s: float) -> None:
-        self._entries_max = entries_max
-        self._expiry_us = int(expiry_s * 1_000_000)
-        self._windows: dict[Partition, Window] = {}
+    def __init__(self, system: System) -> None:
+        wanted = system.message_deduplication
+        self._enabled = wanted.enabled
+        self._usual = Bounds(wanted.max_entries, int(wanted.expiry * 1_000_000))
+        self._room_bytes = system.limits.deduplication_bytes
+        self.left_out = 0
+        """Messages since the start."""
+        self._windows: dict[Partition, asyncio.Task[Window]] = {}
+        self._out_of_room = False
+
+    @property
+    def ids(self) -> int:
+        return sum(len(window) for window in self._filled())
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(window.size_bytes for window in self._filled())
+
+    def bounds(self, chosen: TopicOptions) -> Bounds | None:
+        """What holds for a topic; None where nothing is left out."""
+        enabled = chosen.message_deduplication
+        if not (self._enabled if enabled is None else enabled):
+            return None
+        return Bounds(
+            _bound(chosen.message_deduplication_max_entries, self._usual.entries_max),
+            _bound(chosen.message_deduplication_expiry, self._usual.expiry_us),
+        )
 
     async def append(
         self,
         partition: Partition,
+        bounds: Bounds,
         batch: Writable,
         now: int,
         durability: Durability | None = None,
         producer: Producer | None = None,
+        checked: batches.Checked | None = None,
     ) -> Appended | None:
         """None when nothing of the batch was new."""
-        checked = batches.check(batch)
-        window = self._windows.setdefault(partition, Window(self._entries_max, self._expiry_us))
-        ids = _ids(batch, checked)
-        while (under_way := window.undecided(ids)) is not None:
-            await asyncio.shield(under_way)
-        fresh, done = window.take(ids, now)
-        taken = [ids[position] for position in fresh]
+        if checked is None:
+            checked = partition.check(batch)
+        window, taken = await self._take(partition, bounds, batch, checked, now)
+        decided_at = None
         try:
-            if not fresh:
-                appended = None
-            elif producer is None:
-                appended = await partition.append(_only(batch, checked, fresh), durability)
-            else:
-                appended = await partition.append_once(_only(batch, checked, fresh), producer, durability)
-        except BaseException:
-            window.decided(taken, done, None)
-            raise
-        window.decided(taken, done, now)
+            appended = None
+            if len(taken.fresh):
+                if len(taken.fresh) < checked.message_count:
+                    batch, checked = _only(batch, taken.fresh.tolist()), None
+                if producer is None:
+                    appended = await partition.append(batch, durability, checked=checked)
+                else:
+                    appended = await partition.append_once(batch, producer, durability, checked=checked)
+            decided_at = now
+        finally:
+            window.decided(taken, decided_at)
         return appended
 
+    async def _take(
+        self, partition: Partition, bounds: Bounds, batch: Writable, checked: batches.Checked, now: int
+    ) -> tuple[Window, Taken]:
+        ids = batches.ids(batch, checked.frames)
+        while True:
+            window = await self._window(partition, bounds, now)
+            taken = window.take(ids, now)
+            if isinstance(taken, Taken):
+                self.left_out += checked.message_count - len(taken.fresh)
+                return window, taken
+            await asyncio.shield(taken)
+
     def forget(self, partitions: Sequence[Partition | None]) -> None:
-        """They were purged or removed."""
+        """They were purged or removed, or nothing is left out of them any more."""
         for partition in partitions:
             if partition is not None:
                 self._windows.pop(partition, None)
 
+    async def _window(self, partition: Partition, bounds: Bounds, now: int) -> Window:
+        while True:
+            filling = self._windows.get(partition)
+            if filling is None or (filling.done() and _failed(filling)):
+                filling = asyncio.create_task(self._fill(partition, bounds, now))
+                self._windows[partition] = filling
+            # Whoever stops waiting for it does not end it for the others.
+            window = filling.result() if filling.done() else await asyncio.shield(filling)
+            if self._windows.get(partition) is filling:
+                window.bounds = bounds
+                return window
 
-def _ids(batch: Writable, checked: batches.Checked) -> list[bytes]:
-    view = memoryview(batch)
-    starts = (batches.start_of(checked.frames, i) for i in range(checked.message_count))
-    return [bytes(view[start + 8 : start + 24]) for start in starts]
+    async def _fill(self, partition: Partition, bounds: Bounds, now: int) -> Window:
+        window = Window(bounds, self._has_room)
+        offset = partition.first_offset
+        if bounds.entries_max:
+            offset = max(offset, partition.readable - bounds.entries_max)
+        if bounds.expiry_us and offset < partition.readable:
+            offset = max(offset, await partition.offset_at(now - bounds.expiry_us))
+        while True:
+            found = await partition.read(offset, READ_MESSAGES, READ_BYTES)
+            if not found.messages:
+                return window
+            for batch in _batches(b"".join(found.buffers)):
+                window.fill(batches.ids(batch, batches.frame_positions(batch)), batches.header(batch).base_timestamp)
+                await asyncio.sleep(0)
+            offset = found.next_offset
+
+    async def fill(self, topic: Topic, now: int) -> None:
+        """Before anybody has to wait for it."""
+        bounds = self.bounds(topic.document.options)
+        if bounds is None:
+            return
+        for partition in topic.served:
+            try:
+                await self._window(partition, bounds, now)
+            except StorageError as error:
+                _log.warning("the ids of %s are not read back, the next send tries again: %s", partition.place, error)
+
+    def _filled(self) -> Iterator[Window]:
+        for filling in self._windows.values():
+            if filling.done() and not _failed(filling):
+                yield filling.result()
+
+    def _has_room(self, more_bytes: int) -> bool:
+        has_room = self.size_bytes + more_bytes <= self._room_bytes
+        if not has_room and not self._out_of_room:
+            _log.warning(
+                "message ids fill system.limits.deduplication_bytes = %d: from now on the oldest are forgotten sooner "
+                "than topics ask for, and what is sent again after that is stored again",
+                self._room_bytes,
+            )
+        self._out_of_room = not has_room
+        return has_room
 
 
-def _only(batch: Writable, checked: batches.Checked, positions: Sequence[int]) -> Writable:
-    """The batch with these of its messages; itself if they are all."""
-    if len(positions) == checked.message_count:
-        return batch
+def _bound(chosen: int | None, usual: int) -> int:
+    return usual if chosen is None else 0 if chosen == UNLIMITED else chosen
+
+
+def _failed(filling: asyncio.Task[Window]) -> bool:
+    return filling.cancelled() or filling.exception() is not None
+
+
+def _batches(octets: bytes) -> Iterator[memoryview]:
+    view = memoryview(octets)
+    while view:
+        length = batches.header(view).length
+        yield view[:length]
+        view = view[length:]
+
+
+def _only(batch: Writable, positions: Sequence[int]) -> Writable:
+    """The batch with these of its messages."""
     messages = list(batches.messages(batch))
     kept = [
         Message(one.payload, one.id, one.user_headers, one.origin_timestamp)

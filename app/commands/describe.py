@@ -60,6 +60,8 @@ def _partitions(whole: Topic) -> list[answers.PartitionInfo]:
                 current_offset=max(partition.readable - 1, 0),
                 size_bytes=partition.message_bytes,
                 messages_count=partition.messages_count,
+                first_offset=partition.first_offset,
+                next_offset=partition.readable,
             )
         )
     return infos

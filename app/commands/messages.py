@@ -42,15 +42,17 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     first = None
     count = 0
     level = partition.durability
+    bounds = gateway.deduplication.bounds(topic.document.options)
     for number, batch in enumerate(request.batches):
-        if gateway.deduplication is not None:
-            new = await gateway.deduplication.append(partition, batch, gateway.clock(), request.durability)
+        checked = request.checked[number] if request.checked else None
+        if bounds is None:
+            appended = await partition.append(batch, request.durability, checked=checked)
+        else:
+            now, wanted = gateway.clock(), request.durability
+            new = await gateway.deduplication.append(partition, bounds, batch, now, wanted, checked=checked)
             if new is None:
                 continue
             appended = new
-        else:
-            checked = request.checked[number] if request.checked else None
-            appended = await partition.append(batch, request.durability, checked=checked)
         first = appended.base_offset if first is None else first
         count += appended.messages
         level = appended.durability
@@ -81,14 +83,16 @@ async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target
     partition_id = _choose_for(topic, request.partitioning, producer)
     partition = find_partition(topic, partition_id)
     appended: Appended | None
-    if gateway.deduplication is None:
-        checked = request.checked[0] if request.checked else None
+    checked = request.checked[0] if request.checked else None
+    bounds = gateway.deduplication.bounds(topic.document.options)
+    if bounds is None:
         appended = await partition.append_once(batch, producer, wanted, checked=checked)
     else:
         # By its number first: of a repetition every message has been seen, and that says nothing of where they are.
+        deduplicated = gateway.deduplication.append
         appended = (
             await partition.answered(producer, wanted)
-            or await gateway.deduplication.append(partition, batch, gateway.clock(), wanted, producer)
+            or await deduplicated(partition, bounds, batch, gateway.clock(), wanted, producer, checked)
             or await partition.answered(producer, wanted)
         )
     if appended is None:
@@ -153,6 +157,8 @@ async def poll_messages(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request.auto_commit
     ):
         return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
+    if found.messages and request.auto_commit:
+        offsets.note_name(topic, request.consumer)
     gateway.measured.messages_polled += found.messages
     return answers.Polled(
         partition_id,

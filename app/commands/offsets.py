@@ -60,6 +60,7 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
                 f"and others have come further than {request.offset}",
             )
     await partition.store_offset(*consumer, request.offset)
+    note_name(target.topic, request.consumer)
     if group is not None:
         group.committed(partition.place.partition, request.offset)
 
@@ -73,6 +74,13 @@ async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteC
             Code.CONSUMER_OFFSET_NOT_FOUND,
             f"{request.consumer.kind.name.lower()} {request.consumer.id!r} has stored no offset in {partition.place}",
         )
+
+
+def note_name(topic: Topic, consumer: ask.Consumer) -> None:
+    """Of somebody who has stored an offset: it is what the metrics call him, unless it could be somebody's number.
+    There are no more names than stored offsets."""
+    if consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit():
+        topic.consumer_names[consumer_of(topic, consumer)[1]] = consumer.id
 
 
 # ------------------------------------------------------------------------------------------------- for the poll handler

@@ -79,6 +79,8 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
         _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
     topic.document = document
+    if gateway.deduplication.bounds(document.options) is None:
+        gateway.forget_ids(topic.partitions)
     stream.topics.rename(topic, old_name)
 
 
@@ -143,7 +145,7 @@ def _changed(document: TopicDocument, request: ask.UpdateTopic) -> TopicDocument
         chosen = msgspec.structs.replace(chosen, compression_algorithm=COMPRESSIONS[UNCOMPRESSED])
     named = {key: value for key, value in msgspec.structs.asdict(chosen).items() if value is not None}
     kept = {"replication_factor": request.replication_factor} if request.replication_factor else {}
-    values = kept | named
+    values = kept | {key: named[key] for key in named.keys() & set(document.__struct_fields__)}
     if chosen.compression_algorithm is not None:
         values["compression_algorithm"] = topic_options.NUMBERS_OF_COMPRESSIONS[chosen.compression_algorithm]
     options = msgspec.structs.replace(document.options, **named)

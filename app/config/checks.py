@@ -38,6 +38,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _protocol(config)
     yield from _secrets(config)
     yield from _listeners(config)
+    yield from _dashboard(config)
     yield from _archiver(config)
     yield from _telemetry(config)
     yield from _cors(config)
@@ -164,6 +165,13 @@ def _listeners(config: Config) -> Iterator[Problem]:
         wildcard = bool({"0.0.0.0", "::"} & {address.host, other_address.host})
         if address.port == other_address.port and (wildcard or address.host == other_address.host):
             yield (key, other), f"{key} and {other} both want TCP port {address.port}; give each a port of its own"
+
+
+def _dashboard(config: Config) -> Iterator[Problem]:
+    http = config.http
+    if http.web_ui and http.metrics.enabled and f"{http.metrics.endpoint}/".startswith("/ui/"):
+        keys = ("http.metrics.endpoint", "http.web_ui")
+        yield keys, "http.metrics.endpoint cannot be below /ui while http.web_ui is true: the dashboard is there"
 
 
 def _archiver(config: Config) -> Iterator[Problem]:

@@ -103,8 +103,8 @@ class HttpMetrics(Section, frozen=True):
     """Serve them only to who sends an access token or a personal access token, of any user; otherwise to everybody who
     can reach the port."""
     series: Annotated[int, integer(0)] = 10_000
-    """Number of series about single consumer groups and their partitions, so that a large catalogue does not make them
-    too long to read; above it groups are left out, and how many series that were is told."""
+    """Number of series about single consumer groups and consumers and their partitions, so that a large catalogue does
+    not make them too long to read; above it some are left out, and how many series that were is told."""
 
 
 class HttpLeases(Section, frozen=True):
@@ -157,8 +157,8 @@ class HttpLimits(Section, frozen=True):
     """What bounds the memory and the time that HTTP clients take. Iggy has no such keys."""
 
     connections: Annotated[int, integer(1)] = 8_192
-    """Number of connections at the same time, so that descriptors are left for files; above it new ones are answered
-    503 and closed."""
+    """Number of connections at the same time, those of HTTP/3 included, so that descriptors are left for files; above
+    it new ones are answered 503 and closed, those of HTTP/3 refused."""
     first_byte_time: Positive = 20.0
     """Duration for which a new connection may say nothing; then it is closed."""
     headers_time: Positive = 10.0
@@ -193,8 +193,9 @@ class Http(Section, frozen=True):
     """Where it listens (TCP); port 0 takes any free port."""
     max_request_size: Annotated[int, size(at_most=268_435_456)] = 2_000_000
     """Size that a request's body may have; a larger one is answered 413."""
-    web_ui: Boolean = False
-    """Serve the dashboard under `/ui`."""
+    web_ui: Boolean = True
+    """Serve the dashboard under `/ui`, if there is WebSocket, and lead browsers there that ask for `/`; on here (off in
+    Iggy), because it is files without a secret, and shows nothing before somebody has signed in."""
     limits: HttpLimits = HttpLimits()
     cors: HttpCors = HttpCors()
     jwt: HttpJwt = HttpJwt()

@@ -61,6 +61,8 @@ def load(environ: Mapping[str, str], cwd: str) -> Loaded:
         warnings.append(
             "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens made here will not be accepted"
         )
+    if "http.web_ui" in settings and config.http.web_ui and not config.websocket.enabled:
+        warnings.append("http.web_ui: the dashboard reaches the server over WebSocket, and websocket.enabled is false")
     return Loaded(
         config=config,
         origins={key.name: settings[key.name].origin if key.name in settings else "default" for key in walk(config)},

@@ -149,7 +149,9 @@ class Segment(Section, frozen=True):
 
 
 class MessageDeduplication(Section, frozen=True):
-    """Dropping messages whose id was seen shortly before in the same partition."""
+    """Dropping messages whose id was seen shortly before in the same partition: what holds for topics that do not say
+    it for themselves, with the options `message_deduplication`, `message_deduplication_max_entries` and
+    `message_deduplication_expiry`."""
 
     enabled: Boolean = False
     """Drop them."""
@@ -249,6 +251,9 @@ class Limits(Section, frozen=True):
     again; an older one that comes again is refused (error 59)."""
     stop_time: Period = 30.0
     """Duration in which the requests in hand may finish when the gateway is told to stop; then they are cut off."""
+    deduplication_bytes: SomeBytes = GIB
+    """Bytes of the message ids that are remembered to drop repetitions, over all partitions, some 30 for each; above it
+    the oldest are forgotten sooner than `system.message_deduplication` or a topic says."""
     index_cache_bytes: SomeBytes = 64 * MIB
     """Bytes of the cached indexes of closed segments, so that many segments do not fill the memory; above it the ones
     unused for longest leave and are read again when needed."""

@@ -122,7 +122,7 @@ class AnsweredSessions:
 
     def enter(self, client: bytes, user_id: int, session: int, ended: frozenset[int]) -> Answered:
         """Begins a session; what the same client of the same user was answered in earlier ones is still known."""
-        self._forget_old()
+        self.forget_old()
         known = self._sessions.get(client)
         if known is None or known.user_id != user_id:
             known = self._sessions[client] = Answered(client, user_id, self._kept_max)
@@ -142,7 +142,7 @@ class AnsweredSessions:
             return
         answered.left_at = self._clock()
         self._away[answered.client] = answered
-        self._forget_old()
+        self.forget_old()
 
     def end(self, answered: Answered) -> None:
         """It has logged out, or was away for too long. Another user may go by the same name by now."""
@@ -150,7 +150,8 @@ class AnsweredSessions:
             del self._sessions[answered.client]
             self._away.pop(answered.client, None)
 
-    def _forget_old(self) -> None:
+    def forget_old(self) -> None:
+        """Those who have been away for too long."""
         oldest = self._clock() - self._memory_us
         while self._away:
             answered = next(iter(self._away.values()))

@@ -20,10 +20,11 @@ from storage.catalog import TopicDocument
 from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
 UNLIMITED = 2**64 - 1
-"""Never, of an expiry."""
+"""Never, of an expiry; and all, of ids."""
 U32_MAX = 2**32 - 1
 SEGMENT_STEP_BYTES = 512
 MESSAGES_TO_SAVE_MAX = 16_777_216
+IDS_MAX = 1_000_000_000
 RESERVED_BYTES_MAX = 64 * GIB
 """What the segments of a topic's partitions may reserve together."""
 
@@ -83,6 +84,15 @@ def _topic_size(value: Value) -> int | None:
     if isinstance(value, str) and value.strip().lower() == "unlimited":
         return UNLIMITED
     return _at_most(UNLIMITED, _size(value)) or None
+
+
+def _ids(value: Value) -> int | None:
+    if isinstance(value, str) and value.strip().lower() == "unlimited":
+        return UNLIMITED
+    number = _number(value)
+    if number is None:
+        raise Invalid(value)
+    return number if number == UNLIMITED else _at_most(IDS_MAX, number) or None
 
 
 def _segment_size(value: Value) -> int | None:
@@ -168,6 +178,30 @@ CATALOGUE: Mapping[str, TopicOption] = {
         True,
         "Bytes that the topic may have before its oldest segments are deleted; at least one segment.",
     ),
+    "message_deduplication": O(
+        ValueKind.BOOL,
+        "true or false",
+        _truth,
+        lambda system, _: system.message_deduplication.enabled,
+        True,
+        "Whether messages are left out whose id the same partition has been sent lately.",
+    ),
+    "message_deduplication_expiry": O(
+        ValueKind.UINT64,
+        "a number of microseconds, a duration such as 1 hour, or never_expire,",
+        _expiry,
+        lambda system, _: int(system.message_deduplication.expiry * 1_000_000) or UNLIMITED,
+        True,
+        "Microseconds for which an id is remembered, or a duration such as 1 hour.",
+    ),
+    "message_deduplication_max_entries": O(
+        ValueKind.UINT64,
+        f"a number of ids up to {IDS_MAX}, or unlimited,",
+        _ids,
+        lambda system, _: system.message_deduplication.max_entries or UNLIMITED,
+        True,
+        "Ids that each partition remembers, some 30 bytes for each: more than are sent again after a failure.",
+    ),
     "message_expiry": O(
         ValueKind.UINT64,
         "a number of microseconds, a duration such as 7 days, or never_expire,",
@@ -210,6 +244,9 @@ CATALOGUE: Mapping[str, TopicOption] = {
     ),
 }
 """In the order of the keys, as all answers are."""
+
+OWN = frozenset(key for key in CATALOGUE if key.startswith("message_deduplication"))
+"""Not of Iggy, where programs may count on nine options: topics are described with them where they have a meaning."""
 
 
 def choose(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
@@ -267,6 +304,8 @@ class TopicDefaults:
         chosen = document.options
         for key, default in self.options.items():
             value = getattr(chosen, key)
+            if value is None and key in OWN and not self._deduplicates(chosen):
+                continue
             kept = _KEPT.get(key)
             if kept is not None:
                 held = _option(key, kept(document))
@@ -274,6 +313,10 @@ class TopicDefaults:
                 held = default if value is None else _option(key, value)
             (derived if value is None else explicit).append(held)
         return tuple(explicit), tuple(derived)
+
+    def _deduplicates(self, chosen: TopicOptions) -> bool:
+        enabled = chosen.message_deduplication
+        return bool(self.values["message_deduplication"] if enabled is None else enabled)
 
 
 _KEPT: Mapping[str, Callable[[TopicDocument], Value]] = {

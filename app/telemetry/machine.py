@@ -67,7 +67,10 @@ class Machine:
         total, idle = sum(times), sum(times[3:5])
         total_then, idle_then = self._cores
         self._cores = total, idle
-        return 100 * (1 - (idle - idle_then) / (total - total_then)) if total > total_then else 0.0
+        if total <= total_then:
+            return 0.0
+        # Of a machine that has idled throughout, rounding makes a little less than nothing.
+        return min(max(100 * (1 - (idle - idle_then) / (total - total_then)), 0.0), 100.0)
 
 
 def _os_version() -> str:

@@ -25,6 +25,7 @@ from storage.offsets import Kind
 
 if TYPE_CHECKING:
     from app.gateway import Gateway
+    from storage.partition import Partition
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST
@@ -71,7 +72,8 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    return [*_of_iggy(gateway), *_commands(gateway), *_storage(gateway), *_clients(gateway), *_groups(gateway)]
+    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _readers
+    return [series for part in parts for series in part(gateway)]
 
 
 def render(sampled: Sampled, *, as_openmetrics: bool = False) -> bytes:
@@ -138,6 +140,13 @@ def _of_iggy(gateway: Gateway) -> Iterator[Series]:
     yield _gauge("iggy_disk_usage_bytes", "Bytes of the logs of all partitions.", disk)
 
 
+def _deduplication(gateway: Gateway) -> Iterator[Series]:
+    deduplication = gateway.deduplication
+    yield _counter("whippet_messages_left_out", "Messages whose id had been seen before.", deduplication.left_out)
+    yield _gauge("whippet_deduplication_ids", "Ids that are remembered.", deduplication.ids)
+    yield _gauge("whippet_deduplication_bytes", "Bytes of memory for them.", deduplication.size_bytes)
+
+
 def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
     measured = gateway.measured
     yield Timings(
@@ -201,26 +210,54 @@ def _clients(gateway: Gateway) -> Iterator[Series]:
         yield Series(name, sentence, values, ("transport",))
 
 
-def _groups(gateway: Gateway) -> Iterator[Series]:
-    limit = gateway.config.http.metrics.series
+def _readers(gateway: Gateway) -> Iterator[Series]:
+    """How far groups and consumers are behind."""
+    room = _Room(gateway.config.http.metrics.series)
     members: Values = []
     lags: Values = []
-    left_out = 0
+    consumers: Values = []
     for stream in gateway.streams:
         for topic in stream.topics:
+            served = topic.served
             for group in topic.groups:
-                served = topic.served
-                if len(members) + len(lags) + 1 + len(served) > limit:
-                    left_out += 1 + len(served)
-                    continue
-                place = (stream.name, topic.name, group.name)
-                members.append((place, len(group.members)))
-                for partition in served:
-                    stored = partition.offset_of(Kind.GROUP, group.id)
-                    read = partition.first_offset if stored is None else max(stored + 1, partition.first_offset)
-                    lags.append(((*place, str(partition.place.partition)), max(partition.readable - read, 0)))
+                if room.takes(1 + len(served)):
+                    place = (stream.name, topic.name, group.name)
+                    members.append((place, len(group.members)))
+                    lags += [((*place, str(each.place.partition)), _lag(each, Kind.GROUP, group.id)) for each in served]
+            for partition in served:
+                readers = partition.readers(Kind.CONSUMER)
+                if room.takes(len(readers)):
+                    names = [topic.consumer_names.get(reader, str(reader)) for reader in readers]
+                    number = str(partition.place.partition)
+                    consumers += [
+                        ((stream.name, topic.name, name, number), _lag(partition, Kind.CONSUMER, reader))
+                        for name, reader in zip(names, readers, strict=True)
+                    ]
     labels = ("stream", "topic", "group")
     yield Series("whippet_group_members", "Members of a consumer group.", members, labels)
     yield Series("whippet_group_lag", "Messages that a consumer group has yet to commit.", lags, (*labels, "partition"))
-    sentence = "Series about groups that are not here, because of http.metrics.series."
-    yield _gauge("whippet_series_left_out", sentence, left_out)
+    sentence = "Messages after the offset that a consumer has stored; it has its number until it stores one by name."
+    yield Series("whippet_consumer_lag", sentence, consumers, ("stream", "topic", "consumer", "partition"))
+    sentence = "Series about groups and consumers that are not here, because of http.metrics.series."
+    yield _gauge("whippet_series_left_out", sentence, room.left_out)
+
+
+def _lag(partition: Partition, kind: Kind, identity: int) -> int:
+    stored = partition.offset_of(kind, identity)
+    read = partition.first_offset if stored is None else max(stored + 1, partition.first_offset)
+    return max(partition.readable - read, 0)
+
+
+class _Room:
+    """For series that grow with the catalogue."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self.left_out = 0
+
+    def takes(self, count: int) -> bool:
+        if count > self._left:
+            self.left_out += count
+            return False
+        self._left -= count
+        return True

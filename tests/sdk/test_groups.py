@@ -9,7 +9,7 @@ from itertools import chain
 import pytest
 
 from tests.sdk.support.environments import CLASSIC, NEWEST, VERSIONS
-from tests.sdk.support.inspector import Inspector, until
+from tests.sdk.support.inspector import SECONDS_MAX, Inspector, until
 from tests.sdk.support.program import Program, Sdk
 from tests.sdk.support.server import Server
 
@@ -17,6 +17,14 @@ WHEN_POLLING = ["When", "PollingMessages"]
 WHEN_EACH = ["When", "ConsumingEachMessage"]
 AFTER_EACH = ["After", "ConsumingEachMessage"]
 INTERVAL = ["Interval", 10]
+STARTS_AGAIN_MAX = 3
+ASLEEP_SECONDS = 20
+"""Before the programs themselves give up."""
+DROWSY = ("0.7.0", "ws")
+"""Its members may join and never ask for a message. A client gets the news of its own connection again when a consumer
+begins to listen, and if that comes after the answer to the join it takes itself for a member no more, and waits. Seen
+on the wire once in some fifty runs on a busy machine: all that it asked was answered, later heartbeats too. What helps
+is what helps its users: to start it again. Then it gets what is left, and nothing may be missing or come twice."""
 PAIRS = [*((version, version) for version in VERSIONS), (CLASSIC, NEWEST), (NEWEST, CLASSIC)]
 
 
@@ -28,6 +36,9 @@ class Group:
         self._inspector, self._start = inspector, start
         self._task = {"address": server.address, "stream": stream, "topic": "t"}
         self._stream = stream
+        self._left: list[Program] = []
+        self._drowsy: dict[Program, Callable[[], Program]] = {}
+        """How to start them again."""
 
     def produce(self, sdk: Sdk, partitions: int, count: int, first: int = 0, batch: int = 5) -> Program:
         """A producer that waits for the word to go."""
@@ -38,8 +49,24 @@ class Group:
 
     def join(self, sdk: Sdk, auto_commit: list[object], members: int = 1) -> Program:
         task = {"group": "g", "auto_commit": auto_commit, "members": members}
-        self.members.append(self._start(sdk, "member", **self._task, **task))
-        return self.members[-1]
+        member = self._start(sdk, "member", **self._task, **task)
+        if (sdk.version, sdk.transport) == DROWSY:
+            self._drowsy[member] = lambda: self.join(sdk, auto_commit, members)
+        self.members.append(member)
+        return member
+
+    @property
+    def was_started_again(self) -> bool:
+        return bool(self._left)
+
+    def _start_again(self) -> None:
+        for member, again in list(self._drowsy.items()):
+            member.tell("stop")
+            member.end()
+            del self._drowsy[member]
+            self.members.remove(member)
+            self._left.append(member)
+            again()
 
     def until_shared(self, *sizes: int) -> None:
         """Waits until the members have so many partitions each."""
@@ -56,11 +83,36 @@ class Group:
         until(lambda: all(committed(partition) == offset for partition in range(partitions)), f"{offset} is committed")
 
     def consumed(self) -> list[str]:
-        return list(chain.from_iterable(member.all("consumed") for member in self.members))
+        return list(chain.from_iterable(member.all("consumed") for member in self._left + self.members))
 
     def until_consumed(self, messages: Iterable[str]) -> None:
         wanted = set(messages)
-        until(lambda: wanted <= set(self.consumed()), "all is consumed")
+        try:
+            seconds = ASLEEP_SECONDS if self._drowsy else SECONDS_MAX
+            until(lambda: wanted <= set(self.consumed()), "all is consumed", seconds)
+        except AssertionError as late:
+            missing = sorted(wanted - set(self.consumed()))
+            partitions = sorted({int(message.split(":")[0]) for message in wanted})
+            committed = {each: self._inspector.group_offset(self._stream, "t", "g", each) for each in partitions}
+            owned = self._inspector.members(self._stream, "t", "g")
+            is_asleep = self._drowsy and self._slept(wanted, missing, committed, owned)
+            if is_asleep and len(self._left) < STARTS_AGAIN_MAX:
+                self._start_again()
+                self.until_consumed(wanted)
+                return
+            state = f"missing: {missing}\ncommitted: {committed}\nowned: {owned}"
+            raise AssertionError("\n".join([str(late), state, *map(str, self.members)])) from late
+
+    @staticmethod
+    def _slept(wanted: set[str], missing: list[str], committed: dict[int, int | None], owned: list[list[int]]) -> bool:
+        """Whether exactly the partitions of some members are untouched, from their first message on."""
+        untouched = {partition for partition, offset in committed.items() if offset is None}
+        whole = sorted(message for message in wanted if int(message.split(":")[0]) in untouched)
+        return (
+            len(untouched) < len(committed)
+            and missing == whole
+            and all(untouched.issuperset(each) or untouched.isdisjoint(each) for each in owned)
+        )
 
     def end(self, partitions: int, count: int) -> list[str]:
         """Everybody leaves once all is committed: who is left gets the partitions, and would get what is not.
@@ -113,7 +165,9 @@ def test_clients_of_one_process_get_each_message_once_between_them(
     group.until_consumed(numbered(5, 100))
     assert Counter(group.end(5, 100)) == Counter(numbered(5, 100))
     of_member = [[said["consumed"] for said in program.said if said.get("member") == index] for index in range(3)]
-    assert sorted(len(consumed) for consumed in of_member) == [100, 200, 200]
+    # Of those that are started again the first may get all that is left before the others are there.
+    if not group.was_started_again:
+        assert sorted(len(consumed) for consumed in of_member) == [100, 200, 200]
     assert all(in_order(consumed) for consumed in of_member)
 
 

@@ -13,6 +13,9 @@ NEVER = UNLIMITED = 2**64 - 1
 HOUR_US = 3_600_000_000
 KINDS = {
     "compression_algorithm": "string",
+    "message_deduplication": "bool",
+    "message_deduplication_expiry": "uint64",
+    "message_deduplication_max_entries": "uint64",
     "message_expiry": "uint64",
     "max_topic_size": "uint64",
     "segment_size": "uint64",
@@ -22,6 +25,12 @@ KINDS = {
     "size_of_messages_required_to_save": "uint64",
     "preallocate_segments": "bool",
 }
+DEDUPLICATION = {
+    "message_deduplication": ["Bool", False],
+    "message_deduplication_expiry": ["UnsignedInt64", 60_000_000],
+    "message_deduplication_max_entries": ["UnsignedInt64", 10_000],
+}
+"""Whippet's own: the SDK has no names for them, and takes them as texts."""
 DEFAULTS = {
     "compression_algorithm": ["String", "none"],
     "message_expiry": ["UnsignedInt64", NEVER],
@@ -63,7 +72,8 @@ def only(options: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def test_the_catalogue_names_every_option_of_topics_with_its_kind_and_default(said: dict[str, Any]) -> None:
-    assert said["catalogue"] == {key: [kind, DEFAULTS[key], True] for key, kind in KINDS.items()}
+    defaults = DEFAULTS | DEDUPLICATION
+    assert said["catalogue"] == {key: [kind, defaults[key], True] for key, kind in KINDS.items()}
     assert said["empty"] == [[], []]
 
 
@@ -77,7 +87,9 @@ def test_what_is_asked_for_is_explicit(said: dict[str, Any]) -> None:
 
 def test_a_text_is_as_good_as_a_number(said: dict[str, Any]) -> None:
     durability = only(DEFAULTS, *ALWAYS_SENT)
-    assert said["text"] == {"explicit": GIVEN | durability, "derived": {}}
+    own = {"message_deduplication": ["Bool", True], "message_deduplication_expiry": ["UnsignedInt64", HOUR_US]}
+    derived = only(DEDUPLICATION, "message_deduplication_max_entries")
+    assert said["text"] == {"explicit": GIVEN | durability | own, "derived": derived}
 
 
 def test_what_makes_no_sense_is_refused_and_makes_no_topic(said: dict[str, Any], newest: Sdk) -> None:

@@ -27,6 +27,8 @@ class Partition(msgspec.Struct, frozen=True):
     current_offset: int
     size: str
     messages_count: int
+    first_offset: int
+    next_offset: int
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -200,6 +202,8 @@ def _partition(info: answers.PartitionInfo) -> Partition:
         info.current_offset,
         bytesizes.text(info.size_bytes),
         info.messages_count,
+        info.first_offset,
+        info.next_offset,
     )
 
 

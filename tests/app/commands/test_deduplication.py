@@ -13,11 +13,14 @@ import pytest
 import xxhash
 
 from app.commands.deduplication import Deduplication
+from app.config.system import Limits, MessageDeduplication, System
+from app.model.duplicates import Bounds
+from app.model.topic_options import UNLIMITED
 from storage.batch import Message, build, header, messages
 from storage.catalog import StreamDocument, TopicDocument
 from storage.errors import WriteFailed
 from storage.files import Buffer, Files
-from storage.options import StoreOptions
+from storage.options import StoreOptions, TopicOptions
 from storage.partition import Partition
 from storage.store import Store
 
@@ -48,6 +51,14 @@ def with_partition(path: Path, act: Callable[[Partition, FullNow], Awaitable[Non
     asyncio.run(main())
 
 
+BOUNDS = Bounds(100, 60_000_000)
+
+
+def deduplication(room_bytes: int = 2**30) -> Deduplication:
+    limits = Limits(deduplication_bytes=room_bytes)
+    return Deduplication(System(limits=limits))
+
+
 def batch(*ids: int, mark: bytes = b"") -> bytearray:
     return build([Message(b"%d%s" % (n, mark), n, b"", 5 + n) for n in ids], 1, os.urandom)
 
@@ -65,10 +76,10 @@ async def stored(partition: Partition) -> list[tuple[int, int, bytes]]:
 
 def test_repetitions_are_left_out_and_offsets_stay_consecutive(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
-        dedup = Deduplication(100, 60)
-        await dedup.append(partition, batch(1, 2, 1, mark=b"a"), 0)
-        assert await dedup.append(partition, batch(2, 1, mark=b"b"), 1) is None
-        await dedup.append(partition, batch(2, 3, 1, 4, mark=b"c"), 2)
+        dedup = deduplication()
+        await dedup.append(partition, BOUNDS, batch(1, 2, 1, mark=b"a"), 0)
+        assert await dedup.append(partition, BOUNDS, batch(2, 1, mark=b"b"), 1) is None
+        await dedup.append(partition, BOUNDS, batch(2, 3, 1, 4, mark=b"c"), 2)
         assert await stored(partition) == [(0, 1, b"1a"), (1, 2, b"2a"), (2, 3, b"3c"), (3, 4, b"4c")]
 
     with_partition(tmp_path, act)
@@ -91,10 +102,10 @@ def without_ids(octets: bytearray) -> bytearray:
 
 def test_messages_without_an_id_are_no_repetitions_of_each_other(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
-        dedup = Deduplication(100, 60)
-        await dedup.append(partition, without_ids(batch(99, 1, 99, mark=b"a")), 0)
-        await dedup.append(partition, without_ids(batch(99, 99, mark=b"b")), 1)
-        await dedup.append(partition, without_ids(batch(99, 1, 99, mark=b"c")), 2)
+        dedup = deduplication()
+        await dedup.append(partition, BOUNDS, without_ids(batch(99, 1, 99, mark=b"a")), 0)
+        await dedup.append(partition, BOUNDS, without_ids(batch(99, 99, mark=b"b")), 1)
+        await dedup.append(partition, BOUNDS, without_ids(batch(99, 1, 99, mark=b"c")), 2)
         found = await stored(partition)
         payloads = [b"99a", b"1a", b"99a", b"99b", b"99b", b"99c", b"99c"]
         assert [payload for _, _, payload in found] == payloads
@@ -108,8 +119,8 @@ def test_messages_without_an_id_are_no_repetitions_of_each_other(tmp_path: Path)
 
 def test_the_same_batch_sent_many_times_at_once_is_stored_once(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
-        dedup = Deduplication(100, 60)
-        done = await asyncio.gather(*(dedup.append(partition, batch(1, 2), 0) for _ in range(20)))
+        dedup = deduplication()
+        done = await asyncio.gather(*(dedup.append(partition, BOUNDS, batch(1, 2), 0) for _ in range(20)))
         assert sum(one is not None for one in done) == 1
         assert [one[1] for one in await stored(partition)] == [1, 2]
 
@@ -118,12 +129,12 @@ def test_the_same_batch_sent_many_times_at_once_is_stored_once(tmp_path: Path) -
 
 def test_a_send_that_failed_may_be_repeated(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
-        dedup = Deduplication(100, 60)
+        dedup = deduplication()
         disk.full = True
         with pytest.raises(WriteFailed):
-            await dedup.append(partition, batch(1, 2), 0)
+            await dedup.append(partition, BOUNDS, batch(1, 2), 0)
         disk.full = False
-        assert await dedup.append(partition, batch(1, 2), 0) is not None
+        assert await dedup.append(partition, BOUNDS, batch(1, 2), 0) is not None
         assert [one[1] for one in await stored(partition)] == [1, 2]
 
     with_partition(tmp_path, act)
@@ -131,11 +142,81 @@ def test_a_send_that_failed_may_be_repeated(tmp_path: Path) -> None:
 
 def test_purged_messages_may_be_sent_again(tmp_path: Path) -> None:
     async def act(partition: Partition, disk: FullNow) -> None:
-        dedup = Deduplication(100, 60)
-        await dedup.append(partition, batch(1), 0)
+        dedup = deduplication()
+        await dedup.append(partition, BOUNDS, batch(1), 0)
         await partition.purge()
         dedup.forget([partition, None])
-        await dedup.append(partition, batch(1), 0)
+        await dedup.append(partition, BOUNDS, batch(1), 0)
         assert [one[:2] for one in await stored(partition)] == [(0, 1)]
 
     with_partition(tmp_path, act)
+
+
+def test_what_the_log_has_is_remembered_by_who_comes_after(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = deduplication()
+        now = 1_000_000
+        for start in range(1, 300, 30):
+            await dedup.append(partition, BOUNDS, batch(*range(start, start + 30)), now)
+        after_a_start = deduplication()
+        now = partition.last_timestamp
+        again = batch(150, *range(201, 301), 301)
+        appended = await after_a_start.append(partition, BOUNDS, again, now)
+        assert appended is not None
+        assert [one[1] for one in await stored(partition)] == [*range(1, 301), 150, 301]
+        assert after_a_start.ids == BOUNDS.entries_max
+
+    with_partition(tmp_path, act)
+
+
+def test_what_is_older_than_the_expiry_is_not_read_back(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = deduplication()
+        await dedup.append(partition, BOUNDS, batch(1), 0)
+        later = partition.last_timestamp + BOUNDS.expiry_us + 1
+        assert await deduplication().append(partition, BOUNDS, batch(1), later) is not None
+
+    with_partition(tmp_path, act)
+
+
+def test_all_who_send_while_the_log_is_read_back_wait_for_it(tmp_path: Path) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        await partition.append(batch(1, 2, 3))
+        dedup, now = deduplication(), partition.last_timestamp
+        sends = [dedup.append(partition, BOUNDS, batch(one, 4), now) for one in (1, 2, 3)]
+        impatient, *others = [asyncio.ensure_future(send) for send in sends]
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await asyncio.gather(*others)
+        assert [one[1] for one in await stored(partition)] == [1, 2, 3, 4]
+
+    with_partition(tmp_path, act)
+
+
+def test_when_the_ids_of_all_partitions_have_no_room_the_oldest_are_forgotten_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def act(partition: Partition, disk: FullNow) -> None:
+        dedup = deduplication(room_bytes=10_000)
+        for start in range(1, 1001, 10):
+            await dedup.append(partition, Bounds(0, 0), batch(*range(start, start + 10)), 0)
+        assert 100 < dedup.ids < 1000
+        assert await dedup.append(partition, Bounds(0, 0), batch(1000), 0) is None
+        assert await dedup.append(partition, Bounds(0, 0), batch(1), 0) is not None
+
+    with_partition(tmp_path, act)
+    assert [one.message for one in caplog.records if "system.limits.deduplication_bytes = 10000" in one.message]
+    assert len(caplog.records) == 1
+
+
+def test_topics_say_for_themselves_what_holds_and_the_rest_is_the_servers() -> None:
+    dedup = Deduplication(System(message_deduplication=MessageDeduplication(max_entries=5, expiry=2)))
+    assert dedup.bounds(TopicOptions()) is None
+    assert dedup.bounds(TopicOptions(message_deduplication=True)) == Bounds(5, 2_000_000)
+    chosen = TopicOptions(
+        message_deduplication=True, message_deduplication_max_entries=7, message_deduplication_expiry=UNLIMITED
+    )
+    assert dedup.bounds(chosen) == Bounds(7, 0)
+    everywhere = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
+    assert everywhere.bounds(TopicOptions()) == Bounds(10_000, 60_000_000)
+    assert everywhere.bounds(TopicOptions(message_deduplication=False)) is None

@@ -12,6 +12,7 @@ from app.commands import answers
 from app.commands import requests as ask
 from app.commands.deduplication import Deduplication
 from app.commands.requests import Partitioning, PartitioningKind
+from app.config.system import MessageDeduplication, System
 from app.errors import Code, CommandError
 from storage.batch import Message, build
 from storage.producers import Producer
@@ -172,7 +173,7 @@ def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_
 
     async def main() -> None:
         async with reading(tmp_path, 1) as made:
-            made.gateway.deduplication = Deduplication(100, 60)
+            made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
             first = await send(made, "", 1, batch=batch(1, 2))
             second = await send(made, "", 2, batch=batch(2, 3))
             assert (second.base_offset, second.messages_count) == (2, 1)
@@ -186,7 +187,7 @@ def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_
             nothing_new = await send(made, "", 3, batch=batch(1, 3))
             assert (nothing_new.messages_count, nothing_new.repeated) == (0, False)
             # Another window, as after a restart: the number alone knows.
-            made.gateway.deduplication = Deduplication(100, 60)
+            made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
             assert (await send(made, "", 2, batch=batch(2, 3))).repeated
             assert await stored(made) == {"1": 1, "2": 1, "3": 1}
 

@@ -27,7 +27,7 @@ data_maintenance.messages.interval | "1 m" | "1m 30s" | 90.0
 http.enabled | true | false | False
 http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
 http.max_request_size | "2 MB" | "32 MiB" | 33554432
-http.web_ui | false | true | True
+http.web_ui | true | false | False
 http.limits.connections | 8192 | 4567 | 4567
 http.limits.first_byte_time | "20 s" | "1m 30s" | 90.0
 http.limits.headers_time | "10 s" | "1m 30s" | 90.0
@@ -255,6 +255,7 @@ system.limits.producer_answers | 16 | 7 | 7
 system.limits.stop_time | "30 s" | "7 s" | 7.0
 system.protocol.oldest | "0.11.0" | "0.10.1" | 10241
 system.protocol.newest | "0.11.1023" | "0.12.3" | 12291
+system.limits.deduplication_bytes | "1 GiB" | "32 MiB" | 33554432
 system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 """

@@ -105,6 +105,7 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
     ({"TCP_ADDRESS": "0.0.0.0:3000"}, "TCP_ADDRESS", "http.address"),
     ({"WEBSOCKET_ADDRESS": "127.0.0.1:8090"}, "WEBSOCKET_ADDRESS", "tcp.address"),
     ({"METRICS_ENABLED": "true", "METRICS_ENDPOINT": "0.0.0.0:3000"}, "METRICS_ENDPOINT", "http.address"),
+    ({"HTTP_WEB_UI": "true", "HTTP_METRICS_ENDPOINT": "/ui/metrics"}, "HTTP_METRICS_ENDPOINT", "the dashboard"),
     (
         {"DATA_MAINTENANCE_MESSAGES_ARCHIVER_ENABLED": "true"},
         "DATA_MAINTENANCE_MESSAGES_ARCHIVER_ENABLED",

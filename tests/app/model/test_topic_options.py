@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from app.config.system import System
+from app.config.system import MessageDeduplication, System
 from app.errors import Code, CommandError
 from app.model.options import Option, Value, ValueKind, encode, from_text, to_text
-from app.model.topic_options import CATALOGUE, UNLIMITED, TopicDefaults, choose
+from app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
 from storage.catalog import TopicDocument
 from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
@@ -18,13 +18,20 @@ KINDS = {
     "consumer_offset_durability": ValueKind.STRING,
     "durability": ValueKind.STRING,
     "max_topic_size": ValueKind.UINT64,
+    "message_deduplication": ValueKind.BOOL,
+    "message_deduplication_expiry": ValueKind.UINT64,
+    "message_deduplication_max_entries": ValueKind.UINT64,
     "message_expiry": ValueKind.UINT64,
     "messages_required_to_save": ValueKind.UINT32,
     "preallocate_segments": ValueKind.BOOL,
     "segment_size": ValueKind.UINT64,
     "size_of_messages_required_to_save": ValueKind.UINT64,
 }
-CAN_CHANGE = {"compression_algorithm", "max_topic_size", "message_expiry"}
+CAN_CHANGE = (
+    *("compression_algorithm", "max_topic_size"),
+    *("message_deduplication", "message_deduplication_expiry", "message_deduplication_max_entries"),
+    "message_expiry",
+)
 
 
 def of_kind(key: str, value: Value, kind: ValueKind | None = None) -> Option:
@@ -41,7 +48,7 @@ def refused(*given: Option, changing: bool = False) -> CommandError:
 def test_the_table_has_what_the_protocol_has_in_the_order_of_the_keys() -> None:
     assert {key: known.kind for key, known in CATALOGUE.items()} == KINDS
     assert list(CATALOGUE) == sorted(CATALOGUE)
-    assert {key for key, known in CATALOGUE.items() if known.may_change} == CAN_CHANGE
+    assert {key for key, known in CATALOGUE.items() if known.may_change} == set(CAN_CHANGE)
     assert all(known.description.endswith(".") for known in CATALOGUE.values())
 
 
@@ -79,6 +86,13 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
         ("size_of_messages_required_to_save", "0", None),
         ("preallocate_segments", "true", True),
         ("preallocate_segments", "False", False),
+        ("message_deduplication", "true", True),
+        ("message_deduplication_expiry", "1 hour", 3_600_000_000),
+        ("message_deduplication_expiry", "never_expire", UNLIMITED),
+        ("message_deduplication_expiry", "0", None),
+        ("message_deduplication_max_entries", "5000000", 5_000_000),
+        ("message_deduplication_max_entries", "unlimited", UNLIMITED),
+        ("message_deduplication_max_entries", "0", None),
     ],
 )
 def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
@@ -179,13 +193,13 @@ def test_the_same_key_twice_is_refused() -> None:
 
 @pytest.mark.parametrize("key", CATALOGUE)
 def test_only_what_may_change_can_be_changed(key: str) -> None:
-    option = from_text(key, {"compression_algorithm": "gzip"}.get(key, "2"))
+    option = from_text(key, {"compression_algorithm": "gzip", "message_deduplication": "true"}.get(key, "2"))
     if key in CAN_CHANGE:
         assert getattr(choose([option], changing=True), key) is not None
     else:
         error = refused(option, changing=True)
         assert error.code == Code.UNSUPPORTED_OPTION_KEY
-        assert "compression_algorithm, max_topic_size, message_expiry can change" in str(error)
+        assert f"{', '.join(CAN_CHANGE)} can change" in str(error)
 
 
 # ------------------------------------------------------------------------------------------------------- what holds
@@ -219,7 +233,21 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
         "segment_size": "1073741824",
         "size_of_messages_required_to_save": "1048576",
     }
-    assert list(texts(derived)) == sorted(KINDS)
+    assert list(texts(derived)) == sorted(KINDS.keys() - OWN)
+
+
+def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
+    on = choose([from_text("message_deduplication", "true")])
+    explicit, derived = defaults().describe(document(options=on))
+    assert texts(explicit) == {"message_deduplication": "true"}
+    found = {key: text for key, text in texts(derived).items() if key in OWN}
+    assert found == {"message_deduplication_expiry": "60000000", "message_deduplication_max_entries": "10000"}
+    system = System(message_deduplication=MessageDeduplication(enabled=True, max_entries=0, expiry=0))
+    derived = defaults(system).describe(document())[1]
+    assert [text for key, text in texts(derived).items() if key in OWN] == ["true", f"{UNLIMITED}", f"{UNLIMITED}"]
+    off = choose([from_text("message_deduplication", "false")])
+    explicit, derived = defaults(system).describe(document(options=off))
+    assert (texts(explicit), OWN & texts(derived).keys()) == ({"message_deduplication": "false"}, set())
 
 
 def test_what_the_server_has_is_what_holds_there() -> None:
@@ -249,7 +277,7 @@ def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None
     explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
     assert texts(derived)["compression_algorithm"] == "zstd"
-    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS)
+    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN)
 
 
 def test_what_was_chosen_can_be_said_again() -> None:

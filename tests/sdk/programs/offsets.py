@@ -7,6 +7,9 @@ from scenario import carry_out, connected, heard, milliseconds, refusal, say, se
 from versions import MODERN, consumer_group
 
 MESSAGES = 20
+UNHURRIED = milliseconds(100)
+"""Between polls. When a consumer is stopped while it polls, its client goes on; over WebSocket (up to 0.9; over TCP the
+SDK takes care) the answer of that poll then comes to whoever asks next, which is an "invalid format" to him."""
 
 
 async def consume(consumer, expected):
@@ -35,7 +38,7 @@ async def filled(client, task, first, partitions):
 
 
 def group(client, task, name, strategy=None, **options):
-    options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": milliseconds(5)} | options
+    options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": UNHURRIED} | options
     strategy = strategy or PollingStrategy.Next()
     return consumer_group(client, name, task["stream"], task["topic"], polling_strategy=strategy, **options)
 

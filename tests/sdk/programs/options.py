@@ -22,6 +22,8 @@ AS_TEXT = {
     "messages_required_to_save": "17",
     "size_of_messages_required_to_save": "1 MiB",
     "preallocate_segments": "false",
+    "message_deduplication": "true",
+    "message_deduplication_expiry": "1 hour",
 }
 REFUSED = (
     {"options": {"colour": "red"}},

@@ -169,11 +169,11 @@ class Inspector:
         return self.ask(CREATE_TOKEN, text8(name) + struct.pack("<Q", 2**64 - 1))[1:].decode()
 
 
-def until(reached: Callable[[], bool], what: str) -> None:
+def until(reached: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
     """Asks again and again, with one deadline."""
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = time.monotonic() + seconds
     while not reached():
-        assert time.monotonic() < deadline, f"not in {SECONDS_MAX} s: {what}"
+        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
         time.sleep(POLL_SECONDS)
 
 

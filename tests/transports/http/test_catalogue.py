@@ -17,6 +17,7 @@ from tests.transports.http.support.calling import Calling, calling
 
 U64_MAX = 2**64 - 1
 TOPIC = {"name": "t", "partitions_count": 2}
+NO_MESSAGES = {"messages_count": 0, "first_offset": 0, "next_offset": 0}
 Test = Callable[[Calling], Awaitable[None]]
 
 
@@ -146,7 +147,7 @@ def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(tmp_pat
             "replication_factor": 1,
             "messages_count": 0,
             "partitions_count": 2,
-            "partitions": [{"id": number, **partition, "messages_count": 0} for number in range(2)],
+            "partitions": [{"id": number, **partition, **NO_MESSAGES} for number in range(2)],
         }
         assert list(options) == sorted(options)
         for value in options.values():

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import xxhash
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -124,6 +125,26 @@ def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> None:
             assert found["whippet_group_lag g 0 s t"] == 1
             assert found["whippet_group_members g s t"] == 1
             assert found["whippet_sessions tcp"] == found["whippet_sessions_logged_in tcp"] == 1
+
+    run(main())
+
+
+def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with calling(tmp_path) as world:
+            person = await world.world.root()
+            await make_group(person)
+            await send(world, b"a", b"b", b"c")
+            for name, offset in (("spark", 0), (9, 1), ("77", 2)):
+                consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, name)
+                await person.ask(ask.StoreConsumerOffset(consumer, "s", "t", 0, offset))
+            found = await scrape(world.stranger)
+            assert found["whippet_consumer_lag spark 0 s t"] == 2
+            assert found["whippet_consumer_lag 9 0 s t"] == 1
+            hashed = xxhash.xxh32_intdigest(b"77")
+            assert found[f"whippet_consumer_lag {hashed} 0 s t"] == 0
+            await person.ask(ask.DeleteConsumerOffset(ask.Consumer(ask.ConsumerKind.CONSUMER, "spark"), "s", "t", 0))
+            assert not any(" spark " in name for name in await scrape(world.stranger))
 
     run(main())
 
