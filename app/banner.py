@@ -23,16 +23,32 @@ PROMISES = {
 }
 
 
-def show(addresses: Mapping[str, Address], options: StoreOptions, root: str = "", password: str | None = None) -> None:
+def show(
+    addresses: Mapping[str, Address],
+    options: StoreOptions,
+    root: str = "",
+    password: str | None = None,
+    *,
+    has_dashboard: bool = False,
+) -> None:
     """`password` is that of a root user made just now; it is said this once and kept only as a hash."""
-    sys.stdout.write(text(addresses, options, root, password))
+    sys.stdout.write(text(addresses, options, root, password, has_dashboard=has_dashboard))
     sys.stdout.flush()
 
 
-def text(addresses: Mapping[str, Address], options: StoreOptions, root: str = "", password: str | None = None) -> str:
+def text(
+    addresses: Mapping[str, Address],
+    options: StoreOptions,
+    root: str = "",
+    password: str | None = None,
+    *,
+    has_dashboard: bool = False,
+) -> str:
     listening = [(name, f"{SCHEMES.get(name, name)}://{address}") for name, address in addresses.items()]
+    pages = [("dashboard", f"{at}/ui") for name, at in listening if name in ("http", "https") and has_dashboard]
     lines = [
         *(listening or [("listening", "nowhere: every transport is disabled")]),
+        *pages,
         ("data", os.path.abspath(options.path)),
         ("durability", f"{options.durability.name.lower()}: {PROMISES[options.durability]}"),
         *_sign_in(root, password),

@@ -238,6 +238,9 @@ class Feed:
             if self._emptied() == was_emptied:
                 await self.partitions[0].until(self._end[0])
             return
+        if not self.partitions:
+            # Those of a topic that has none; who follows it is told when it gets some.
+            await self._loop.create_future()
         for i, partition in enumerate(self.partitions):
             if i not in untils:
                 untils[i] = self._loop.create_task(partition.until(self._end[i]))

@@ -14,6 +14,13 @@ def test_every_address_has_a_line_that_can_be_opened() -> None:
     assert "  http        http://127.0.0.1:3000\n" in shown
 
 
+def test_the_dashboard_has_a_line_where_there_is_one() -> None:
+    at, options = {"https": Address("127.0.0.1", 3000)}, StoreOptions(path="/data")
+    assert "  dashboard   https://127.0.0.1:3000/ui\n" in banner.text(at, options, has_dashboard=True)
+    assert "dashboard" not in banner.text(at, options)
+    assert "dashboard" not in banner.text({"tcp": Address("127.0.0.1", 8090)}, options, has_dashboard=True)
+
+
 @pytest.mark.parametrize("level", Durability)
 def test_every_durability_level_says_what_it_promises(level: Durability) -> None:
     shown = banner.text({}, StoreOptions(path="/data", durability=level))

@@ -14,12 +14,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.config import ConfigError
+from app.config import Config, ConfigError
 from app.config.listeners import HttpMetrics
 from app.telemetry.measured import Measured
-from transports.http import metrics, routes
+from transports.http import dashboard, metrics, routes
 from transports.http.api import Api
 from transports.http.cors import Cors
+from transports.http.dashboard import Dashboard
 from transports.http.endpoint import Endpoint
 from transports.http.errors import of_bug
 from transports.http.operation import Operation
@@ -31,15 +32,22 @@ METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handle
 
 def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> Starlette:
     cors = api.config.cors
+    has_dashboard = is_shown(api.gateway.config) and operations is not METRICS
     application = Starlette(
         middleware=[
             Middleware(Counted, measured=api.gateway.measured),
             *([Middleware(Cors, config=cors)] if cors.enabled else []),
+            *([Middleware(Dashboard, files=dashboard.answers())] if has_dashboard else []),
         ],
         exception_handlers={Exception: _bug},
     )
     application.router = Router([Endpoint(api, operation) for operation in configured(operations, api.config.metrics)])
     return application
+
+
+def is_shown(config: Config) -> bool:
+    """The dashboard speaks WebSocket alone."""
+    return config.http.enabled and config.http.web_ui and config.websocket.enabled
 
 
 def configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator[Operation]:

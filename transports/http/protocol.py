@@ -96,12 +96,14 @@ class Door:
     def __init__(self, limits: HttpLimits) -> None:
         self.limits = limits
         self.connections: set[Protocol] = set()
+        self.over_quic = 0
+        """Connections of HTTP/3, which are served elsewhere and count all the same."""
         self.websockets: WebSockets | None = None
         """Where those go who ask for an upgrade; None: nobody is heard who does."""
         self._full_said_at = float("-inf")
 
     def has_room(self, now: float, more: int = 0) -> bool:
-        if len(self.connections) + more < self.limits.connections:
+        if len(self.connections) + self.over_quic + more < self.limits.connections:
             return True
         if now - self._full_said_at > FULL_SAID_SECONDS:
             self._full_said_at = now
@@ -191,6 +193,11 @@ class Protocol(HttpToolsProtocol):
     def make_room(self) -> None:
         """What is written from now on is buffered, however much that is: for last words."""
         self.flow.resume_writing()
+
+    def resume_writing(self) -> None:
+        # It takes something, however slowly: what waits now is not what has waited before.
+        self._stalled_since = 0.0
+        super().resume_writing()
 
     @property
     def untaken_bytes(self) -> int:

@@ -70,14 +70,18 @@ class TailedMessage(msgspec.Struct, frozen=True, gc=False):
 # ------------------------------------------------------------------------------------------------- events as bytes
 
 
+NOWHERE = b"-"
+"""The id of what follows no partitions; not empty, which an EventSource would not say again."""
+
+
 def id_of(numbers: Sequence[int], position: Iterable[int]) -> bytes:
-    return b",".join([b"%d:%d" % pair for pair in zip(numbers, position, strict=True)])
+    return b",".join([b"%d:%d" % pair for pair in zip(numbers, position, strict=True)]) or NOWHERE
 
 
 def cursor_of(text: str) -> dict[int, int] | None:
     """Offsets by partition; None for what is no id of an event."""
     found: dict[int, int] = {}
-    for each in text.split(","):
+    for each in () if text == NOWHERE.decode() else text.split(","):
         number, colon, offset = each.partition(":")
         if not colon or not all(part.isascii() and part.isdigit() and len(part) <= 19 for part in (number, offset)):
             return None
@@ -332,17 +336,21 @@ class Tails:
     async def _sweep(self) -> None:
         limits = self._limits
         seconds = min(SWEEP_SECONDS, limits.stall_time / 4, limits.heartbeat / 4)
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
-            for number, tail in enumerate(list(self._tails)):
-                if number % SWEPT_TOGETHER == 0:
-                    await asyncio.sleep(0)
-                tail.check(loop.time(), limits)
-                try:
-                    await tail.check_right()
-                except Exception:  # noqa: BLE001 -- logged with its trace; the other tails must not suffer
-                    _log.exception("a tail could not be checked")
+            # Not here: what a task that stays has looked at last stays with it.
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number, tail in enumerate(list(self._tails)):
+            if number % SWEPT_TOGETHER == 0:
+                await asyncio.sleep(0)
+            tail.check(loop.time(), self._limits)
+            try:
+                await tail.check_right()
+            except Exception:  # noqa: BLE001 -- logged with its trace; the other tails must not suffer
+                _log.exception("a tail could not be checked")
 
 
 def position_of(partitions: Sequence[Partition], wanted: Sequence[int | None]) -> tuple[int, ...]:

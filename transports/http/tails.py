@@ -82,7 +82,7 @@ def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
 def _resumed(followed: Followed, text: str, field: str) -> Followed:
     known = cursor_of(text)
     numbers = [partition.place.partition for partition in followed.partitions]
-    if known is None or not known.keys() & set(numbers):
+    if known is None or (known and not known.keys() & set(numbers)):
         raise Refused(HTTPStatus.BAD_REQUEST, f"{text[:100]!r} is no id of an event of this tail", field)
     wanted = [known.get(number) for number in numbers]
     return followed._replace(start=position_of(followed.partitions, wanted))

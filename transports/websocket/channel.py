@@ -211,10 +211,13 @@ class Channel:
             sentence = f"A connection has at most {self._subscriptions_max} (websocket.channel.subscriptions)"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, code="too_many_subscriptions")
         subscription = await open_subscription(self, self._last_number + 1, members)
+        if self.link.gone.done():
+            subscription.left()
+            raise Gone
         self._last_number = subscription.number
         self._subscriptions[subscription.number] = subscription
         subscription.start()
-        return b'{"sub":%d}' % subscription.number
+        return _encode({"sub": subscription.number, **subscription.where()})
 
     def forget(self, subscription: Subscription) -> None:
         self._subscriptions.pop(subscription.number, None)
@@ -242,10 +245,10 @@ class Channel:
 
     # ------------------------------------------------------------------------------------------------- the end
 
-    def part(self) -> None:
-        """The connection is about to end: each subscription may still say where it is."""
+    def part(self, *, is_heard: bool) -> None:
+        """The connection is about to end: each subscription may still say where it is, if anybody hears that."""
         for subscription in list(self._subscriptions.values()):
-            subscription.end("stopping", "The connection ends")
+            subscription.end("stopping" if is_heard else None, "The connection ends")
 
     def close(self) -> None:
         for subscription in list(self._subscriptions.values()):

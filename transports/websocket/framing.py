@@ -73,6 +73,7 @@ class Incoming:
         "_message_bytes_max",
         "_opcode",
         "_unmasked_too",
+        "position",
     )
 
     def __init__(
@@ -82,6 +83,8 @@ class Incoming:
         self._frame_bytes_max = frame_bytes_max
         self._message_bytes_max = message_bytes_max
         self._unmasked_too = unmasked_too
+        self.position = 0
+        """Behind the last piece, in what is being taken apart."""
         self._head = b""
         """The beginning of a header."""
         self._opcode = CONTINUATION
@@ -109,7 +112,8 @@ class Incoming:
             self._message = CONTINUATION
 
     def pieces(self, data: memoryview) -> Iterator[Piece]:
-        """What is in it, unmasked in its place: good until the bytes are written over."""
+        """What is in it, unmasked in its place: good until the bytes are written over. Whoever stops after a piece goes
+        on with the data behind `position`."""
         at, end = 0, len(data)
         while at < end:
             if not self._left:
@@ -125,6 +129,7 @@ class Incoming:
                 self._control += content
                 if not self._left:
                     whole, self._control = self._control, b""
+                    self.position = at
                     yield Piece(self._opcode, memoryview(whole), True)
                 continue
             is_last = self._fin and not self._left
@@ -132,6 +137,7 @@ class Incoming:
             if is_last:
                 self._message = CONTINUATION
             if content or is_last:
+                self.position = at
                 yield Piece(opcode, content, is_last)
 
     def _begin(self, data: memoryview) -> int:

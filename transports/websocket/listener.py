@@ -90,14 +90,18 @@ class WebSockets(Connections):
         """Whether who has subscribed may go on: as for the tails of HTTP."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            subscribed = [channel for channel in self._channels if channel.has_subscriptions]
-            for number, channel in enumerate(subscribed):
-                if number % CHECKED_TOGETHER == 0:
-                    await asyncio.sleep(0)
-                try:
-                    await channel.check()
-                except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer
-                    _log.exception("%s: its subscriptions could not be checked", channel.session.address)
+            # Not here: what a task that stays has looked at last stays with it.
+            await self._check_all()
+
+    async def _check_all(self) -> None:
+        subscribed = [channel for channel in self._channels if channel.has_subscriptions]
+        for number, channel in enumerate(subscribed):
+            if number % CHECKED_TOGETHER == 0:
+                await asyncio.sleep(0)
+            try:
+                await channel.check()
+            except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer
+                _log.exception("%s: its subscriptions could not be checked", channel.session.address)
 
     async def stop(self, seconds_max: float) -> None:
         self._stopping = True

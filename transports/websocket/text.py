@@ -71,8 +71,11 @@ class TextConnection(asyncio.BufferedProtocol):
         self._waiting = False
         """For room for the message that has begun."""
         self._ahead: deque[Heard] = deque()
+        self._aside: memoryview | None = None
+        """What was read when there were enough commands ahead already."""
         self._working: asyncio.Task[None] | None = None
-        self._is_full = False
+        self.is_full = False
+        """Whoever wants to say more waits for `room`."""
         self._writers: list[asyncio.Future[None]] = []
         self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
         self._closed_by_client = False
@@ -114,6 +117,9 @@ class TextConnection(asyncio.BufferedProtocol):
         self._stop_waiting()
         self._give_back(self._room)
         self._room = 0
+        if self._aside is not None:
+            self._give_back(len(self._aside))
+            self._aside = None
         if not self.gone.done():
             self.gone.set_result(None)
         self._wake_writers()
@@ -137,7 +143,7 @@ class TextConnection(asyncio.BufferedProtocol):
             return
         self._ended = True
         self._stop_waiting()
-        self._channel.part()
+        self._channel.part(is_heard=not self._closed_by_client)
         if self._working is None:
             self._close()
         else:
@@ -198,10 +204,13 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = time.monotonic()
+        self._take_apart(self._listener.scratch[:nbytes])
+
+    def _take_apart(self, data: memoryview) -> None:
         if self._ended:
             return
         try:
-            for opcode, content, is_last in self._incoming.pieces(self._listener.scratch[:nbytes]):
+            for opcode, content, is_last in self._incoming.pieces(data):
                 if opcode >= CLOSE:
                     self._control(opcode, content)
                     if self._closed_by_client:
@@ -212,13 +221,16 @@ class TextConnection(asyncio.BufferedProtocol):
                     return
                 else:
                     self._gather(content, is_last=is_last)
+                    if len(self._ahead) >= AHEAD_MAX:
+                        self._set_aside(data[self._incoming.position :])
+                        return
         except Violation as violated:
             _log.info("%s: closed, because %s", self.address, violated)
             self.end_with(violated.code, violated.reason)
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:
-            if not self._is_full:
+            if not self.is_full:
                 self._transport.write(framing.header(PONG, len(content)) + content)
         elif opcode == CLOSE:
             self._goodbye = (framing.close_code(content), "")
@@ -248,9 +260,24 @@ class TextConnection(asyncio.BufferedProtocol):
             raise Violation(CloseCode.INVALID_DATA, "a text is not UTF-8") from None
         room, self._room = self._room, 0
         self._ahead.append(Heard(bytes(message), room))
-        if len(self._ahead) >= AHEAD_MAX:
-            self._transport.pause_reading()
         self._begin_to_work()
+
+    def _set_aside(self, rest: memoryview) -> None:
+        """For later: a read may hold thousands of small commands, and a command costs much more than its bytes."""
+        self._transport.pause_reading()
+        if rest:
+            self._listener.budget.used += len(rest)
+            # A part of what was set aside before needs no copy.
+            is_read = rest.obj is self._listener.scratch.obj
+            self._aside = memoryview(bytearray(rest)) if is_read else rest
+
+    def _take_up(self) -> None:
+        """There is room for more commands ahead: first for those that were set aside."""
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            self._take_apart(aside)
+            self._give_back(len(aside))
+        self._read_on()
 
     def _go_on(self) -> None:
         """There is room for the message that has begun, if it is still that one."""
@@ -263,7 +290,7 @@ class TextConnection(asyncio.BufferedProtocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._ended and not self._waiting and len(self._ahead) < AHEAD_MAX:
+        if not self._ended and not self._waiting and self._aside is None and len(self._ahead) < AHEAD_MAX:
             self._transport.resume_reading()
 
     def _stop_waiting(self) -> None:
@@ -293,7 +320,7 @@ class TextConnection(asyncio.BufferedProtocol):
                 finally:
                     self._give_back(heard.room)
                 if len(self._ahead) == AHEAD_MAX // 2:
-                    self._read_on()
+                    self._take_up()
                     # Whoever sends thousands of commands at once shares the loop with all others.
                     await asyncio.sleep(0)
         except Gone:
@@ -318,7 +345,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     async def room(self) -> None:
         """Waits until there is some."""
-        while self._is_full and not self.gone.done():
+        while self.is_full and not self.gone.done():
             writer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._writers.append(writer)
             await writer
@@ -339,13 +366,15 @@ class TextConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join((head, *parts)))
         else:
             self._transport.writelines((head, *parts))
-        return not self._is_full
+        return not self.is_full
 
     def pause_writing(self) -> None:
-        self._is_full = True
+        self.is_full = True
 
     def resume_writing(self) -> None:
-        self._is_full = False
+        self.is_full = False
+        # It takes something, however slowly: what waits now is not what has waited before.
+        self._stalled_since = 0.0
         self._wake_writers()
 
     def _wake_writers(self) -> None:

@@ -199,7 +199,15 @@ class TopicSubscription(Subscription):
             await self.channel.link.room()
             if self._say(cursor, piece) and self._wanted.max_rate is None:
                 # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
-                await feed.stay(cursor, partial(self._say, cursor))
+                await feed.stay(cursor, partial(self._take, cursor))
+
+    def _take(self, cursor: Cursor, piece: Piece) -> bool:
+        """If another subscription has filled the connection meanwhile, this one reads the piece again when there is
+        room, so that not all of them have one waiting."""
+        if self.channel.link.is_full:
+            cursor.position = piece.octets.start  # type: ignore[attr-defined]
+            return False
+        return self._say(cursor, piece)
 
     def _say(self, cursor: Cursor, piece: Piece) -> bool:
         """Whether there is credit, and room, for more."""
@@ -273,7 +281,7 @@ async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubs
         followed = _resumed(followed, cursor_of(wanted.cursor), "cursor")
     elif wanted.offsets is not UNSET:
         named = {int(number): at for number, at in wanted.offsets.items() if number.isascii() and number.isdigit()}
-        followed = _resumed(followed, named if len(named) == len(wanted.offsets) else None, "offsets")
+        followed = _resumed(followed, named if named and len(named) == len(wanted.offsets) else None, "offsets")
     return TopicSubscription(channel, number, wanted, followed)
 
 
@@ -309,6 +317,6 @@ def _beginning(wanted: ToTopic) -> tuple[Strategy | None, Consumer | None]:
 def _resumed(followed: Followed, known: Mapping[int, int] | None, field: str) -> Followed:
     """A partition of which nothing is said begins at its beginning: it has come since."""
     numbers = [partition.place.partition for partition in followed.partitions]
-    if known is None or not known.keys() & set(numbers):
+    if known is None or (known and not known.keys() & set(numbers)):
         raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}` says nothing of the partitions of this subscription", field)
     return followed._replace(start=position_of(followed.partitions, [known.get(number) for number in numbers]))

@@ -319,6 +319,22 @@ def test_partitions_that_are_added_end_a_tail_of_all_and_are_read_from_their_beg
     run(main())
 
 
+def test_a_topic_without_partitions_is_followed_until_it_gets_some_and_nothing_of_them_is_missed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path, partitions=0) as world:
+            events = await tail(world, "partition=all")
+            root = await world.world.root()
+            await root.ask(ask.CreatePartitions("s", "t", 2))
+            await send(world, b"new", partition=1)
+            end = await over(events)
+            assert (end.json["code"], end.json["cursor"], events.id) == ("changed", "-", "-")
+            again = await tail(world, "partition=all", f"Last-Event-ID: {events.id}")
+            assert (await again.next()).payload == b"new"
+            await leave(world, again)
+
+    run(main())
+
+
 def test_a_purge_lets_a_tail_go_on_at_the_new_beginning(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as world:
@@ -504,6 +520,32 @@ def test_a_slow_tail_is_not_dropped_and_costs_no_memory(tmp_path: Path) -> None:
                 largest = max(largest, only._outlet.untaken_bytes)
             assert largest < 1 << 20
             await leave(world, slow)
+
+    run(main())
+
+
+def test_a_tail_that_is_behind_for_minutes_is_kept_as_long_as_it_reads(tmp_path: Path) -> None:
+    """Whenever it is looked at, there is something that it has not taken."""
+
+    async def main() -> None:
+        async with live(tmp_path) as world:
+            slow = await tail(world, "offset=0", receive_bytes=4096)
+            for start in range(0, 3000, 100):
+                await send(world, *[b"%06d" % (start + i) + b"x" * 4000 for i in range(100)])
+            (only,) = world.api.tails._tails
+            now = asyncio.get_running_loop().time()
+            for _ in range(20):
+                for _ in range(100):
+                    await slow.next()
+                while not only._outlet.untaken_bytes:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                now += 10
+                world.server.door.sweep(now)
+                assert world.connections == 1
+            for _ in range(8):
+                now += 10
+                world.server.door.sweep(now)
+            await until_tails(world, 0)
 
     run(main())
 

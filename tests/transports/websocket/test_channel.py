@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -518,6 +519,59 @@ def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
             for raw in raws:
                 await raw.send(said[100_000:])
                 assert b'"ok"' in (await raw.frame())[1]
+            assert world.websockets.budget.used == 0
+
+    run(main())
+
+
+class Watched(deque[Any]):
+    most = 0
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        self.most = max(self.most, len(self))
+
+
+def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path: Path) -> None:
+    """However they lie in what is read, none is lost, and control frames keep their places among them."""
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            raw = await world.raw("/ws")
+            (connection,) = world.websockets._connections
+            ahead = connection._ahead = Watched()  # type: ignore[attr-defined]
+            ping, junk = frame(1, b'{"id":1,"cmd":"ping"}'), frame(1, b"{}")
+            large = frame(1, b'{"id":2,"cmd":"ping","x":"' + b"x" * 30_000 + b'"}')
+            octets = (ping * 500 + frame(9, b"a") + junk * 500) * 3 + large + ping[:10]
+            await raw.send(octets)
+            answers: list[tuple[int, bytes]] = []
+            while len(answers) < 3004:
+                answers.append(await raw.frame())
+            said = [content for opcode, content in answers if opcode == 1]
+            refused = b'{"id":null,"error":'
+            expected = ([b'{"id":1,"ok":"pong"}'] * 500 + [refused] * 500) * 3 + [b'{"id":2,"ok":"pong"}']
+            assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
+            assert sum(answer == (10, b"a") for answer in answers) == 3
+            assert 0 < ahead.most <= tcp.AHEAD_MAX
+            assert world.websockets.budget.used == 0
+            await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
+            assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
+            assert await raw.closed() == 1000
+
+    run(main())
+
+
+def test_who_goes_with_thousands_of_commands_still_to_be_taken_apart_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            witness = await root(world)
+            for ending in (b"", frame(1, b"\xff"), frame(3)):
+                raw = await world.raw("/ws", receive_bytes=4096)
+                await raw.send(frame(1, b'{"id":1,"cmd":"ping"}') * 2000 + ending)
+                await witness.ask("ping")
+                raw.link.reset()
+                while world.connections > 1:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
             assert world.websockets.budget.used == 0
 
     run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from app.config.listeners import Http, HttpReaders, Websocket, WebsocketChannel
 from tests.transports.http.support.serving import run
 from tests.transports.websocket.support.browsing import Browser, root, sending, stranger, until, with_topic
 from tests.transports.websocket.support.talking import Talking, frame, talking
-from transports.websocket import listener, members, watching
+from transports.websocket import channel, listener, members, watching
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
@@ -115,6 +116,21 @@ def test_all_partitions_or_one_and_the_cursor_goes_on_behind_what_was_said(tmp_p
             assert sorted(first + await browser.offsets(again, 8)) == [(p, o) for p in range(3) for o in range(5)]
             one = await subscribed(browser, **TOPIC, partition=1, last=2)
             assert await browser.offsets(one, 2) == [(1, 3), (1, 4)]
+
+    run(main())
+
+
+def test_who_was_told_nothing_yet_knows_his_place_as_well(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world, 2)
+            await sent(browser, 3, partition=1)
+            begun = await browser.ask("subscribe", **TOPIC)
+            assert begun == {"sub": begun["sub"], "cursor": "0:0,1:3"}
+            await browser.ask("unsubscribe", sub=begun["sub"])
+            await sent(browser, 2, partition=1)
+            again = await subscribed(browser, **TOPIC, cursor=begun["cursor"])
+            assert await browser.offsets(again, 2) == [(1, 3), (1, 4)]
 
     run(main())
 
@@ -304,6 +320,24 @@ def test_what_cannot_go_on_ends_and_says_why_and_where(tmp_path: Path, checked_o
             assert (await browser.push(sub))["end"]["code"] in ("gone", "topic_id_not_found")
             assert await browser.refused("grant", sub=sub, credit=1) == (404, "not_found", "sub")
             assert len(world.serves.api.tails.feeds) == 0
+
+    run(main())
+
+
+def test_a_topic_without_partitions_is_followed_until_it_gets_some_and_nothing_of_them_is_missed(
+    tmp_path: Path, checked_often: None
+) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world, 0)
+            begun = await browser.ask("subscribe", **TOPIC)
+            assert begun["cursor"] == "-"
+            await browser.ask("create_partitions", stream="s", topic="t", partitions_count=2)
+            await sent(browser, 2, partition=1)
+            end = (await browser.push(begun["sub"]))["end"]
+            assert (end["code"], end["cursor"]) == ("changed", "-")
+            sub = await subscribed(browser, **TOPIC, cursor=end["cursor"])
+            assert await browser.offsets(sub, 2) == [(1, 0), (1, 1)]
 
     run(main())
 
@@ -606,6 +640,7 @@ def test_ten_thousand_subscribes_are_as_many_as_may_be_and_refusals(tmp_path: Pa
                 if "ok" in answer:
                     given += 1
                 else:
+                    assert "websocket.channel.subscriptions" in answer["error"]["reason"]
                     refused.add((answer["error"]["id"], answer["error"]["code"]))
             await flooding
             assert given == 100
@@ -636,8 +671,107 @@ def test_a_subscriber_that_stops_reading_is_cut_off_and_nobody_else(tmp_path: Pa
                 await browser.ask("grant", sub=sub, credit=10)
                 most = max(most, stalled._transport.get_write_buffer_size())  # type: ignore[attr-defined]
             assert most < 2_000_000
-            assert len(world.websockets._channels) == 1
+            while len(world.websockets._channels) > 1:  # noqa: ASYNC110 -- it hears of it a turn later
+                await asyncio.sleep(0)
             assert await browser.is_quiet()
+
+    run(main())
+
+
+@pytest.mark.parametrize("wanted", [TOPIC, GROUP, {"to": "stats"}, {"to": "events"}], ids=lambda wanted: wanted["to"])
+def test_who_goes_before_his_subscription_has_begun_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    async def main() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+        opening = channel.open_subscription
+
+        async def slowly(*given: Any) -> Any:
+            found = await opening(*given)
+            begun.set()
+            await go_on.wait()
+            return found
+
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
+            monkeypatch.setattr(channel, "open_subscription", slowly)
+            leaving = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}")
+            await leaving.send(frame(1, msgspec.json.encode({"id": 1, "cmd": "subscribe", **wanted})))
+            await begun.wait()
+            leaving.link.reset()
+            await until(lambda: world.connections == 1)
+            before = {task for task in asyncio.all_tasks() if task.get_name() in ("a feed", "rates")}
+            go_on.set()
+            await until(lambda: not any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()))
+            await browser.ask("ping")
+            assert {task for task in asyncio.all_tasks() if task.get_name() in ("a feed", "rates")} == before
+            assert len(world.serves.api.tails.feeds) == 0
+            assert not world.gateway.news._listeners
+            group = await browser.ask("get_consumer_group", stream="s", topic="t", group="g")
+            assert group["members_count"] == 0
+
+    run(main())
+
+
+def test_subscriptions_of_a_connection_share_the_room_that_it_has(tmp_path: Path) -> None:
+    """They all have kept up until now, and are handed what comes at the same moment."""
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=65_536)
+            (stalled,) = [each for each in world.websockets._connections if each.address != own_address(browser)]
+            for number in range(20):
+                said = {"id": number, "cmd": "subscribe", "credit": 10_000, **TOPIC}
+                await raw.send(frame(1, msgspec.json.encode(said)))
+                assert b'"ok"' in (await raw.frame())[1]
+            await sent(browser, 1)
+            for _ in range(20):
+                await raw.frame()
+            size = 400_000
+            for _ in range(4):
+                await browser.ask("send_messages", **sending("A" * size))
+                await asyncio.sleep(0.05)
+                assert stalled._transport.get_write_buffer_size() < 2 * size  # type: ignore[attr-defined]
+            # What waited comes when there is room, to each of them once and in order.
+            offsets: dict[int, list[int]] = {}
+            for _ in range(4 * 20):
+                message = msgspec.json.decode((await raw.frame())[1])
+                offsets.setdefault(message["sub"], []).extend(m["header"]["offset"] for m in message["messages"])
+            assert offsets == {sub: [1, 2, 3, 4] for sub in range(1, 21)}
+
+    run(main())
+
+
+def test_a_subscriber_that_is_behind_for_minutes_is_kept_as_long_as_it_reads(tmp_path: Path) -> None:
+    """Whenever it is looked at, there is something that it has not taken."""
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            for _ in range(30):
+                await browser.ask("send_messages", **sending(*["A" * 40_000] * 30))
+            raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=4096)
+            (slow,) = [each for each in world.websockets._connections if each.address != own_address(browser)]
+            beginning = {"id": 1, "cmd": "subscribe", "credit": 10_000, "offset": 0, **TOPIC}
+            await raw.send(frame(1, msgspec.json.encode(beginning)))
+            now = time.monotonic()
+            for _ in range(25):
+                heard = 0
+                while heard < 700_000:
+                    heard += len((await raw.frame())[1])
+                while not slow._transport.get_write_buffer_size():  # type: ignore[attr-defined]  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                now += 6
+                # It answers pings; this is about something else.
+                slow._heard_at = now  # type: ignore[attr-defined]
+                assert slow.overdue(now) is None
+            for _ in range(3):
+                now += 6
+                slow._heard_at = now  # type: ignore[attr-defined]
+                reason = slow.overdue(now)
+            assert reason == "it does not take what it was sent"
 
     run(main())
 

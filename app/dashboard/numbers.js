@@ -1,0 +1,52 @@
+/**
+ * Numbers and times as people read them.
+ *
+ * @module
+ */
+
+const exactly = new Intl.NumberFormat("en", { maximumFractionDigits: 0 })
+const roughly = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 })
+const small = new Intl.NumberFormat("en", { maximumFractionDigits: 1 })
+const SHORT = 100_000
+const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"]
+
+/** In full. @param {number} value */
+export function exact(value) {
+  return exactly.format(value)
+}
+
+/** @param {number} value */
+export function count(value) {
+  return value < SHORT ? exactly.format(value) : roughly.format(value)
+}
+
+/** @param {number} value a second */
+export function rate(value) {
+  return value < 10 ? small.format(value) : count(value)
+}
+
+/** @param {number} value */
+export function bytes(value) {
+  let unit = 0
+  while (value >= 1000 && unit < UNITS.length - 1) [value, unit] = [value / 1000, unit + 1]
+  return `${unit && value < 100 ? value.toPrecision(value < 10 ? 2 : 3) : Math.round(value)} ${UNITS[unit]}`
+}
+
+/** @param {number} many @param {string} one such as `message` */
+export function plural(many, one) {
+  return `${count(many)} ${one}${many === 1 ? "" : "s"}`
+}
+
+/** @param {number} us since 1970 */
+export function time(us) {
+  return new Date(us / 1000).toLocaleTimeString("en-GB")
+}
+
+/** @param {number} us since 1970 */
+export function preciseTime(us) {
+  const date = new Date(us / 1000)
+  const is_today = date.toDateString() === new Date().toDateString()
+  const milliseconds = String(date.getMilliseconds()).padStart(3, "0")
+  const day = is_today ? "" : `${date.toLocaleDateString("en-CA")} `
+  return `${day}${date.toLocaleTimeString("en-GB")}.${milliseconds}`
+}
