@@ -180,7 +180,8 @@ async def _listen(
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
-            quic = QuicListener(gateway, budget, None if http is None else front)
+            over_http = () if http is None else (front, http.door)
+            quic = QuicListener(gateway, budget, *over_http)
             listeners.append(quic)
             await quic.listen(config.quic.address, "quic.address", config.system.path)
             renewals.add("quic.certificate", quic.renew)
@@ -191,7 +192,8 @@ async def _listen(
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}
         gateway.readiness.enter(Stage.READY)
-        banner.show(shown, options, gateway.users.root.username, gateway.users.generated_root_password)
+        root, password = gateway.users.root.username, gateway.users.generated_root_password
+        banner.show(shown, options, root, password, has_dashboard=application.is_shown(config))
         await _until_stop_or_failure(stopping, [each.serving for each in web])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:

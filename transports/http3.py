@@ -2,7 +2,8 @@
 
 A stream is a request and its answer. Bounds are those of `http.limits`, by the same names; the windows of
 quic_engine.py bound what is sent ahead. Fields are compressed without a dynamic table, because with one a few bytes
-can stand for megabytes.
+can stand for megabytes. A server that stops says which requests it will not carry out any more (GOAWAY), so that they
+may be repeated elsewhere.
 """
 
 from __future__ import annotations
@@ -13,14 +14,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
 
 import pylsqpack
-from aioquic.h3.connection import ErrorCode, FrameType, H3Connection
+from aioquic.buffer import encode_uint_var
+from aioquic.h3.connection import ErrorCode, FrameType, H3Connection, Setting, encode_frame
 from aioquic.h3.events import DataReceived, Headers, HeadersReceived
 from aioquic.quic import events
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from transports.quic_engine import Engine
+from transports.taking import Taking
 
 if TYPE_CHECKING:
     from transports.quic_connection import Connection
@@ -38,12 +43,31 @@ CONNECTION_FIELDS = frozenset({b"connection", b"keep-alive", b"proxy-connection"
 
 
 class Fields(H3Connection):
-    """Without a dynamic table, in either direction."""
+    """Without a dynamic table, in either direction, and without what nobody serves here: WebSocket over HTTP/3."""
 
     def _init_connection(self) -> None:
         self._max_table_capacity = self._blocked_streams = 0
         self._decoder = pylsqpack.Decoder(0, 0)
         super()._init_connection()
+
+    def _get_local_settings(self) -> dict[int, int]:
+        settings = super()._get_local_settings()
+        del settings[Setting.ENABLE_CONNECT_PROTOCOL]
+        return settings
+
+    def go_away(self, stream_id: int) -> None:
+        """Requests from this stream on are not carried out."""
+        frame = encode_frame(FrameType.GOAWAY, encode_uint_var(stream_id))
+        assert self._local_control_stream_id is not None
+        self._quic.send_stream_data(self._local_control_stream_id, frame)
+
+    def break_off(self, stream_id: int, code: int) -> None:
+        """Nothing more is said on it."""
+        if stream_id in self._stream:
+            with self._get_or_create_stream(stream_id) as stream:
+                stream.sending_ended = True
+        if cast(Engine, self._quic).can_be_written(stream_id):
+            self._quic.reset_stream(stream_id, code)
 
     def gathered(self, stream_id: int) -> tuple[int, int]:
         """Bytes of this stream that wait for the rest of a frame, and of what is to come of the fields of a request."""
@@ -57,6 +81,8 @@ class Fields(H3Connection):
 class Http3:
     """All exchanges of one connection. Speaks for it, see transports/quic_connection.py."""
 
+    OVER, OVERDUE = int(ErrorCode.H3_NO_ERROR), int(ErrorCode.H3_EXCESSIVE_LOAD)
+
     def __init__(self, connection: Connection, application: ASGIApp) -> None:
         self.connection = connection
         self.engine = connection.engine
@@ -66,43 +92,57 @@ class Http3:
         self._exchanges: dict[int, Exchange] = {}
         self._begun: dict[int, float] = {}
         """Streams whose requests have not said what they want, since when."""
+        self._heard: set[int] = set()
+        """Those that have, and go on."""
+        self._next = 0
+        """The stream behind all on which something was said."""
         self._ended = False
         self._idle_since = time.monotonic()
-        self._untaken = 0
-        self._stalled_since = 0.0
+        self._taking = Taking()
+        self.engine.allow_streams(connection.listener.streams_max)
 
     def on_event(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.StreamReset | events.StopSendingReceived):
-            self._begun.pop(event.stream_id, None)
-            if (exchange := self._exchanges.get(event.stream_id)) is not None:
-                exchange.disconnect()
+            self._disconnect(event.stream_id)
         for said in self.fields.handle_event(event):
             if isinstance(said, HeadersReceived):
                 self._on_fields(said.stream_id, said.headers, said.stream_ended)
             elif isinstance(said, DataReceived) and (exchange := self._exchanges.get(said.stream_id)) is not None:
                 exchange.on_body(said.data, said.stream_ended)
         if isinstance(event, events.StreamDataReceived):
-            self._watch(event.stream_id)
+            self._watch(event.stream_id, is_request=not event.stream_id & 3, has_ended=event.end_stream)
+        elif isinstance(event, events.StreamReset):
+            self._watch(event.stream_id, is_request=not event.stream_id & 3, has_ended=True)
 
-    def _watch(self, stream_id: int) -> None:
+    def _disconnect(self, stream_id: int) -> None:
+        if (exchange := self._exchanges.get(stream_id)) is not None:
+            exchange.disconnect()
+
+    def _watch(self, stream_id: int, *, is_request: bool, has_ended: bool) -> None:
         gathered, announced = self.fields.gathered(stream_id)
-        is_request = not stream_id & 3
         if announced > self.limits.headers_bytes or gathered > (
             self.limits.headers_bytes + PIECE_BYTES if is_request else CONTROL_BYTES_MAX
         ):
             self.connection.abort(ErrorCode.H3_EXCESSIVE_LOAD, "more than is taken at once")
-        elif is_request and stream_id not in self._exchanges and self.engine.is_being_received(stream_id):
+        if not is_request:
+            return
+        self._next = max(self._next, stream_id + 4)
+        if has_ended:
+            self._begun.pop(stream_id, None)
+            self._heard.discard(stream_id)
+        elif stream_id not in self._heard:
             self._begun.setdefault(stream_id, time.monotonic())
 
     def _on_fields(self, stream_id: int, fields: Headers, is_all: bool) -> None:
-        if (exchange := self._exchanges.get(stream_id)) is not None:
-            # Trailers.
-            if is_all:
-                exchange.on_body(b"", True)
+        if not any(name == b":method" for name, _ in fields):
+            # Behind a body, which may have been answered already.
+            if is_all and (there := self._exchanges.get(stream_id)) is not None:
+                there.on_body(b"", True)
             return
         self._begun.pop(stream_id, None)
+        self._heard.add(stream_id)
         if self._ended:
-            self.engine.reset_stream(stream_id, ErrorCode.H3_REQUEST_REJECTED)
+            self.fields.break_off(stream_id, ErrorCode.H3_REQUEST_REJECTED)
             return
         exchange = self._exchanges[stream_id] = Exchange(self, stream_id)
         status = exchange.begin(fields, is_all)
@@ -128,23 +168,20 @@ class Http3:
             return "a request takes too long to arrive"
         for exchange in list(self._exchanges.values()):
             exchange.check(now)
-        untaken = self.engine.all_unsent
-        if not untaken:
-            self._stalled_since = 0.0
-        elif not self._stalled_since or untaken < self._untaken:
-            self._stalled_since, self._untaken = now, untaken
-        if untaken and now > self._stalled_since + limits.answer_time:
+        if self._taking.has_stalled(now, self.engine.all_unsent, self.engine.taken_bytes, limits.answer_time):
             return "it does not take what it was sent"
         if not self._exchanges and now > self._idle_since + limits.idle_time:
-            return "it is silent"
+            self.connection.end()
         return None
 
     def end(self) -> None:
-        self._ended = True
+        if not self._ended:
+            self._ended = True
+            self.fields.go_away(self._next)
 
     @property
     def is_done(self) -> bool:
-        return not self._exchanges and not self.engine.all_unsent
+        return not self._exchanges
 
     def close(self) -> None:
         self._ended = True
@@ -169,6 +206,7 @@ class Exchange:
         self._is_head = False
         self._has_told_all = False
         self._has_ended = False
+        self._wants_room = False
         self._head: Headers = []
         self._begun_at = time.monotonic()
         self._changed: asyncio.Future[None] | None = None
@@ -188,9 +226,15 @@ class Exchange:
         if method == b"CONNECT" or b":protocol" in pseudo:
             return HTTPStatus.NOT_IMPLEMENTED
         raw_path, _, query = target.partition(b"?")
-        if not raw_path.startswith(b"/") or not target.isascii() or not method.isascii():
+        hosts = {value for name, value in headers if name == b"host"}
+        if (
+            not raw_path.startswith(b"/")
+            or b"#" in target
+            or not (target.isascii() and method.isascii())
+            or not hosts <= {pseudo[b":authority"]}
+        ):
             return HTTPStatus.BAD_REQUEST
-        if not any(name == b"host" for name, _ in headers):
+        if not hosts:
             headers.insert(0, (b"host", pseudo[b":authority"]))
         self._is_head = method == b"HEAD"
         connection = self._http.connection
@@ -240,9 +284,20 @@ class Exchange:
                 self.refuse(HTTPStatus.REQUEST_TIMEOUT)
 
     def on_taken(self) -> None:
-        window = self._http.connection.listener.send_window
-        if self._changed is not None and self._engine.unsent(self.stream_id) < window:
+        if self._wants_room and not self._is_ahead:
+            self._wants_room = False
             self._change()
+
+    @property
+    def _is_ahead(self) -> bool:
+        """So much of the answer waits for the client that the rest of it waits here. What the window of the connection
+        has no room for, because other answers fill it, still goes on by a piece at a time."""
+        unsent = self._engine.unsent(self.stream_id)
+        return unsent >= PIECE_BYTES and self._engine.all_unsent >= self._http.connection.listener.send_window
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._is_gone or self._is_over
 
     def _change(self) -> None:
         if self._changed is not None and not self._changed.done():
@@ -254,9 +309,9 @@ class Exchange:
         await asyncio.shield(self._changed)
 
     async def _receive(self) -> Message:
-        while not self._is_gone and (self._has_told_all or not (self._body or self._is_all)):
+        while not self._is_closed and (self._has_told_all or not (self._body or self._is_all)):
             await self._wait()
-        if self._is_gone:
+        if self._is_closed:
             return {"type": "http.disconnect"}
         part = b"".join(self._body)
         self._body.clear()
@@ -280,7 +335,7 @@ class Exchange:
                 self._break_off()
 
     async def _send(self, message: Message) -> None:
-        if self._is_over or self._is_gone:
+        if self._is_closed:
             return
         if message["type"] == "http.response.start":
             self._head = self._fields(message["status"], message.get("headers", ()))
@@ -290,14 +345,18 @@ class Exchange:
     async def _send_body(self, body: bytes, is_all: bool) -> None:
         if self._is_head:
             body = b""
+        if not self._engine.can_be_written(self.stream_id):
+            self._is_gone = True
+            return
         self._say_head(end=is_all and not body)
         view = memoryview(body)
         while view:
             piece, view = view[:PIECE_BYTES], view[PIECE_BYTES:]
-            while self._engine.unsent(self.stream_id) >= self._http.connection.listener.send_window:
+            while self._is_ahead:
+                self._wants_room = True
                 self._http.connection.touch()
                 await self._wait()
-                if self._is_gone or self._is_over:
+                if self._is_closed:
                     return
             if not self._engine.can_be_written(self.stream_id):
                 self._is_gone = True
@@ -331,6 +390,7 @@ class Exchange:
 
     def _finish(self) -> None:
         self._is_over = True
+        self._change()
         if not self._is_all and self._engine.is_being_received(self.stream_id):
             self._engine.stop_stream(self.stream_id, ErrorCode.H3_NO_ERROR)
         self._http.forget(self)
@@ -340,8 +400,7 @@ class Exchange:
         if not self._has_answered and not self._is_gone:
             self.refuse(HTTPStatus.INTERNAL_SERVER_ERROR)
             return
-        if self._engine.can_be_written(self.stream_id):
-            self._engine.reset_stream(self.stream_id, ErrorCode.H3_INTERNAL_ERROR)
+        self._http.fields.break_off(self.stream_id, ErrorCode.H3_INTERNAL_ERROR)
         self._finish()
 
 

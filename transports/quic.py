@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import time
+from typing import TYPE_CHECKING
 
 from aioquic._buffer import Buffer
 from aioquic.quic.packet import (
@@ -32,9 +33,12 @@ from app.gateway import Gateway
 from transports import certificates, datagrams, listening, quic_engine
 from transports.certificates import Pair
 from transports.datagrams import Datagrams, PeerAddress
-from transports.quic_connection import OVERDUE, Connection
+from transports.quic_connection import Connection
 from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP3, Engine, Rules
 from transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
+
+if TYPE_CHECKING:
+    from transports.http.protocol import Door
 
 _log = logging.getLogger(__name__)
 
@@ -54,14 +58,17 @@ class QuicListener:
         gateway: Gateway,
         budget: FramesBudget,
         application: ASGIApp | None = None,
+        door: Door | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
-        """`budget` is shared with whoever else receives frames; `application` is served over HTTP/3."""
+        """`budget` is shared with whoever else receives frames; `application` is served over HTTP/3, to whom the `door`
+        of HTTP has room for."""
         config: Quic = gateway.config.quic
         self.gateway = gateway
         self.budget = budget
         self.application = application
+        self._door = door
         self.stalled_seconds = stalled_seconds
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)
@@ -151,7 +158,10 @@ class QuicListener:
                 said = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
                 self.send([said], peer)
             return None
-        return self._meet(header, peer) if header.packet_type == QuicPacketType.INITIAL else None
+        if header.packet_type != QuicPacketType.INITIAL or len(header.destination_cid) < CONNECTION_ID_BYTES:
+            # So short a name is none that somebody has made up for us: others would have the same.
+            return None
+        return self._meet(header, peer)
 
     def _meet(self, header: QuicHeader, peer: PeerAddress) -> Connection | None:
         shaking = len(self._connections) - self._established
@@ -234,6 +244,10 @@ class QuicListener:
     def welcome(self, connection: Connection) -> bool:
         if not self._has_room():
             return False
+        if connection.is_http and self._door is not None:
+            if not self._door.has_room(time.monotonic()):
+                return False
+            self._door.over_quic += 1
         self._established += 1
         connection.is_counted = True
         return True
@@ -257,6 +271,8 @@ class QuicListener:
         if connection.is_counted:
             connection.is_counted = False
             self._established -= 1
+            if connection.is_http and self._door is not None:
+                self._door.over_quic -= 1
         if self._empty is not None and not self._connections and not self._empty.done():
             self._empty.set_result(None)
 
@@ -268,12 +284,7 @@ class QuicListener:
 
     def close_overdue(self, now: float) -> None:
         for connection in list(self._connections):
-            reason = connection.overdue(now)
-            if reason is not None:
-                _log.info("%s: closed, because %s", connection.session.address, reason)
-                connection.abort(OVERDUE, reason)
-            else:
-                connection.keep_alive(now, self._config.keep_alive_interval)
+            connection.look(now, self._config.keep_alive_interval)
 
     async def stop(self, seconds_max: float) -> None:
         """Meets nobody any more, lets the commands in hand finish, closes all connections."""
@@ -286,7 +297,7 @@ class QuicListener:
             if not done:
                 _log.warning("%d connections did not end in time and are cut", len(self._connections))
                 for connection in list(self._connections):
-                    connection.abort(OVERDUE, "it did not end in time")
+                    connection.cut("it did not end in time")
                 self._settle()
         if self._sweeper is not None:
             self._sweeper.cancel()

@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, cast
 
 from aioquic.quic import events
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
 from app.errors import Code, CommandError
 from app.model.sessions import Session, Transport
@@ -28,7 +29,7 @@ from transports.conversation import BEGINNING_BYTES, Conversation
 from transports.datagrams import PeerAddress
 from transports.http3 import Http3
 from transports.quic_engine import HTTP3, Engine
-from transports.tcp import TAKEN_BYTES_MIN
+from transports.taking import Taking
 
 if TYPE_CHECKING:
     from transports.quic import QuicListener
@@ -43,6 +44,8 @@ SMALL_FRAME_BYTES = 64 << 10
 """Nobody waits for room for one of these."""
 NO_ERROR, PROTOCOL_ERROR, OVERDUE = 0, 1, 2
 """What a connection is closed with."""
+LINGER_SECONDS = 2.0
+"""How long the last answers may not get through; a client that looks at its socket only when it asks hears nothing."""
 UNFINISHED = 3
 """What a stream is reset with that ends before its request does."""
 
@@ -76,6 +79,11 @@ class Request:
 class Speaker(Protocol):
     """What is spoken on a connection: a binary protocol, or HTTP/3."""
 
+    OVER: int
+    """What a connection is closed with on which all was said."""
+    OVERDUE: int
+    """And one that is not worth keeping."""
+
     def on_event(self, event: events.QuicEvent) -> None: ...
 
     def on_taken(self) -> None:
@@ -88,7 +96,7 @@ class Speaker(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """Nothing is in hand, and everything that was said has arrived."""
+        """Nothing is in hand."""
 
     def close(self) -> None:
         """The connection is gone."""
@@ -104,9 +112,12 @@ class Connection:
         self.ids: set[bytes] = set()
         """By which its datagrams are known."""
         self.is_established = False
+        self.is_http = False
         self.is_counted = False
         """By the listener, as one that is through its handshake."""
         self.ending = False
+        self._is_answered_soon = False
+        self._parting = Taking()
         self._speaker: Speaker | None = None
         self._begun_at = self._said_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
@@ -136,11 +147,18 @@ class Connection:
         engine = self.engine
         while (event := engine.next_event()) is not None:
             self._on_event(event)
+        if self._is_answered_soon:
+            # What is said then is said together with what would be said now.
+            self._is_answered_soon = False
+            self.touch()
+            return
         speaker = self._speaker
         if speaker is not None and not self._gone:
             speaker.on_taken()
-            if self.ending and speaker.is_done:
-                engine.close(NO_ERROR, reason_phrase="")
+            if self.ending and speaker.is_done and not engine.all_unsent:
+                # What is still to be said goes first.
+                self._transmit(now)
+                engine.close(speaker.OVER)
         self._transmit(now)
         if engine.is_over:
             self.lose()
@@ -190,8 +208,18 @@ class Connection:
         elif not self._gone:
             self._set_timer(now)
 
-    def keep_alive(self, now: float, silence: float) -> None:
-        if self.is_established and silence and now - self._said_at > silence:
+    def look(self, now: float, silence_max: float) -> None:
+        """Asked at intervals: whether it is worth keeping, and whether it has to be told that we are here."""
+        try:
+            reason = self.overdue(now)
+        except Exception:  # noqa: BLE001 -- as above
+            _log.exception("%s: its deadlines ended in a defect", self.session.address)
+            self.lose()
+            return
+        if reason is not None:
+            _log.info("%s: closed, because %s", self.session.address, reason)
+            self.cut(reason)
+        elif self.is_established and silence_max and now - self._said_at > silence_max:
             self.engine.send_ping(0)
             self.settle(now)
 
@@ -204,16 +232,27 @@ class Connection:
             self.listener.unknow(self, event.connection_id)
         elif isinstance(event, events.HandshakeCompleted):
             self.is_established = True
-            if not self.listener.welcome(self):
-                self.engine.close(PROTOCOL_ERROR, reason_phrase="too many connections")
-            elif event.alpn_protocol == HTTP3 and self.listener.application is not None:
-                self._speaker = Http3(self, self.listener.application)
+            self.is_http = event.alpn_protocol == HTTP3
+            if self.listener.welcome(self):
+                self._begin()
             else:
-                self._speaker = Binary(self)
-            if self.ending:
-                self.end()
+                reason = "too many connections"
+                self.engine.close(QuicErrorCode.CONNECTION_REFUSED, QuicFrameType.PADDING, reason)
         elif self._speaker is not None:
             self._speaker.on_event(event)
+
+    def _begin(self) -> None:
+        application = self.listener.application
+        if self.is_http and application is not None:
+            self._speaker = Http3(self, application)
+        else:
+            self._speaker = Binary(self)
+        if self.ending:
+            self.end()
+
+    def await_answer(self) -> None:
+        """Somebody is at it, who may have come to an end in the next turn of the loop."""
+        self._is_answered_soon = True
 
     def touch(self) -> None:
         """There is something to send or to do, soon."""
@@ -222,8 +261,13 @@ class Connection:
     # --------------------------------------------------------------------------------------------------------- the end
 
     def overdue(self, now: float) -> str | None:
-        if self._speaker is not None:
-            return self._speaker.overdue(now)
+        speaker, engine = self._speaker, self.engine
+        if speaker is not None and self.ending and speaker.is_done:
+            unsent, taken = engine.all_unsent, engine.taken_bytes
+            is_gone = self._parting.has_stalled(now, unsent, taken, LINGER_SECONDS, enough=1)
+            return "it does not take the last answers" if is_gone else None
+        if speaker is not None:
+            return speaker.overdue(now)
         if now - self._begun_at > self.listener.limits.silence_before_login:
             return "its handshake takes too long"
         return None
@@ -236,6 +280,10 @@ class Connection:
         else:
             self.abort(NO_ERROR, "")
         self.touch()
+
+    def cut(self, reason: str) -> None:
+        """It is not worth keeping."""
+        self.abort(OVERDUE if self._speaker is None else self._speaker.OVERDUE, reason)
 
     def abort(self, code: int, reason: str) -> None:
         """Says so and is gone."""
@@ -260,6 +308,8 @@ class Connection:
 class Binary:
     """The binary protocols."""
 
+    OVER, OVERDUE = NO_ERROR, OVERDUE
+
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._engine = connection.engine
@@ -277,8 +327,7 @@ class Binary:
         self._ended = False
         self._has_logged_in = False
         self._silent_since = time.monotonic()
-        self._untaken = 0
-        self._stalled_since = 0.0
+        self._taking = Taking()
 
     # ------------------------------------------------------------------------------------------------------ receiving
 
@@ -293,6 +342,8 @@ class Binary:
                 self._drop(request)
         elif isinstance(event, events.StopSendingReceived):
             self._answering.pop(event.stream_id, None)
+            # Somebody else may have its place.
+            self._begin()
 
     def _request(self, stream_id: int) -> Request | None:
         """What is arriving on this stream; None when nothing is, any more."""
@@ -423,6 +474,7 @@ class Binary:
                 task = asyncio.create_task(self._answer(request))
                 self._in_hand.add(task)
                 task.add_done_callback(self._in_hand.discard)
+                self._connection.await_answer()
 
     @property
     def _has_a_hand(self) -> bool:
@@ -502,19 +554,16 @@ class Binary:
         return None
 
     def _has_stalled(self, now: float) -> bool:
-        untaken = self._engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
-        if not untaken:
-            self._stalled_since = 0.0
-        elif not self._stalled_since or self._untaken - untaken >= TAKEN_BYTES_MIN:
-            self._stalled_since, self._untaken = now, untaken
-        return bool(untaken) and now - self._stalled_since > self._listener.stalled_seconds
+        engine = self._engine
+        untaken = engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
+        return self._taking.has_stalled(now, untaken, engine.taken_bytes, self._listener.stalled_seconds)
 
     def end(self) -> None:
         self._ended = True
 
     @property
     def is_done(self) -> bool:
-        return not self._in_hand and not self._answering and not self._engine.all_unsent
+        return not self._in_hand and not self._answering
 
     def close(self) -> None:
         self._ended = True

@@ -134,6 +134,7 @@ class Engine(QuicConnection):
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STRANGER_STREAMS)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", UNIDIRECTIONAL_STREAMS)
         self._held: set[int] = set()
+        self._said_bytes = 0
         self._largest_wanted = rules.datagram_bytes_max
         self._sizes: list[int] = []
         """Of datagrams that are still to be tried, the next one last."""
@@ -209,13 +210,23 @@ class Engine(QuicConnection):
         stream = self._streams.get(stream_id)
         return 0 if stream is None else len(stream.sender._buffer)
 
+    def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
+        super().send_stream_data(stream_id, data, end_stream)
+        if not stream_id & 3:
+            self._said_bytes += len(data)
+
+    @property
+    def taken_bytes(self) -> int:
+        """Of all answers that there ever were, what has been acknowledged or is not wanted any more."""
+        return self._said_bytes - self.all_unsent
+
     @property
     def all_unsent(self) -> int:
-        """The same of all streams; an end counts, too."""
+        """The same of all streams that are answers; an end counts, too."""
         return sum(
             len(stream.sender._buffer) + (stream.sender._buffer_fin is not None)
-            for stream in self._streams.values()
-            if not stream.sender.is_finished and stream.sender._reset_error_code is None
+            for stream_id, stream in self._streams.items()
+            if not (stream_id & 3 or stream.sender.is_finished) and stream.sender._reset_error_code is None
         )
 
     def can_be_written(self, stream_id: int) -> bool:

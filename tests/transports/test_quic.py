@@ -11,6 +11,7 @@ import random
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aioquic._buffer import Buffer
@@ -151,6 +152,32 @@ def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
             root.transmit()
             assert await root.is_alive()
             await until(lambda: all(not connection.engine.all_unsent for connection in world.listener._connections))
+
+    run(main())
+
+
+def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root(max_stream_data=50_000)
+            await make_topic(root)
+            assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
+            # It takes the beginning of each, and no more.
+            root.quic._write_stream_limits = lambda **_: None
+            unwanted = [root.open() for _ in range(quic_connection.IN_HAND_MAX)]
+            for stream_id in unwanted:
+                root.say(stream_id, poll(1))
+            speaker: Any = next(iter(world.listener._connections))._speaker
+            await until(lambda: len(speaker._answering) == quic_connection.IN_HAND_MAX)
+            waiting = root.begin(PING)
+            await until(lambda: len(speaker._arriving) == 1)
+            for stream_id in unwanted:
+                root.quic.stop_stream(stream_id, 7)
+            root.transmit()
+            assert await waiting == struct.pack("<II", 0, 0)
+            for stream_id in unwanted:
+                with pytest.raises(Reset):
+                    await root.waiting[stream_id]
 
     run(main())
 
@@ -424,17 +451,45 @@ def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root, other = await world.root(), await world.root()
+            deaf = next(each for each in world.listener._connections if each.session.address.endswith(port_of(root)))
+            root.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
+            root.begin(PING).add_done_callback(lambda done: done.cancelled() or done.exception())
+            await until(lambda: bool(deaf.engine.all_unsent))
+            stopping = asyncio.create_task(world.listener.stop(20))
+            await other.terminated
+            now = asyncio.get_running_loop().time()
+            overdue(world, 1)
+            assert not stopping.done()
+            world.listener.close_overdue(now + 2 + quic_connection.LINGER_SECONDS)
+            await stopping
+
+    run(main())
+
+
+def port_of(client: Client) -> str:
+    return str(client._transport.get_extra_info("sockname")[1])  # type: ignore[union-attr]
+
+
 def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -> None:
-    """It would have waited for its idle time-out otherwise."""
+    """It would have waited for its idle time-out otherwise. aioquic's client does so all the same: it does not look for
+    the token that it was given for this, at the end of a datagram."""
 
     async def main() -> None:
         async with served(tmp_path) as world:
             client = await world.root()
+            given = client.quic._peer_cid.stateless_reset_token
             connection = next(iter(world.listener._connections))
             connection.lose()
+            heard: list[bytes] = []
+            client.datagram_received = lambda data, addr: heard.append(data)  # type: ignore[method-assign]
             client.begin(PING)
-            with pytest.raises(Closed):
-                await asyncio.gather(*client.waiting.values())
+            await until(lambda: bool(heard))
+            assert heard[0].endswith(given)
+            client.vanish()
 
     run(main())
 

@@ -18,8 +18,10 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicProtocolVersion
 
+from app.commands import requests as ask
+from tests.transports.fuzzing.over_quic import attack, hello, spoilt
 from tests.transports.support.quic import Client, World, served
-from tests.transports.support.raw import LOG_IN, PING, run
+from tests.transports.support.raw import LOG_IN, PING, frame, message_body, poll, run
 from transports import quic
 from transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
 
@@ -60,14 +62,6 @@ class Socket:
         return found
 
 
-def hello(**options: object) -> bytes:
-    """The first datagram of a client."""
-    configuration = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", **options)  # type: ignore[arg-type]
-    connection = QuicConnection(configuration=configuration)
-    connection.connect(("127.0.0.1", 1), now=0.0)
-    return connection.datagrams_to_send(now=0.0)[0][0]
-
-
 def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: Path) -> None:
     """To somebody who has not shown that he is where he says."""
 
@@ -82,6 +76,45 @@ def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: 
             heard += stranger.heard()
             assert 0 < sum(map(len, heard)) <= 3 * len(octets)
             await world.until(lambda: not world.connections)
+
+    run(main())
+
+
+def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_path: Path) -> None:
+    """Anybody can write anybody's address on a datagram: whoever lives there must not be drowned."""
+
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            root = await world.root()
+            assert (await root.ask(ask.CreateStream("s")))[0] == 0
+            assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
+            assert (await root.ask(frame(101, message_body(4 * MIB))))[0] == 0
+            victim, own = Spoofing(Socket(world)), root._transport
+            root._transport = victim  # type: ignore[assignment]
+            for _ in range(5):
+                root.begin(poll(1)).add_done_callback(lambda done: done.cancelled() or done.exception())
+            await asyncio.sleep(0.3)
+            root._transport = own
+            # Repetitions included.
+            heard = sum(map(len, victim.link.heard()))
+            assert 0 < heard <= 3 * victim.said_bytes
+            # The client itself is still there, where it has been all the time.
+            assert await root.is_alive()
+
+    run(main())
+
+
+def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as world:
+            stranger = Socket(world)
+            for size in (0, 4, 7):
+                connection = QuicConnection(configuration=QuicConfiguration(server_name="localhost"))
+                connection._peer_cid.cid = bytes(size)
+                connection.connect(("127.0.0.1", 1), now=0.0)
+                stranger.send(connection.datagrams_to_send(now=0.0)[0][0])
+            assert await stranger.answers() == []
+            assert world.connections == 0
 
     run(main())
 
@@ -229,13 +262,6 @@ def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest.LogCa
     assert "defect" not in caplog.text, caplog.text
 
 
-def spoilt(rng: random.Random, octets: bytes) -> bytes:
-    found = bytearray(octets)
-    for _ in range(rng.choice((1, 3, 30))):
-        found[rng.randrange(60 if rng.random() < 0.5 else len(found))] = rng.randrange(256)
-    return bytes(found[: rng.choice((len(found), 1200, rng.randrange(len(found))))])
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
@@ -255,42 +281,6 @@ def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other(
 
     run(main())
     assert "defect" not in caplog.text, caplog.text
-
-
-def attack(rng: random.Random, client: Client) -> None:
-    """A packet with frames of any kind in it, numbers in their places that mean much, and garbage after them."""
-    from aioquic import tls  # noqa: PLC0415
-    from aioquic.quic.packet import QuicPacketType  # noqa: PLC0415
-    from aioquic.quic.packet_builder import QuicPacketBuilder  # noqa: PLC0415
-
-    engine = client.quic
-    if engine._state.name != "CONNECTED":
-        return
-    builder = QuicPacketBuilder(
-        host_cid=engine.host_cid,
-        is_client=True,
-        max_datagram_size=1200,
-        packet_number=engine._packet_number,
-        peer_cid=engine._peer_cid.cid,
-        version=engine._version or 1,
-    )
-    builder.start_packet(QuicPacketType.ONE_RTT, engine._cryptos[tls.Epoch.ONE_RTT])
-    numbers = (0, 1, 2, 4, 8, 63, 64, 16_383, 1 << 20, (1 << 30) - 1, (1 << 62) - 1)
-    for _ in range(rng.choice((1, 3, 10))):
-        buffer = builder._buffer
-        kind = rng.choice((*range(0x1F), 0x30, 0x31, 0x40, 1 << 20))
-        buffer.push_uint_var(kind)
-        for _ in range(rng.randrange(5)):
-            buffer.push_uint_var(rng.choice(numbers))
-        buffer.push_bytes(rng.randbytes(rng.choice((0, 1, 8, 20, 100))))
-        if builder._packet is not None:
-            builder._packet.is_ack_eliciting = True
-        if builder.remaining_buffer_space < 200:
-            break
-    datagrams, _ = builder.flush()
-    engine._packet_number = builder.packet_number
-    for datagram in datagrams:
-        client._transport.sendto(datagram, engine._network_paths[0].addr)  # type: ignore[union-attr]
 
 
 def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_path: Path) -> None:
@@ -333,6 +323,18 @@ def test_a_client_that_moves_again_and_again_stays_itself_and_takes_no_more(tmp_
             assert (await client.ask(LOG_IN))[0] == 0
 
     run(main())
+
+
+class Spoofing:
+    """Datagrams of a client with somebody else's address on them, who hears the answers."""
+
+    def __init__(self, link: Socket) -> None:
+        self.link = link
+        self.said_bytes = 0
+
+    def sendto(self, data: bytes, addr: object = None) -> None:
+        self.said_bytes += len(data)
+        self.link.send(data)
 
 
 class Forward(asyncio.DatagramProtocol):

@@ -27,6 +27,7 @@ from app.gateway import Gateway
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
 from tests.transports.support.raw import HANGS_S, LOG_IN, PING, asked
+from transports.http.protocol import Door
 from transports.quic import QuicListener
 from transports.tcp import STALLED_SECONDS, FramesBudget
 
@@ -165,6 +166,7 @@ async def served(
     path: object,
     *,
     application: ASGIApp | None = None,
+    door: Door | None = None,
     stalled_seconds: float = STALLED_SECONDS,
     quic: dict[str, Any] | None = None,
     http: dict[str, Any] | None = None,
@@ -191,7 +193,7 @@ async def served(
         )
         gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
         budget = FramesBudget(config.system.limits.frames_bytes)
-        listener = QuicListener(gateway, budget, application, stalled_seconds=stalled_seconds)
+        listener = QuicListener(gateway, budget, application, door, stalled_seconds=stalled_seconds)
         await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
         world = World(listener, gateway)
         try:

@@ -1,0 +1,78 @@
+"""What is in the memory of a server that is being watched: it tells for each line of its input."""
+
+from __future__ import annotations
+
+import json
+import time
+from itertools import count
+
+from tests.app.support.process import Gateway
+
+TELLS = """
+import asyncio, collections, ctypes, gc, json, os, sys, threading
+OURS = ("transports.", "app.", "storage.", "aioquic.")
+class Heap(ctypes.Structure):
+    NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    _fields_ = [(name, ctypes.c_size_t) for name in NAMES]
+def heap():
+    info = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if info is None:
+        return 0
+    info.restype = Heap
+    found = info()
+    return found.uordblks + found.hblkhd
+def tell():
+    for line in sys.stdin:
+        gc.collect()
+        there, tasks = collections.Counter(), 0
+        for each in gc.get_objects():
+            kind = type(each)
+            there[f"{kind.__module__}.{kind.__qualname__}"] += 1
+            tasks += isinstance(each, asyncio.Task) and not each.done()
+        counts = {name: count for name, count in there.items() if name.startswith(OURS)}
+        counts |= {"blocks": sys.getallocatedblocks(), "heap": heap()}
+        counts |= {"tasks": tasks, "files": len(os.listdir("/proc/self/fd"))}
+        print("objects", line.strip(), json.dumps(counts), flush=True)
+threading.Thread(target=tell, daemon=True).start()
+"""
+"""Run in the server's process before it begins to serve. `heap` is what is in use of the memory that the C library has
+(where that is glibc), `blocks` how many pieces Python has. Resident is more: what is freed is kept to be used again."""
+SLACK = {"tasks": 3, "files": 8, "blocks": 10_000, "heap": 4 << 20}
+"""What a turn of housekeeping may have in hand, and what caches within their bounds may take."""
+LEFT_SECONDS = 15
+"""For so long those who have gone may be thought to be there."""
+CACHED = {
+    "app.commands.requests.Partitioning": 1100,
+    "app.access.tickets.Ticket": 70,
+    "app.access.throttle._Count": 100,
+    "app.telemetry.measured.Histogram": 1000,
+}
+"""What is kept within a bound because it may come again."""
+
+
+class Leftovers:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._numbers = count()
+
+    def there(self) -> dict[str, int]:
+        number, stdin = next(self._numbers), self._gateway.process.stdin
+        assert stdin
+        stdin.write(f"{number}\n")
+        stdin.flush()
+        said = self._gateway.line(rf"^objects {number} (.*)")
+        found: dict[str, int] = json.loads(said.group(1))
+        return found
+
+    def more(self, before: dict[str, int]) -> dict[str, tuple[int, int]]:
+        """Of what there is more now than there was, and how much of it; empty as soon as that is nothing."""
+        deadline = time.monotonic() + LEFT_SECONDS
+        while True:
+            found = {
+                name: (before.get(name, 0), now)
+                for name, now in self.there().items()
+                if now > max(before.get(name, 0) + SLACK.get(name, 0), CACHED.get(name, 0))
+            }
+            if not found or time.monotonic() > deadline:
+                return found
+            time.sleep(0.2)
