@@ -8,17 +8,13 @@ bytes. The load comes from a third process. On two cores all of them share: a ra
 from __future__ import annotations
 
 import argparse
-import os
-import sys
-import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-import uvloop
-
-from app.bench import children, http_load, report
-from app.bench.children import ChildFailed, Load, Server
+from app.bench import children, http_load
+from app.bench.children import Load, Server
+from app.bench.command import Measure, Subject
 from app.bench.http_load import BATCH, JSON, NDJSON, Get, Media, Post, Stall, Tail
 from app.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from app.client.packing import pack
@@ -49,11 +45,6 @@ class Bench(NamedTuple):
     folder: str
     scale: Scale
     load: Load
-
-
-class Measure(NamedTuple):
-    name: str
-    run: Callable[[Bench], Coroutine[None, None, list[Figure]]]
 
 
 RECEIVER = "the yardstick receives the body"
@@ -241,43 +232,11 @@ MEASURES = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    names = [measure.name for measure in MEASURES]
-    parser.add_argument("--json", action="store_true", help="print a JSON list of the figures and nothing else")
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", choices=names, help=f"measure only these: {', '.join(names)}"
-    )
-    parser.add_argument("--rounds", type=_positive, help=f"rounds, the best of which counts (default: {FULL.rounds})")
-    parser.add_argument("--path", default=".", help="a folder on the disk to measure (default: the current folder)")
-    parser.add_argument("--quick", action="store_true", help="much less work: shows that it runs, not how fast it is")
+@asynccontextmanager
+async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+    async with children.load("app.bench.http_load") as load:
+        yield Bench(folder, scale, load)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    chosen = [measure for measure in MEASURES if not arguments.only or measure.name in arguments.only]
-    scale = QUICK if arguments.quick else FULL
-    if arguments.rounds:
-        scale = scale._replace(rounds=arguments.rounds)
-    try:
-        with tempfile.TemporaryDirectory(prefix="whippet-bench-", dir=arguments.path) as folder:
-            figures = uvloop.run(_run(chosen, os.path.abspath(folder), scale))
-    except (OSError, ChildFailed) as error:
-        print(f"whippet bench http: {error}", file=sys.stderr)
-        return 1
-    print(report.as_json(figures) if arguments.json else report.as_table(figures))
-    return 0
-
-
-async def _run(chosen: Sequence[Measure], folder: str, scale: Scale) -> list[Figure]:
-    figures: list[Figure] = []
-    async with children.load("app.bench.http_load") as running:
-        for measure in chosen:
-            print(f"measuring {measure.name} ...", file=sys.stderr)
-            figures += await measure.run(Bench(folder, scale, running))
-    return figures
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
+SUBJECT = Subject("http", MEASURES, FULL, QUICK, _bench)
+add_arguments, run = SUBJECT.add_arguments, SUBJECT.run

@@ -7,7 +7,7 @@ best round of each counts. A first round is thrown away: fresh memory makes the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from gc import disable, enable
 from typing import Literal, NamedTuple
@@ -85,13 +85,6 @@ class Bench(NamedTuple):
     folder: str
     scale: Scale
     shards: int
-
-
-class Measure(NamedTuple):
-    """An entry of the table of measures: what it is called on the command line, and what runs it."""
-
-    name: str
-    run: Callable[[Bench], Coroutine[None, None, list[Figure]]]
 
 
 @contextmanager
