@@ -1,4 +1,4 @@
-"""Stored batches <-> columns, as pure functions over bytes: the layout of storage/FORMAT.md, section 2.
+"""Stored batches as columns, pure functions over bytes: the layout of storage/FORMAT.md, section 2.
 
 A batch has a header of 256 bytes and frames, each of 48 bytes, a payload and user headers. Nothing is made for a single
 message where all frames have one length; else it costs a step of a loop and a slice.
@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from app.pipeline.errors import GatewayError
-
 HEADER_BYTES = 256
 FRAME_BYTES = 48
 HEADER = struct.Struct("<QQQQQQI")
 """partition, base offset, base timestamp, origin timestamp, length, checksum, count"""
 _LENGTHS = struct.Struct("<II")
-_CHECKSUM = struct.Struct("<Q")
+_LENGTH_AND_COUNT = struct.Struct("<QQI")
+CHECKSUM = struct.Struct("<Q")
 _FEW = 12
 HEAD = np.dtype(
     {
@@ -30,7 +29,14 @@ HEAD = np.dtype(
         "itemsize": FRAME_BYTES,
     }
 )
-_ANY_HEAD = np.dtype((np.void, FRAME_BYTES))
+BATCH = np.dtype(
+    {
+        "names": ["partition", "offset", "timestamp", "origin", "length", "checksum", "count"],
+        "formats": ["<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4"],
+    }
+)
+_ANY_HEAD, _ANY_BATCH = np.dtype((np.void, HEAD.itemsize)), np.dtype((np.void, BATCH.itemsize))
+ALIKE_MAX = 4096
 
 Array = np.ndarray[Any, Any]
 Hash = Callable[[Any], int]
@@ -48,7 +54,7 @@ class Messages:
     """(n, 16) bytes, big-endian."""
     bounds: Array
     """Where payloads begin and end in `payloads`: int32, one more than there are messages."""
-    payloads: bytes
+    payloads: bytes | memoryview
     user_headers: tuple[bytes, ...] | None
     """The blocks of user headers; None where no message has any."""
 
@@ -71,78 +77,205 @@ class Messages:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------ decoding
+class BadBatch(Exception):
+    """Bytes that are no batch, as such: where they are, and why."""
+
+    def __init__(self, position: int, reason: str) -> None:
+        super().__init__(position, reason)
+        self.position = position
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason}, at byte {self.position}"
 
 
-def decode(body: bytes) -> Messages:
-    """All messages of batches that stand one behind the other."""
+def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
+    """All messages of batches that stand one behind the other. With a hash, what is not as it was written is BadBatch;
+    who has it from a connection leaves it out."""
     view = memoryview(body)
-    size, position = len(view), 0
-    places: list[Array] = []
-    counts, bases, timestamps, origins = [], [], [], []
-    pieces: list[Any] = []
-    blocks: list[tuple[int, int]] = []
-    while position < size:
-        if size - position < HEADER_BYTES:
-            raise GatewayError("the gateway's answer ends in the middle of a batch")
-        _, base, timestamp, origin, length, _, count = HEADER.unpack_from(view, position)
-        end = position + length
-        if not HEADER_BYTES <= length <= size - position:
-            raise GatewayError("the gateway's answer ends in the middle of a batch")
-        if count:
-            places.append(_frames(view, position + HEADER_BYTES, end, count, pieces))
-            counts.append(count)
-            bases.append(base)
-            timestamps.append(timestamp)
-            origins.append(origin)
-        position = end
-    if not places:
+    found = Found()
+    position = 0
+    while position < len(view):
+        position = _take_run(view, position, found)
+    if not found.starts:
         return NOTHING
-    where = np.concatenate(places)
-    everywhere = np.ndarray((size - FRAME_BYTES + 1,), dtype=_ANY_HEAD, buffer=view, strides=(1,))
-    heads = everywhere[where].view(HEAD)
+    counts = np.array(found.counts)
+    where = found.all_places()
+    heads = _gathered(view, where, _ANY_HEAD).view(HEAD)
+    batches = _gathered(view, np.array(found.starts), _ANY_BATCH).view(BATCH)
+    ends = where + FRAME_BYTES + heads["payload"]
+    if xxh3 is not None:
+        _check(view, found, heads, where, ends + heads["headers"], xxh3)
     bounds = np.zeros(len(heads) + 1, dtype=np.int64)
     np.cumsum(heads["payload"], out=bounds[1:])
+    blocks = None
     if heads["headers"].any():
-        begins = where + FRAME_BYTES + heads["payload"]
-        blocks = list(zip(begins.tolist(), (begins + heads["headers"]).tolist(), strict=True))
+        places = zip(ends.tolist(), (ends + heads["headers"]).tolist(), strict=True)
+        blocks = tuple([bytes(view[start:end]) for start, end in places])
+    pieces = found.pieces
     return Messages(
-        np.repeat(np.array(bases, dtype=np.int64), counts) + heads["delta"],
-        np.repeat(np.array(timestamps, dtype=np.int64), counts),
-        np.repeat(np.array(origins, dtype=np.int64), counts) + heads["time"],
-        np.ascontiguousarray(heads["id"]).view(np.uint8).reshape(-1, 16)[:, ::-1],
+        np.repeat(batches["offset"].astype(np.int64), counts) + heads["delta"],
+        np.repeat(batches["timestamp"].astype(np.int64), counts),
+        np.repeat(batches["origin"].astype(np.int64), counts) + heads["time"],
+        turned(heads["id"]),
         bounds.astype(np.int32),
-        b"".join(pieces),
-        tuple(body[start:end] for start, end in blocks) if blocks else None,
+        memoryview(pieces[0]).cast("B") if len(pieces) == 1 else b"".join(pieces),
+        blocks,
     )
 
 
-def _frames(view: memoryview, start: int, end: int, count: int, pieces: list[Any]) -> Array:
-    """Where the frames of a batch begin; their payloads are added to the pieces."""
+def whole(view: memoryview) -> int:
+    """The bytes of the batches that are in there from beginning to end, if what they say of themselves is true."""
+    position = 0
+    while len(view) - position > HEADER_BYTES:
+        length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
+        if not HEADER_BYTES < length <= len(view) - position:
+            break
+        position += length * _alike(view, position, length, count)
+    return position
+
+
+class Found:
+    """What a walk over batches has come across."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        """Of batches."""
+        self.counts: list[int] = []
+        """Of their messages."""
+        self.pieces: list[Any] = []
+        """Payloads, one or many in a piece."""
+        self.places: list[Array] = []
+        self.few: list[int] = []
+        """Of frames that are in no array yet."""
+
+    def all_places(self) -> Array:
+        """Where the frames are, in order."""
+        self.flush()
+        return np.concatenate(self.places)
+
+    def flush(self) -> None:
+        if self.few:
+            self.places.append(np.array(self.few, dtype=np.int64))
+            self.few = []
+
+
+def _take_run(view: memoryview, position: int, found: Found) -> int:
+    """Takes a batch, and those behind it that have its length and as many messages; says where to go on."""
+    length, count = _size_of(view, position)
+    if (length - HEADER_BYTES) % count == 0:
+        batches = _alike(view, position, length, count)
+        if batches * count > _FEW and _take_uniform(view, position, length, count, batches, found):
+            end = position + batches * length
+            found.starts += range(position, end, length)
+            found.counts += [count] * batches
+            return end
+    _take_frames(view, position, length, count, found)
+    found.starts.append(position)
+    found.counts.append(count)
+    return position + length
+
+
+def _size_of(view: memoryview, position: int) -> tuple[int, int]:
+    if len(view) - position < HEADER_BYTES:
+        raise BadBatch(position, "it ends in the middle of a batch")
+    length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
+    if not HEADER_BYTES <= length <= len(view) - position:
+        raise BadBatch(position, "it ends in the middle of a batch")
+    if not count or HEADER_BYTES + count * FRAME_BYTES > length:
+        raise BadBatch(position, "a batch is shorter than its messages")
+    return length, count
+
+
+def _alike(view: memoryview, position: int, length: int, count: int) -> int:
+    """How many batches from here on have this length and number of messages. Where messages were sent one by one it
+    is many, else seldom more than a few."""
+    room = min((len(view) - position) // length, ALIKE_MAX)
+    if room < 2 or _LENGTH_AND_COUNT.unpack_from(view, position + length + 32)[::2] != (length, count):
+        return 1
+    heads = np.ndarray((room,), dtype=BATCH, buffer=view, offset=position, strides=(length,))
+    differs = (heads["length"] != length) | (heads["count"] != count)
+    return int(differs.argmax()) or room
+
+
+def _take_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: Found) -> bool:
+    """If all frames of these batches have one length."""
+    stride = (length - HEADER_BYTES) // count
+    shape, strides, start = (batches, count), (length, stride), position + HEADER_BYTES
+    heads = np.ndarray(shape, dtype=HEAD, buffer=view, offset=start, strides=strides)
+    if heads["headers"].any() or (heads["payload"] != stride - FRAME_BYTES).any():
+        return False
+    octets = (*shape, stride - FRAME_BYTES)
+    payloads = np.ndarray(octets, dtype=np.uint8, buffer=view, offset=start + FRAME_BYTES, strides=(*strides, 1))
+    # A view would keep the answer alive; and whoever reads files reads into the same bytes again.
+    found.pieces.append(payloads.copy())
+    begins = np.arange(start, start + batches * length, length, dtype=np.int64)
+    found.flush()
+    found.places.append((begins[:, None] + np.arange(0, count * stride, stride, dtype=np.int64)).reshape(-1))
+    return True
+
+
+def _take_frames(view: memoryview, start: int, length: int, count: int, found: Found) -> None:
     lengths_at = _LENGTHS.unpack_from
-    if end - start < count * FRAME_BYTES:
-        raise GatewayError("the gateway's answer has a batch that is shorter than its messages")
-    stride, rest = divmod(end - start, count)
-    if not rest and count > _FEW:
-        heads = np.ndarray((count,), dtype=HEAD, buffer=view, offset=start, strides=(stride,))
-        if not heads["headers"].any() and (heads["payload"] == stride - FRAME_BYTES).all():
-            rows = np.frombuffer(view[start:end], dtype=np.uint8).reshape(count, stride)
-            pieces.append(np.ascontiguousarray(rows[:, FRAME_BYTES:]))
-            return np.arange(start, end, stride, dtype=np.int64)
-    found = []
-    position = start
-    add = pieces.append
+    add_place, add_piece = found.few.append, found.pieces.append
+    position, end = start + HEADER_BYTES, start + length
     for _ in range(count):
         if position + FRAME_BYTES > end:
-            raise GatewayError("the gateway's answer has a batch that is shorter than its messages")
-        found.append(position)
+            raise BadBatch(start, "a batch is shorter than its messages")
+        add_place(position)
         headers, payload = lengths_at(view, position + 32)
         position += FRAME_BYTES
-        add(view[position : position + payload])
+        add_piece(view[position : position + payload])
         position += payload + headers
     if position != end:
-        raise GatewayError("the gateway's answer has a batch whose messages do not fill it")
-    return np.array(found, dtype=np.int64)
+        raise BadBatch(start, "the messages of a batch do not fill it")
+
+
+def _gathered(view: memoryview, places: Array, kind: np.dtype[Any]) -> Array:
+    """Copies of what begins at these places, whatever their order and their distance."""
+    everywhere = np.ndarray((len(view) - kind.itemsize + 1,), dtype=kind, buffer=view, strides=(1,))
+    return everywhere[places]
+
+
+def turned(ids: Array) -> Array:
+    """(n, 16) bytes, big-endian, of ids that are little-endian; and back."""
+    words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
+    return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, 16)
+
+
+def _check(view: memoryview, found: Found, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
+    """BadBatch if a checksum is not that of the bytes."""
+    said = np.ascontiguousarray(heads["checksum"])
+    hashes = np.fromiter(map(xxh3, _frames(view, found, where, ends)), dtype="<u8", count=len(where))
+    messages = np.cumsum(found.counts)
+    wrong = np.flatnonzero(hashes != said)
+    if len(wrong):
+        batch = int(np.searchsorted(messages, wrong[0], side="right"))
+        raise BadBatch(found.starts[batch], "the checksum of a message is wrong")
+    sums, last = memoryview(said.tobytes()), 0
+    for start, end in zip(found.starts, (8 * messages).tolist(), strict=True):
+        head = b"".join((view[start : start + 40], view[start + 48 : start + 52], sums[last:end]))
+        if xxh3(head) != CHECKSUM.unpack_from(view, start + 40)[0]:
+            raise BadBatch(start, "the checksum of a batch is wrong")
+        last = end
+
+
+def _frames(view: memoryview, found: Found, where: Array, ends: Array) -> Iterator[Any]:
+    """What their checksums are over."""
+    lengths = ends - where
+    length = int(lengths[0])
+    if min(found.counts) > _FEW and (lengths == length).all():
+        for start, count in zip(found.starts, found.counts, strict=True):
+            yield from hashed(view, start + HEADER_BYTES, count, length)
+    else:
+        yield from map(view.__getitem__, map(slice, (where + 8).tolist(), ends.tolist()))
+
+
+def hashed(buffer: Any, start: int, count: int, length: int) -> list[bytes]:
+    """What the checksums of frames of one length are over. Copies are made more quickly than views."""
+    frames = np.ndarray((count,), dtype=f"V{length - 8}", buffer=buffer, offset=start + 8, strides=(length,))
+    found: list[bytes] = frames.tolist()
+    return found
 
 
 def of_lists(
@@ -168,73 +301,3 @@ def of_lists(
 
 
 NOTHING = of_lists((), (), (), (), (), ())
-
-
-# ------------------------------------------------------------------------------------------------------------ encoding
-
-
-def encode(
-    bounds: Array, payloads: memoryview, ids: Array, user_headers: Sequence[bytes] | None, now_us: int, xxh3: Hash
-) -> bytearray:
-    """A batch as a producer sends it: its place is zeros. `bounds` are those of the payloads, ids as in Messages."""
-    count = len(bounds) - 1
-    heads = np.zeros(count, dtype=HEAD)
-    lengths = np.diff(bounds)
-    heads["id"] = np.ascontiguousarray(ids[:, ::-1]).view("V16").reshape(-1)
-    heads["delta"] = np.arange(count, dtype=np.uint32)
-    heads["payload"] = lengths
-    first = int(lengths[0])
-    if user_headers is None and (lengths == first).all():
-        batch, checksums = _uniform(heads, payloads[int(bounds[0]) : int(bounds[-1])], first, xxh3)
-    else:
-        batch, checksums = _mixed(heads, bounds, payloads, user_headers, xxh3)
-    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
-    _CHECKSUM.pack_into(batch, 40, xxh3(b"".join((batch[:40], batch[48:52], checksums))))
-    return batch
-
-
-def _uniform(heads: Array, payloads: memoryview, length: int, xxh3: Hash) -> tuple[bytearray, bytes]:
-    count, stride = len(heads), FRAME_BYTES + length
-    batch = bytearray(HEADER_BYTES + count * stride)
-    rows = np.frombuffer(memoryview(batch)[HEADER_BYTES:], dtype=np.uint8).reshape(count, stride)
-    rows[:, :FRAME_BYTES] = heads.view(np.uint8).reshape(count, FRAME_BYTES)
-    rows[:, FRAME_BYTES:] = np.frombuffer(payloads, dtype=np.uint8).reshape(count, length)
-    view = memoryview(batch)
-    starts = range(HEADER_BYTES, len(batch), stride)
-    checksums = np.fromiter((xxh3(view[start + 8 : start + stride]) for start in starts), "<u8", count)
-    rows[:, :8] = checksums.view(np.uint8).reshape(count, 8)
-    del rows
-    return batch, checksums.tobytes()
-
-
-def _mixed(
-    heads: Array, bounds: Array, payloads: memoryview, user_headers: Sequence[bytes] | None, xxh3: Hash
-) -> tuple[bytearray, bytes]:
-    if user_headers is not None:
-        heads["headers"] = [len(block) for block in user_headers]
-    hashed = memoryview(heads.tobytes())
-    places = bounds.tolist()
-    parts: list[Any] = [bytes(HEADER_BYTES)]
-    checksums: list[bytes] = []
-    for i in range(len(heads)):
-        start = i * FRAME_BYTES
-        payload = payloads[places[i] : places[i + 1]]
-        frame = b"".join((hashed[start + 8 : start + FRAME_BYTES], payload, user_headers[i] if user_headers else b""))
-        checksum = _CHECKSUM.pack(xxh3(frame))
-        checksums.append(checksum)
-        parts += (checksum, frame)
-    return bytearray().join(parts), b"".join(checksums)
-
-
-def frame_sizes(bounds: Array, user_headers: Sequence[bytes] | None) -> Array:
-    """The bytes that each message takes in a batch."""
-    sizes = np.diff(bounds).astype(np.int64) + FRAME_BYTES
-    if user_headers is not None:
-        sizes += np.array([len(block) for block in user_headers], dtype=np.int64)
-    return sizes
-
-
-def iter_payloads(bounds: Array, payloads: memoryview) -> Iterator[memoryview]:
-    places = bounds.tolist()
-    for i in range(len(places) - 1):
-        yield payloads[places[i] : places[i + 1]]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,11 +27,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from app.pipeline import user_headers
+from app.pipeline import avro, user_headers
 from app.pipeline import values as parsing
 from app.pipeline.batches import Messages
 from app.pipeline.errors import OptionError
-from app.pipeline.options import Settings
+from app.pipeline.settings import Settings
 from app.pipeline.values import CORRUPT
 
 HEADERS = ArrayType(
@@ -65,6 +65,8 @@ def types(settings: Settings) -> dict[str, DataType]:
     found = dict(TYPES)
     if settings.value_format == "string":
         found["value"] = StringType()
+    if settings.value_format == "avro":
+        found["value"] = avro.kind_of(_needed_schema(settings))
     if settings.value_format != "binary":
         found[CORRUPT] = BinaryType()
     return found
@@ -77,11 +79,17 @@ def schema(settings: Settings) -> StructType | str:
         del shown["headers"]
     if settings.value_format != "json":
         return StructType([StructField(name, kind) for name, kind in shown.items()])
-    if settings.value_schema is None:
-        raise OptionError("option 'valueSchema' is required with valueFormat=json, such as 'id bigint, name string'")
+    fields = _needed_schema(settings)
     del shown["value"]
     ours = (f"`{name}` {kind.simpleString()}" for name, kind in shown.items())
-    return ", ".join([f"`value` struct<{settings.value_schema}>", *ours])
+    return ", ".join([f"`value` struct<{fields}>", *ours])
+
+
+def _needed_schema(settings: Settings) -> str:
+    if settings.value_schema is None:
+        example = "'id bigint, name string'" if settings.value_format == "json" else "the JSON of a schema, or its file"
+        raise OptionError(f"option 'valueSchema' is required with valueFormat={settings.value_format}: {example}")
+    return settings.value_schema
 
 
 def check(wanted: StructType, settings: Settings) -> None:
@@ -94,9 +102,17 @@ def check(wanted: StructType, settings: Settings) -> None:
             if not isinstance(column.dataType, StructType):
                 raise OptionError(f"column 'value' is a struct, not {column.dataType.simpleString()}: valueFormat=json")
             _check_field("value", column.dataType)
-        elif column.dataType != there[column.name]:
+        elif not _is_part(column.dataType, there[column.name]):
             has = there[column.name].simpleString()
             raise OptionError(f"column {column.name!r} is {has}, not {column.dataType.simpleString()}; use cast")
+
+
+def _is_part(wanted: DataType, there: DataType) -> bool:
+    """Of records some fields may be left out."""
+    if isinstance(wanted, StructType) and isinstance(there, StructType):
+        kinds = {field.name: field.dataType for field in there}
+        return all(field.name in kinds and _is_part(field.dataType, kinds[field.name]) for field in wanted)
+    return wanted == there
 
 
 def _check_field(name: str, kind: DataType) -> None:
@@ -115,7 +131,7 @@ def arrow_schema(wanted: StructType) -> Any:
     return to_arrow_schema(wanted, timezone="UTC")
 
 
-def build(messages: Messages, topic: str, partition: int, schema: Any, value_format: str = "binary") -> Any:
+def build(messages: Messages, topic: str, partition: int, schema: Any, settings: Settings) -> Any:
     """A record batch of this Arrow schema, exactly."""
     stream, _, name = topic.partition("/")
     count = len(messages)
@@ -130,22 +146,24 @@ def build(messages: Messages, topic: str, partition: int, schema: Any, value_for
         "id": lambda: _ids(messages),
         "headers": lambda: _headers(messages.user_headers, count),
     }
-    if value_format != "binary":
-        made |= _parsed(values(messages), schema, value_format)
+    if settings.value_format != "binary":
+        made |= _parsed(values(messages), schema, settings)
     return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
 
 
-def _parsed(payloads: Any, schema: Any, value_format: str) -> dict[str, Callable[[], Any]]:
+def _parsed(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
     """`value` and `_corrupt`, parsed once whichever of them is asked for."""
     names = schema.names
     if "value" not in names and CORRUPT not in names:
         return {}
-    if value_format == "string":
+    kind = schema.field("value").type if "value" in names else None
+    if settings.value_format == "string":
         found, where = parsing.texts(payloads)
-    elif "value" in names:
-        found, where = parsing.json(payloads, schema.field("value").type)
+    elif settings.value_format == "json":
+        found, where = parsing.json(payloads, kind or pa.struct([]))
     else:
-        found, where = parsing.json(payloads, pa.struct([]))
+        asked = _needed_schema(settings)
+        found, where = avro.parsed(payloads, asked, kind or to_arrow_type(avro.kind_of(asked), timezone="UTC"))
     return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt(payloads, where)}
 
 

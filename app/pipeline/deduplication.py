@@ -1,4 +1,4 @@
-"""Whether the gateway remembers enough ids for a replay to add nothing, and the warning when it does not.
+"""Whether a topic remembers enough ids for a replay to add nothing, and the warning when it does not.
 
 A window that is smaller than what is replayed catches nothing at all: the oldest ids have left it when they come again,
 and each that is stored anew pushes out the next one that will come.
@@ -7,54 +7,67 @@ and each that is stored anew pushes out the next one that will come.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from app.pipeline.session import Session
-
 _log = logging.getLogger(__name__)
-ENTRIES = "system.message_deduplication.max_entries"
-EXPIRY = "system.message_deduplication.expiry"
-UNKNOWN = (
-    "the gateway does not say that it drops messages whose id it has seen: if system.message_deduplication is off, "
-    "what is replayed after a failure is written twice"
-)
+SWITCH = "message_deduplication"
+ENTRIES = "message_deduplication_max_entries"
+EXPIRY = "message_deduplication_expiry"
+WANTED = {SWITCH: "true", ENTRIES: "1000000", EXPIRY: "1 day"}
+"""What a topic that is made here is made with."""
+UNLIMITED = 2**64 - 1
 _said: set[str] = set()
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a partition remembers; 0 is without a bound, as in the settings."""
+    """What a partition remembers."""
 
     entries: int
+    """0: nothing."""
     expiry_s: float
 
+    @property
+    def words(self) -> str:
+        return "for ever" if math.isinf(self.expiry_s) else f"for {self.expiry_s:g} s"
 
-def window(session: Session) -> Window | None:
-    """What `GET /limits` tells; None if it tells nothing of it."""
-    reply = session.find("/limits")
-    if reply is None:
+
+OFF = Window(0, 0.0)
+
+
+def window_of(details: Mapping[str, Any]) -> Window | None:
+    """What the details of a topic tell; None where nothing is told of it, as by other servers."""
+    options = details.get("options")
+    if not isinstance(options, dict):
         return None
-    return of_limits(reply.json)
+    said = {name: str(option.get("value")) for name, option in options.items()}
+    if said.get(SWITCH) != "true":
+        return OFF
+    expiry_us = int(said.get(EXPIRY, UNLIMITED))
+    expiry_s = math.inf if expiry_us == UNLIMITED else expiry_us / 1_000_000
+    return Window(int(said.get(ENTRIES, UNLIMITED)), expiry_s)
 
 
-def of_limits(limits: Iterable[Mapping[str, Any]]) -> Window | None:
-    found = {each.get("key"): each.get("value") for each in limits}
-    entries = found.get(ENTRIES)
-    return None if entries is None else Window(int(entries), float(found.get(EXPIRY) or 0))
-
-
-def too_small(window: Window, by_partition: Mapping[tuple[str, int], int]) -> str | None:
-    """The warning, if one partition got more messages than it remembers."""
-    if not by_partition or not window.entries:
-        return None
-    (topic, partition), most = max(by_partition.items(), key=lambda item: item[1])
+def warning(topic: str, window: Window | None, most: int) -> str | None:
+    """If one partition got so many messages at once."""
+    if window is None:
+        return (
+            f"the server does not say that {topic} drops messages whose id it has seen: "
+            "if it does not, what is replayed after a failure is written twice"
+        )
+    if window == OFF:
+        return (
+            f"{topic} keeps no ids: what is replayed after a failure is written twice; "
+            f"set {SWITCH}=true among the options of the topic"
+        )
     if most <= window.entries:
         return None
     return (
-        f"{most} messages went to {topic} partition {partition} at once, and the gateway keeps {window.entries} ids "
-        f"for {window.expiry_s:g} s: a replay would be written twice; raise {ENTRIES}, or write less at a time"
+        f"{most} messages went to a partition of {topic} at once, which keeps {window.entries} ids {window.words}: "
+        f"a replay would be written twice; raise {ENTRIES}, or write less at a time"
     )
 
 

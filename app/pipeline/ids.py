@@ -46,46 +46,54 @@ class Derived:
     """
 
     def __init__(self, scope: bytes) -> None:
-        self._first = scope + _COUNT.pack(0)
         self._scope = scope
+        # A copy of a hash that has begun is made more quickly than a new one.
+        self._first = blake2b(scope + _COUNT.pack(0), digest_size=ID_BYTES)
         self._seen: set[bytes] = set()
         self._repeated: dict[bytes, int] = {}
 
     def of(
-        self, payloads: Iterable[memoryview], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
+        self, payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
     ) -> Array:
         """(n, 16) bytes, big-endian."""
-        first, seen = self._first, self._seen
-        add = seen.add
-        found: list[bytes] = []
-        contents: Iterable[Any] = payloads
+        contents: Sequence[bytes] = payloads
         if headers is not None or keys is not None:
             contents = _whole_rows(payloads, headers, keys)
+        begun = self._first.copy
+        found: list[bytes] = []
+        add = found.append
         for content in contents:
-            identity = blake2b(first + content, digest_size=ID_BYTES).digest()
-            if identity in seen:
-                identity = self._again(identity, content)
-            else:
-                add(identity)
-            found.append(identity)
+            identity = begun()
+            identity.update(content)
+            add(identity.digest())
+        fresh = set(found)
+        if len(fresh) == len(found) and self._seen.isdisjoint(fresh):
+            self._seen |= fresh
+        else:
+            found = [self._distinct(identity, contents[i]) for i, identity in enumerate(found)]
         return _array(found)
 
-    def _again(self, identity: bytes, content: Any) -> bytes:
+    def _distinct(self, identity: bytes, content: bytes) -> bytes:
+        if identity not in self._seen:
+            self._seen.add(identity)
+            return identity
         count = self._repeated[identity] = self._repeated.get(identity, 0) + 1
         return blake2b(self._scope + _COUNT.pack(count) + content, digest_size=ID_BYTES).digest()
 
 
 def _whole_rows(
-    payloads: Iterable[memoryview], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
-) -> Iterable[bytes]:
+    payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
+) -> list[bytes]:
+    contents = []
     for i, payload in enumerate(payloads):
         block, key = headers[i] if headers else b"", (keys[i] if keys else None) or b""
-        if not block and not key:
-            yield bytes(payload)
-        else:
+        if block or key:
             # The lengths are behind, where no value without headers and key can have them by chance: it is hashed too.
             lengths = struct.pack("<QQQ", len(payload), len(block), len(key))
-            yield blake2b(b"".join((payload, block, key, lengths))).digest()
+            contents.append(blake2b(b"".join((payload, block, key, lengths))).digest())
+        else:
+            contents.append(payload)
+    return contents
 
 
 def of_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:

@@ -31,7 +31,7 @@ def last(session: Session, query: str) -> int | None:
 
 
 def _batch_of(found: Messages, query: str) -> int | None:
-    said = json.loads(found.payloads)
+    said = json.loads(bytes(found.payloads))
     return int(said["batch"]) if said.get("query") == query else None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from app.pipeline.options import Offsets
+from app.pipeline.settings import Offsets
 
 
 class Range(NamedTuple):
@@ -44,7 +44,7 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 def split(whole: Iterable[Range], at_least: int | None, records_max: int | None) -> list[Range]:
     """Cut into at most `records_max` messages each, and into `at_least` pieces, the largest ranges into most."""
-    pieces = [piece for each in whole for piece in _cut(each, _parts(each, records_max))]
+    pieces = [piece for each in whole for piece in cut(each, _parts(each, records_max))]
     if at_least is None or len(pieces) >= at_least:
         return pieces
     total = sum(each.end - each.start for each in pieces)
@@ -53,14 +53,15 @@ def split(whole: Iterable[Range], at_least: int | None, records_max: int | None)
         if sum(wanted.values()) >= at_least:
             break
         wanted[each] += 1
-    return [piece for each in pieces for piece in _cut(each, wanted[each])]
+    return [piece for each in pieces for piece in cut(each, wanted[each])]
 
 
 def _parts(each: Range, records_max: int | None) -> int:
     return 1 if records_max is None else -(-(each.end - each.start) // records_max)
 
 
-def _cut(each: Range, parts: int) -> Iterator[Range]:
+def cut(each: Range, parts: int) -> Iterator[Range]:
+    """Into so many parts, or single messages."""
     size = each.end - each.start
     parts = max(1, min(parts, size))
     bounds = [each.start + size * i // parts for i in range(parts + 1)]

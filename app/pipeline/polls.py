@@ -7,7 +7,7 @@ import binascii
 from typing import Any
 
 from app.pipeline import batches, user_headers
-from app.pipeline.batches import Messages
+from app.pipeline.batches import BadBatch, Messages
 from app.pipeline.errors import GatewayError
 from app.pipeline.session import Pending, Reply, Session, topic_path
 
@@ -26,7 +26,10 @@ def finish(pending: Pending) -> Messages:
 
 def decode(reply: Reply) -> Messages:
     if reply.has_batches:
-        return batches.decode(reply.body)
+        try:
+            return batches.decode(reply.body)
+        except BadBatch as error:
+            raise GatewayError(f"the answer to a poll cannot be read: {error}") from None
     try:
         messages = reply.json["messages"]
         heads = [message["header"] for message in messages]

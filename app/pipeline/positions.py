@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.pipeline import topics
 from app.pipeline.errors import DataLossError, OptionError
+from app.pipeline.extents import Extent, Extents, Origin
 from app.pipeline.offsets import canonical
-from app.pipeline.options import EARLIEST, LATEST, Offsets, Point, Settings
-from app.pipeline.session import Session
-from app.pipeline.topics import Extent, Extents
+from app.pipeline.settings import EARLIEST, LATEST, Offsets, Point, Settings
 
 At = Callable[[str, int, Extent], int]
 
@@ -20,18 +18,18 @@ def ends(extents: Extents) -> Offsets:
     }
 
 
-def starting(session: Session, settings: Settings, extents: Extents, default: str) -> Offsets:
+def starting(origin: Origin, settings: Settings, extents: Extents, default: str) -> Offsets:
     point = settings.starting or Point(offsets=default)
-    return _resolve(session, settings, extents, point, "starting")
+    return _resolve(origin, settings, extents, point, "starting")
 
 
-def ending(session: Session, settings: Settings, extents: Extents) -> Offsets:
-    return _resolve(session, settings, extents, settings.ending or Point(offsets="latest"), "ending")
+def ending(origin: Origin, settings: Settings, extents: Extents) -> Offsets:
+    return _resolve(origin, settings, extents, settings.ending or Point(offsets="latest"), "ending")
 
 
-def _resolve(session: Session, settings: Settings, extents: Extents, point: Point, which: str) -> Offsets:
+def _resolve(origin: Origin, settings: Settings, extents: Extents, point: Point, which: str) -> Offsets:
     def at_time(topic: str, number: int, extent: Extent, timestamp_us: int) -> int:
-        found = topics.offset_at(session, topic, number, timestamp_us) if extent.messages else None
+        found = origin.offset_at(topic, number, timestamp_us) if extent.messages else None
         if found is not None:
             return found
         if which == "starting" and settings.timestamps_without_match == "error":
@@ -42,7 +40,7 @@ def _resolve(session: Session, settings: Settings, extents: Extents, point: Poin
         return extent.next_offset
 
     def first(topic: str, number: int, extent: Extent) -> int:
-        return topics.first_offset(session, topic, number, extent)
+        return origin.first_offset(topic, number, extent)
 
     if point.timestamp_us is not None:
         timestamp_us = point.timestamp_us

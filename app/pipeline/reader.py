@@ -12,11 +12,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from app.pipeline import offsets, positions, reading, topics
-from app.pipeline.offsets import Range
-from app.pipeline.options import Settings
-from app.pipeline.reading import Slice
-from app.pipeline.session import session_of
+from app.pipeline import offsets, positions
+from app.pipeline.extents import extents
+from app.pipeline.origins import origin_of, read
+from app.pipeline.settings import Settings
 
 
 class TableReader(DataSourceReader):
@@ -24,13 +23,13 @@ class TableReader(DataSourceReader):
         self._settings = settings
         self._schema = schema
 
-    def partitions(self) -> list[Slice]:
-        settings, session = self._settings, session_of(self._settings.access)
-        extents = topics.extents(session, settings)
-        start = positions.starting(session, settings, extents, "earliest")
-        end = positions.ending(session, settings, extents)
-        found: list[Range] = [each for each in offsets.ranges(start, end) if each.start < each.end]
-        return reading.slices(offsets.split(found, settings.min_partitions, settings.max_records_per_partition))
+    def partitions(self) -> list[Any]:
+        settings, origin = self._settings, origin_of(self._settings)
+        found = extents(origin, settings)
+        start = positions.starting(origin, settings, found, "earliest")
+        end = positions.ending(origin, settings, found)
+        ranges = [each for each in offsets.ranges(start, end) if each.start < each.end]
+        return list(origin.shares(ranges, settings))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        return reading.read(self._settings, self._schema, partition)
+        return read(self._settings, self._schema, partition)

@@ -1,4 +1,4 @@
-"""Reading one range of one partition: what an executor does for every task, of tables and of streams alike.
+"""Reading one range of one partition from the gateway: what a task does, of tables and of streams alike.
 
 The next page is asked for before the last one is handed to Spark, so that gateway and Spark work at the same time. What
 comes is compared with what was asked for: a gateway answers a poll below its oldest message with the oldest one.
@@ -9,17 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from app.pipeline import columns, polls
+from app.pipeline import polls
 from app.pipeline.batches import Messages
 from app.pipeline.errors import DataLossError
-from app.pipeline.offsets import Range
-from app.pipeline.options import Settings
-from app.pipeline.session import Pending, Session, session_of
+from app.pipeline.session import Pending, Session
+from app.pipeline.settings import Settings
 
 _log = logging.getLogger(__name__)
 PATIENCE = "2s"
@@ -36,32 +34,19 @@ class Slice(InputPartition):
     end: int
 
 
-def slices(ranges: list[Range]) -> list[Slice]:
-    return [Slice(*each) for each in ranges]
-
-
-def read(settings: Settings, schema: Any, share: Any) -> Iterator[Any]:
-    """Record batches; none where Spark has made a partition of its own out of an empty list of them."""
-    if not isinstance(share, Slice):
-        return
-    wanted = columns.arrow_schema(schema)
-    for messages in pages(session_of(settings.access), settings, share):
-        yield columns.build(messages, share.topic, share.partition, wanted, settings.value_format)
-
-
 def pages(session: Session, settings: Settings, share: Slice) -> Iterator[Messages]:
     at = share.start
     pending = _ask(session, settings, share, at)
     while at < share.end:
-        page = _within(polls.finish(pending), at, share.end)
+        answer = polls.finish(pending)
+        if not len(answer):
+            answer = polls.finish(_ask(session, settings, share, at, PATIENCE))
+        page = within(answer, at, share.end)
         if not len(page):
-            page = _within(polls.finish(_ask(session, settings, share, at, PATIENCE)), at, share.end)
-        if not len(page):
-            _lost(settings, share, at, share.end, "nothing")
+            lost(settings, share, at, share.end, f"server returned {answer.offsets[0] if len(answer) else 'nothing'}")
             return
-        first = int(page.offsets[0])
-        if first != at:
-            _lost(settings, share, at, first, str(first))
+        for start, end in gaps(at, page):
+            lost(settings, share, start, end, f"server returned {end}")
         at = int(page.offsets[-1]) + 1
         if at < share.end:
             pending = _ask(session, settings, share, at)
@@ -73,15 +58,25 @@ def _ask(session: Session, settings: Settings, share: Slice, at: int, wait: str 
     return polls.begin(session, share.topic, share.partition, "offset", at, count, wait)
 
 
-def _within(page: Messages, start: int, end: int) -> Messages:
+def within(page: Messages, start: int, end: int) -> Messages:
     low, high = np.searchsorted(page.offsets, (start, end))
     return page.part(int(low), int(high))
 
 
-def _lost(settings: Settings, share: Slice, start: int, end: int, found: str) -> None:
+def gaps(at: int, page: Messages) -> list[tuple[int, int]]:
+    """What is left out before a page that should begin at an offset, and in it: start and end of each gap."""
+    first, last = int(page.offsets[0]), int(page.offsets[-1])
+    found = [(at, first)] if first != at else []
+    if last - first + 1 != len(page):
+        places = np.flatnonzero(np.diff(page.offsets) != 1).tolist()
+        found += [(int(page.offsets[i]) + 1, int(page.offsets[i + 1])) for i in places]
+    return found
+
+
+def lost(settings: Settings, share: Slice, start: int, end: int, why: str) -> None:
+    """An error, or a warning if that is wanted."""
     place = f"{share.topic} partition {share.partition}"
     if settings.fail_on_data_loss:
-        raise DataLossError(
-            f"{place}: offset {start} is gone (server returned {found}); set failOnDataLoss=false to skip it"
-        )
-    _log.warning("%s: offsets %d to %d are gone and skipped (failOnDataLoss=false)", place, start, end - 1)
+        raise DataLossError(f"{place}: offset {start} is gone ({why}); set failOnDataLoss=false to skip it")
+    count, last = end - start, end - 1
+    _log.warning("%s: %d messages, offsets %d to %d, are gone and skipped (%s)", place, count, start, last, why)

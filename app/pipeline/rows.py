@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 from app.pipeline import user_headers
 from app.pipeline.batches import Array
 from app.pipeline.errors import OptionError, RowError
-from app.pipeline.options import Settings
+from app.pipeline.settings import Settings
 
 TYPES: dict[str, tuple[type, ...]] = {
     "value": (BinaryType, StringType),

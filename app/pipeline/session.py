@@ -25,7 +25,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from app.pipeline.errors import GatewayError
-from app.pipeline.options import Access
+from app.pipeline.settings import Access
 
 BATCH = "application/vnd.iggy.batch"
 JSON = "application/json"
@@ -280,14 +280,15 @@ def topic_path(topic: str) -> str:
 _kept = threading.local()
 
 
-def session_of(access: Access) -> Session:
-    """The session of this thread; a forked process has none of its parent's."""
+def session_of(access: Access, lane: int = 0) -> Session:
+    """The session of this thread, one of several where more than one request is to be under way; a forked process has
+    none of its parent's."""
     kept = _kept.__dict__
     if kept.get("process") != os.getpid():
         kept.clear()
         kept["process"], kept["sessions"] = os.getpid(), {}
-    sessions: dict[Access, Session] = kept["sessions"]
-    found = sessions.get(access)
+    sessions: dict[tuple[Access, int], Session] = kept["sessions"]
+    found = sessions.get((access, lane))
     if found is None:
-        found = sessions[access] = Session(access)
+        found = sessions[access, lane] = Session(access)
     return found

@@ -14,6 +14,7 @@ from app.pipeline import columns
 from app.pipeline.errors import OptionError
 from app.pipeline.options import check_sink, check_source, decode
 from app.pipeline.reader import TableReader
+from app.pipeline.settings import LATEST, Offsets
 from app.pipeline.stream_reader import TopicStreamReader
 from app.pipeline.writer import StreamWriter, TableWriter
 
@@ -34,11 +35,8 @@ class WhippetSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         self._check_reading(schema)
         starting = self._settings.starting
-        if starting is not None and starting.offsets == "latest":
+        if starting is not None and _is_latest(starting.offsets):
             raise OptionError("option 'startingOffsets': 'latest' reads nothing from a table; use an offset or a time")
-        ending = self._settings.ending
-        if ending is not None and ending.offsets == "earliest":
-            raise OptionError("option 'endingOffsets': 'earliest' reads nothing")
         return TableReader(self._settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
@@ -48,10 +46,15 @@ class WhippetSource(DataSource):
         return TableWriter(self._settings, schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802
-        self._check_reading(schema)
-        if self._settings.ending is not None:
-            raise OptionError("options of endings are for tables: a stream has no end")
-        return TopicStreamReader(self._settings, schema)
+        fault = None
+        try:
+            self._check_reading(schema)
+            if self._settings.ending is not None:
+                raise OptionError("options of endings are for tables: a stream has no end")  # noqa: TRY301
+        except OptionError as error:
+            # What is raised here Spark covers with an error of its own.
+            fault = error
+        return TopicStreamReader(self._settings, schema, fault)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
@@ -62,3 +65,10 @@ class WhippetSource(DataSource):
     def _check_reading(self, schema: StructType) -> None:
         check_source(self._settings)
         columns.check(schema, self._settings)
+
+
+def _is_latest(offsets: str | Offsets | None) -> bool:
+    """In any partition."""
+    if isinstance(offsets, dict):
+        return any(LATEST in partitions.values() for partitions in offsets.values())
+    return offsets == "latest"

@@ -7,7 +7,8 @@ killed at the end: there is nothing to close. `read` runs in the tasks, on a cop
    said of its topics is believed for `pollIntervalMs`.
 2. The first batch of a new query is empty on purpose: only the end of a batch is in the checkpoint, so the place where
    the query began is kept by being an end. Else a first batch that failed would begin anew at a later `latest`.
-3. Spark's `commit` is a hint: it comes when the next batch is decided, and not at all for the last one of a run.
+3. Spark's `commit` comes when the next batch is decided, and not at all for the last one of a run. But whenever it asks
+   for the latest offset it says up to where everything is done, so that is what is stored for `consumerName`.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from app.pipeline import offsets, positions, reading, topics
-from app.pipeline.errors import DataLossError, PipelineError
+from app.pipeline import offsets, positions
+from app.pipeline.errors import DataLossError, OptionError, PipelineError
+from app.pipeline.extents import Extents, Origin, extents
 from app.pipeline.offsets import Range, canonical
-from app.pipeline.options import Offsets, Settings
-from app.pipeline.reading import Slice
-from app.pipeline.session import Session, session_of, topic_path
-from app.pipeline.topics import Extents
+from app.pipeline.origins import origin_of, read
+from app.pipeline.session import session_of, topic_path
+from app.pipeline.settings import Offsets, Settings
 
 _log = logging.getLogger(__name__)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    def __init__(self, settings: Settings, schema: StructType) -> None:
+    def __init__(self, settings: Settings, schema: StructType, fault: OptionError | None = None) -> None:
+        """`fault`: what was said wrong, raised as soon as Spark asks for anything."""
         self._settings = settings
         self._schema = schema
+        self._fault = fault
         self._first: Offsets | None = None
         self._is_begun = False
         self._target: Offsets | None = None
@@ -48,7 +51,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Asked for twice, and must not move in between."""
         if self._first is None:
-            self._first = positions.starting(self._session, self._settings, self._extents(), "latest")
+            found = self._extents(all_there=True)
+            self._first = positions.starting(self._origin, self._settings, found, "latest")
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -62,6 +66,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        self._store(start)
         if self._first is not None and not self._is_begun:
             self._is_begun = True
             return start
@@ -86,13 +91,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -------------------------------------------------------------------------------------------------------- batches
 
-    def partitions(self, start: Offsets, end: Offsets) -> list[Slice]:
+    def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
         # When the first batch is replayed, this comes before anybody asks for the latest offset.
         self._is_begun = True
-        settings = self._settings
         found = [self._whole(each, start) for each in offsets.ranges(start, end)]
         found = [each for each in found if each.start < each.end]
-        return reading.slices(offsets.split(found, settings.min_partitions, settings.max_records_per_partition))
+        return list(self._origin.shares(found, self._settings))
 
     def _whole(self, each: Range, start: Offsets) -> Range:
         if str(each.partition) not in start.get(each.topic, {}):
@@ -118,42 +122,48 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         extent = self._extents().get(each.topic, {}).get(each.partition)
         if extent is None:
             return each.end
-        return min(each.end, topics.first_offset(self._session, each.topic, each.partition, extent))
+        return min(each.end, self._origin.first_offset(each.topic, each.partition, extent))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        return reading.read(self._settings, self._schema, partition)
+        return read(self._settings, self._schema, partition)
 
     # ------------------------------------------------------------------------------------------------------- progress
 
     def commit(self, end: Offsets) -> None:
-        """Stores how far it has come under `consumerName`, for the gateway's views of lag. Never fails the query."""
+        """See the module."""
+
+    def _store(self, done: Offsets) -> None:
+        """How far it has come, under `consumerName`, for the gateway's views of lag. Never fails the query."""
         name = self._settings.consumer_name
         if name is None:
             return
-        for topic, partitions in end.items():
+        for topic, partitions in done.items():
             for number, offset in partitions.items():
                 if not offset or self._committed.get((topic, number)) == offset:
                     continue
                 body = json.dumps({"consumer_id": name, "partition_id": int(number), "offset": offset - 1}).encode()
                 try:
-                    self._session.call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
+                    session_of(self._settings.access).call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
                 except PipelineError as error:
                     _log.warning("the offset of consumer %r could not be stored: %s", name, error)
                     return
                 self._committed[topic, number] = offset
 
-    # ---------------------------------------------------------------------------------------------------- the gateway
+    # ------------------------------------------------------------------------------------------------- what there is
 
     @property
-    def _session(self) -> Session:
-        return session_of(self._settings.access)
+    def _origin(self) -> Origin:
+        return origin_of(self._settings)
 
     def _ends(self) -> Offsets:
         return positions.ends(self._extents())
 
-    def _extents(self) -> Extents:
+    def _extents(self, *, all_there: bool = False) -> Extents:
+        """Of all topics; one that is gone was there when the query began."""
+        if self._fault is not None:
+            raise self._fault
         now = time.monotonic()
-        if self._known is None or now - self._known[0] > self._settings.poll_interval_ms / 1000:
-            found = topics.extents(self._session, self._settings)
+        if all_there or self._known is None or now - self._known[0] > self._settings.poll_interval_ms / 1000:
+            found = extents(self._origin, self._settings, all_there=all_there)
             self._known = (time.monotonic(), found)
         return self._known[1]

@@ -21,9 +21,9 @@ from pyspark.sql.types import StructType
 
 from app.pipeline import deduplication, markers, rows, topics, writing
 from app.pipeline.errors import PipelineError
-from app.pipeline.options import Settings
 from app.pipeline.session import session_of
-from app.pipeline.writing import Scope, Target
+from app.pipeline.settings import Settings
+from app.pipeline.writing import Scope, Sent, Target
 
 _log = logging.getLogger(__name__)
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -48,7 +48,7 @@ def planned(settings: Settings, schema: StructType) -> dict[str, Target]:
         return {}
     session, topic = session_of(settings.access), writing.topic_of(settings)
     if settings.create_topic:
-        topics.create(session, topic, settings.create_topic)
+        topics.create(session, topic, settings.create_topic, keeps_ids=settings.id_mode != "none")
     return {topic: writing.target(session, topic)}
 
 
@@ -59,7 +59,13 @@ def task() -> TaskContext:
     return found
 
 
-def warn_of_window(settings: Settings, messages: list[WriterCommitMessage | None]) -> None:
+def written(settings: Settings, scope: Scope, targets: dict[str, Target], record_batches: Iterator[Any]) -> Sent:
+    """What a task does."""
+    sessions = [session_of(settings.access, lane) for lane in range(settings.in_flight)]
+    return writing.Writer(sessions, settings, scope, targets).write(record_batches)
+
+
+def warn_of_window(settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]) -> None:
     """Loud, if the gateway forgets ids before what was written now could be replayed. Fails nothing."""
     if settings.id_mode == "none" or settings.partitioning == "balanced":
         return
@@ -67,14 +73,16 @@ def warn_of_window(settings: Settings, messages: list[WriterCommitMessage | None
     for message in messages:
         if isinstance(message, Written):
             total.update(message.by_partition)
-    if not total:
-        return
-    try:
-        window = deduplication.window(session_of(settings.access))
-    except PipelineError as error:
-        _log.warning("what the gateway keeps of ids is not known: %s", error)
-        return
-    deduplication.warn(deduplication.UNKNOWN if window is None else deduplication.too_small(window, total))
+    most: dict[str, int] = {}
+    for (topic, _), count in total.items():
+        most[topic] = max(most.get(topic, 0), count)
+    for topic, count in most.items():
+        try:
+            known = targets.get(topic) or writing.target(session_of(settings.access), topic)
+        except PipelineError as error:
+            _log.warning("what %s keeps of ids is not known: %s", topic, error)
+            continue
+        deduplication.warn(deduplication.warning(topic, known.window, count))
 
 
 class TableWriter(DataSourceArrowWriter):
@@ -86,11 +94,11 @@ class TableWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Written:
         settings = self._settings
         scope = Scope(settings.id_namespace or self._job, settings.id_batch or "-", task().partitionId())
-        sent = writing.Writer(session_of(settings.access), settings, scope, self._targets).write(iterator)
+        sent = written(settings, scope, self._targets, iterator)
         return Written(sent.rows, sent.requests, sent.by_partition)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        warn_of_window(self._settings, messages)
+        warn_of_window(self._settings, self._targets, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back."""
@@ -115,13 +123,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     pass
                 return Written(0, 0, query=query)
         scope = Scope(settings.id_namespace or query, batch, context.partitionId())
-        sent = writing.Writer(session, settings, scope, self._targets).write(iterator)
+        sent = written(settings, scope, self._targets, iterator)
         return Written(sent.rows, sent.requests, sent.by_partition, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks are done. A marker that cannot be stored costs no more than what it is there for."""
         settings = self._settings
-        warn_of_window(settings, messages)
+        warn_of_window(settings, self._targets, messages)
         query = next((each.query for each in messages if isinstance(each, Written)), None)
         if query is None or not settings.marker or settings.id_mode == "none":
             return

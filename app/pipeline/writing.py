@@ -2,8 +2,9 @@
 
 1. Every row gets its id (ids.py) and its partition: that of its `partition` column, else of its `key`, else that of its
    id. A row that comes again meets itself only in its own partition, so the task number or a turn never decides.
-2. Rows gather for each partition until they fill a request, by bytes or by number. One request is under way at a time:
-   while the gateway stores it the next is made, and each partition has its rows in order.
+2. Rows gather for each partition until they fill a request, by bytes or by number. While the gateway stores it the next
+   is made. A partition has one request under way at a time, so it has its rows in order; with `inFlight` several
+   partitions have one each.
 3. A request that is lost is sent again, byte for byte; what the gateway had stored already it drops, by the ids.
 """
 
@@ -12,19 +13,20 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
 
-from app.pipeline import batches, hashes, ids, polls, rows, topics
-from app.pipeline.batches import Array
+from app.pipeline import hashes, ids, packing, rows, topics
+from app.pipeline.batches import HEADER_BYTES, Array
+from app.pipeline.deduplication import Window, window_of
 from app.pipeline.errors import OptionError, RowError
-from app.pipeline.options import Settings
 from app.pipeline.rows import Rows
 from app.pipeline.session import BATCH, JSON, Pending, Session, topic_path
+from app.pipeline.settings import Settings
 
 TOO_LARGE = 413
 JSON_AROUND_BYTES = 80
@@ -38,6 +40,8 @@ class Target:
     topic: str
     partitions: int
     takes_batches: bool
+    window: Window | None = None
+    """What is remembered of ids; None: nobody knows."""
 
 
 @dataclass(frozen=True)
@@ -57,26 +61,38 @@ class Sent:
 
 
 def target(session: Session, topic: str) -> Target:
-    found = topics.extents_of(session, topic)
+    found = topics.details(session, topic)
     if found is None:
         raise OptionError(f"topic {topic!r} is not there; make it, or use .option('createTopic', <partitions>)")
-    if not found:
+    if not found["partitions"]:
         raise OptionError(f"topic {topic!r} has no partitions")
-    # The answer to a poll shows whether the gateway knows batches.
-    takes = hashes.xxh3 is not None and polls.begin(session, topic, min(found), "last", 0, 1).finish().has_batches
-    return Target(topic, len(found), takes)
+    takes = hashes.xxh3 is not None and topics.tells_offsets(found)
+    return Target(topic, len(found["partitions"]), takes, window_of(found))
+
+
+class UnderWay(NamedTuple):
+    """A request that has not been answered yet."""
+
+    pending: Pending
+    target: Target
+    partition: int | None
+    rows: Rows
 
 
 class Writer:
     """The rows of one task."""
 
-    def __init__(self, session: Session, settings: Settings, scope: Scope, targets: dict[str, Target]) -> None:
-        self._session = session
+    def __init__(
+        self, sessions: Sequence[Session], settings: Settings, scope: Scope, targets: dict[str, Target]
+    ) -> None:
+        """Each session has a request under way at most; which partition uses which is decided when it is first seen."""
+        self._sessions = sessions
         self._settings = settings
         self._derived = ids.Derived(ids.scope(scope.namespace, scope.batch, str(scope.task)))
         self._targets = dict(targets)
         self._gathered: dict[tuple[str, int | None], Rows] = {}
-        self._under_way: tuple[Pending, Target, int | None, Rows] | None = None
+        self._lanes: dict[tuple[str, int | None], int] = {}
+        self._under_way: dict[int, UnderWay] = {}
         self.sent = Sent()
 
     def write(self, record_batches: Iterable[Any]) -> Sent:
@@ -85,7 +101,8 @@ class Writer:
                 self._take(batch)
         for (topic, partition), found in self._gathered.items():
             self._send_all(self._targets[topic], partition, found, whole=True)
-        self._finish()
+        for lane in list(self._under_way):
+            self._finish(lane)
         return self.sent
 
     def _take(self, batch: Any) -> None:
@@ -116,7 +133,7 @@ class Writer:
         if settings.id_columns:
             columns = [batch.column(name).to_pylist() for name in settings.id_columns]
             return ids.of_columns(settings.id_namespace or "", columns)
-        return self._derived.of(batches.iter_payloads(found.bounds, found.octets), found.headers, keys)
+        return self._derived.of(packing.payloads_of(found.bounds, found.octets), found.headers, keys)
 
     # -------------------------------------------------------------------------------------------------------- routing
 
@@ -139,7 +156,8 @@ class Writer:
     def _target(self, topic: str) -> Target:
         found = self._targets.get(topic)
         if found is None:
-            found = self._targets[topic] = target(self._between_requests(), topic)
+            self._finish(0)
+            found = self._targets[topic] = target(self._sessions[0], topic)
         return found
 
     def _partitions(
@@ -187,10 +205,10 @@ class Writer:
     def _fitting(self, target: Target, found: Rows) -> tuple[int, bool]:
         """How many of the rows go into a request, one at least; and whether it is full with them."""
         settings = self._settings
-        sizes = batches.frame_sizes(found.bounds, found.headers)
+        sizes = packing.frame_sizes(found.bounds, found.headers)
         if not target.takes_batches:
             sizes = sizes * 4 // 3 + JSON_AROUND_BYTES
-        room = settings.max_batch_bytes - batches.HEADER_BYTES
+        room = settings.max_batch_bytes - HEADER_BYTES
         by_bytes = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
         count = max(1, min(by_bytes, settings.batch_size, len(found)))
         return count, count < len(found) or count >= settings.batch_size
@@ -201,25 +219,23 @@ class Writer:
         body: bytes | bytearray
         if target.takes_batches:
             assert hashes.xxh3 is not None
-            body = batches.encode(some.bounds, some.octets, some.ids, some.headers, now_us, hashes.xxh3)
+            body = packing.encode(some.bounds, some.octets, some.ids, some.headers, now_us, hashes.xxh3)
             media, query = BATCH, "" if partition is None else f"?partition={partition}"
         else:
             body = _json(some, partition)
-        session = self._between_requests()
+        place = (target.topic, partition)
+        lane = self._lanes.setdefault(place, len(self._lanes) % len(self._sessions))
+        self._finish(lane)
         path = f"{topic_path(target.topic)}/messages{query}"
-        pending = session.begin("POST", path, body, media, also=(TOO_LARGE,))
-        self._under_way = (pending, target, partition, some)
+        pending = self._sessions[lane].begin("POST", path, body, media, also=(TOO_LARGE,))
+        self._under_way[lane] = UnderWay(pending, target, partition, some)
 
-    def _between_requests(self) -> Session:
-        self._finish()
-        return self._session
-
-    def _finish(self) -> None:
-        """Waits for the request under way; one that was too large goes again in two halves."""
-        if self._under_way is None:
+    def _finish(self, lane: int) -> None:
+        """Waits for the request under way there; one that was too large goes again in two halves."""
+        under_way = self._under_way.pop(lane, None)
+        if under_way is None:
             return
-        pending, target, partition, some = self._under_way
-        self._under_way = None
+        pending, target, partition, some = under_way
         reply = pending.finish()
         self.sent.requests += 1
         if reply.status != TOO_LARGE:
@@ -228,12 +244,12 @@ class Writer:
             self.sent.by_partition[place] = self.sent.by_partition.get(place, 0) + len(some)
             return
         if len(some) == 1:
-            size = int(batches.frame_sizes(some.bounds, some.headers)[0])
+            size = int(packing.frame_sizes(some.bounds, some.headers)[0])
             raise RowError(f"a message of {size} bytes is too large for the server (413), see http.max_request_size")
         half = len(some) // 2
         for part in (some.part(0, half), some.part(half, len(some))):
             self._send(target, partition, part)
-            self._finish()
+            self._finish(lane)
 
 
 def topic_of(settings: Settings) -> str:
@@ -259,7 +275,7 @@ def _json(some: Rows, partition: int | None) -> bytes:
     if partition is not None:
         to = {"kind": "partition_id", "value": base64.b64encode(partition.to_bytes(4, "little")).decode()}
     messages = []
-    for i, payload in enumerate(batches.iter_payloads(some.bounds, some.octets)):
+    for i, payload in enumerate(packing.payloads_of(some.bounds, some.octets)):
         message = {"id": str(UUID(bytes=some.ids[i].tobytes())), "payload": base64.b64encode(payload).decode()}
         if some.headers and some.headers[i]:
             message["user_headers"] = base64.b64encode(some.headers[i]).decode()

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -23,8 +24,9 @@ PASSWORD = "a-password-that-nobody-may-see"
 class Lake:
     """A gateway as the tests see it: behind the back of Spark, over its plain HTTP API."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, folder: Path) -> None:
         self.gateway = gateway
+        self.folder = folder
         self.url = f"http://{gateway.address()}"
         self.http = httpx.Client(base_url=self.url, trust_env=False, timeout=30)
         said = self.http.post("/users/login", json={"username": "iggy", "password": PASSWORD}).raise_for_status()
@@ -42,6 +44,10 @@ class Lake:
         body = {"name": "t", "partitions_count": partitions, **more}
         self.http.post(f"/streams/{stream}/topics", json=body).raise_for_status()
         return f"{stream}/t"
+
+    def forget(self, stream: str) -> None:
+        """For who has to have a stream of this very name to himself."""
+        assert self.http.delete(f"/streams/{stream}").status_code in (204, 404)
 
     def path(self, topic: str) -> str:
         stream, name = topic.split("/")
@@ -71,12 +77,26 @@ class Lake:
         return sorted(itertools.chain.from_iterable(self.values(topic)))
 
     def partitions(self, topic: str) -> int:
-        return len(self.http.get(self.path(topic)).raise_for_status().json()["partitions"])
+        return len(self.details(topic)["partitions"])
+
+    def details(self, topic: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(self.path(topic)).raise_for_status().json()
+        return found
+
+    def topic_folder(self, topic: str) -> Path:
+        stream = self.http.get(f"/streams/{topic.split('/', maxsplit=1)[0]}").raise_for_status().json()["id"]
+        return self.folder / "streams" / str(stream) / "topics" / str(self.details(topic)["id"])
+
+    def drop_segments(self, topic: str, count: int, partition: int = 0) -> None:
+        """The oldest ones."""
+        path = f"{self.path(topic)}/partitions/{partition}"
+        self.http.delete(path, params={"segments_count": count}).raise_for_status()
 
 
 @pytest.fixture(scope="session")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
-    with starting(tmp_path_factory.mktemp("pipeline") / "data") as start:
+    folder = tmp_path_factory.mktemp("pipeline") / "data"
+    with starting(folder) as start:
         gateway = start(
             IGGY_ROOT_USERNAME="iggy",
             IGGY_ROOT_PASSWORD=PASSWORD,
@@ -84,16 +104,20 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
             IGGY_SYSTEM_MESSAGE_DEDUPLICATION_MAX_ENTRIES="1000000",
             IGGY_SYSTEM_MESSAGE_DEDUPLICATION_EXPIRY="1h",
         )
-        found = Lake(gateway)
+        found = Lake(gateway, folder)
         yield found
         found.http.close()
 
 
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def need_spark() -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'whippet[spark]'")
     if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
         pytest.skip("there is no Java on this machine, and Spark needs 17 or newer")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    need_spark()
     # Not before it is known that pyspark is there.
     from pyspark.sql import SparkSession  # noqa: PLC0415
 

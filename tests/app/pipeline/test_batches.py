@@ -10,8 +10,8 @@ import pytest
 import xxhash
 
 from app.model.options import ValueKind
-from app.pipeline import batches, hashes, user_headers
-from app.pipeline.errors import GatewayError
+from app.pipeline import batches, hashes, packing, user_headers
+from app.pipeline.batches import BadBatch
 from storage import batch as stored
 from storage.batch import Message
 
@@ -31,7 +31,7 @@ def test_what_is_encoded_is_good_and_says_the_same(shape: str, headers: bytes) -
     ids = np.frombuffer(os.urandom(16 * count), dtype=np.uint8).reshape(-1, 16)
     bounds = np.cumsum([0, *map(len, payloads)]).astype(np.int32)
     blocks = [headers] * count if headers else None
-    made = batches.encode(
+    made = packing.encode(
         bounds, memoryview(b"".join(payloads)), ids, blocks, 1_700_000_000_000_000, xxhash.xxh3_64_intdigest
     )
     assert stored.check(made).message_count == count
@@ -64,14 +64,48 @@ def test_what_is_stored_is_decoded_from_any_row_of_batches(shape: str, headers: 
     assert [part.payloads[a:b] for a, b in pairwise(bounds)] == expected[2:5]
 
 
+@pytest.mark.parametrize("sizes", [[5] * 40, [5] * 40 + [6, 5, 5], [5, 6] * 20, [1, 2, 3], [5]])
+def test_messages_that_were_sent_one_by_one_are_decoded_too(sizes: list[int]) -> None:
+    payloads = [bytes([n]) * size for n, size in enumerate(sizes)]
+    body = bytearray()
+    for n, payload in enumerate(payloads):
+        made = stored.build([Message(payload, n + 1, b"", 7 * n)], 0, os.urandom)
+        stored.stamp(made, 0, 100 + n, 1_000 + n, stored.check(made).checksums)
+        body += made
+    found = batches.decode(bytes(body), xxhash.xxh3_64_intdigest)
+    assert [bytes(found.payloads[a:b]) for a, b in pairwise(found.bounds.tolist())] == payloads
+    assert found.offsets.tolist() == list(range(100, 100 + len(sizes)))
+    assert found.timestamps.tolist() == list(range(1_000, 1_000 + len(sizes)))
+    assert found.origin_timestamps.tolist() == [7 * n for n in range(len(sizes))]
+    assert [int.from_bytes(each.tobytes(), "big") for each in found.ids] == list(range(1, len(sizes) + 1))
+
+
+@pytest.mark.parametrize("shape", ["one", "few", "uniform"])
+def test_a_byte_that_has_changed_is_seen_wherever_it_is(shape: str) -> None:
+    payloads = PAYLOADS[shape][:20]
+    whole = bytearray()
+    for offset in (0, len(payloads)):
+        made = stored.build([Message(each, 9) for each in payloads], 0, os.urandom)
+        stored.stamp(made, 3, offset, 1_000, stored.check(made).checksums)
+        whole += made
+    size = len(whole) // 2
+    assert len(batches.decode(bytes(whole), xxhash.xxh3_64_intdigest)) == 2 * len(payloads)
+    for place in [*range(52), *range(256, size)]:
+        broken = bytearray(whole)
+        broken[size + place] ^= 0x10
+        with pytest.raises(BadBatch) as refused:
+            batches.decode(bytes(broken), xxhash.xxh3_64_intdigest)
+        assert refused.value.position == size
+
+
 def test_an_answer_that_is_cut_or_broken_is_refused() -> None:
     whole = bytes(stored.build([Message(b"payload")] * 20, 0, os.urandom))
     assert len(batches.decode(b"")) == 0
     for size in (1, 255, 256, 300, len(whole) - 1):
-        with pytest.raises(GatewayError):
+        with pytest.raises(BadBatch):
             batches.decode(whole[:size])
     for count in (19, 21, 10_000):
-        with pytest.raises(GatewayError):
+        with pytest.raises(BadBatch):
             batches.decode(whole[:48] + count.to_bytes(4, "little") + whole[52:])
 
 

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import logging
+import math
 
 import pytest
 
 from app.pipeline import deduplication
-from app.pipeline.deduplication import ENTRIES, EXPIRY, Window
+from app.pipeline.deduplication import OFF, UNLIMITED, Window
 
 
 def test_a_window_smaller_than_what_was_written_at_once_is_told() -> None:
-    written = {("s/t", 0): 5_000, ("s/t", 1): 20_000}
-    sentence = deduplication.too_small(Window(10_000, 60), written)
+    sentence = deduplication.warning("s/t", Window(10_000, 60), 20_000)
     assert sentence is not None
-    assert "20000 messages went to s/t partition 1 at once, and the gateway keeps 10000 ids for 60 s" in sentence
-    assert deduplication.too_small(Window(20_000, 60), written) is None
-    assert deduplication.too_small(Window(0, 0), written) is None
-    assert deduplication.too_small(Window(10, 60), {}) is None
+    assert "20000 messages went to a partition of s/t at once, which keeps 10000 ids for 60 s" in sentence
+    assert deduplication.warning("s/t", Window(20_000, 60), 20_000) is None
+    assert deduplication.warning("s/t", Window(UNLIMITED, math.inf), 10**9) is None
 
 
-def test_limits_tell_the_window_or_nothing() -> None:
-    assert deduplication.of_limits([{"key": ENTRIES, "value": 7}, {"key": EXPIRY, "value": 60}]) == Window(7, 60)
-    assert deduplication.of_limits([{"key": "http.max_request_size", "value": 7}]) is None
+def test_nothing_remembered_and_nothing_known_are_told_too() -> None:
+    assert "s/t keeps no ids" in str(deduplication.warning("s/t", OFF, 1))
+    assert "does not say that s/t drops" in str(deduplication.warning("s/t", None, 1))
+
+
+def test_the_details_of_a_topic_tell_the_window_or_nothing() -> None:
+    options = {
+        "message_deduplication": {"value": "true"},
+        "message_deduplication_max_entries": {"value": "7"},
+        "message_deduplication_expiry": {"value": "60000000"},
+    }
+    assert deduplication.window_of({"options": options}) == Window(7, 60)
+    for_ever = {**options, "message_deduplication_expiry": {"value": str(UNLIMITED)}}
+    assert deduplication.window_of({"options": for_ever}) == Window(7, math.inf)
+    assert deduplication.window_of({"options": {**options, "message_deduplication": {"value": "false"}}}) == OFF
+    assert deduplication.window_of({"options": {}}) == OFF
+    assert deduplication.window_of({}) is None
 
 
 def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:

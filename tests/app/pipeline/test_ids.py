@@ -11,10 +11,10 @@ import pytest
 from app.pipeline import ids
 from app.pipeline.errors import RowError
 
-A, B = memoryview(b"a"), memoryview(b"b")
+A, B = b"a", b"b"
 
 
-def derived(*values: memoryview, scope: bytes = b"s" * 16) -> list[bytes]:
+def derived(*values: bytes, scope: bytes = b"s" * 16) -> list[bytes]:
     return [each.tobytes() for each in ids.Derived(scope).of(values, None, None)]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.pipeline.errors import GatewayError
-from app.pipeline.options import Access, Secret
 from app.pipeline.session import Session
+from app.pipeline.settings import Access, Secret
+from transports import certificates
 
 Answer = tuple[int, dict[str, str], Any]
 
@@ -154,6 +157,24 @@ def test_another_address_is_tried_when_one_does_not_answer(gateway: Scripted, op
     alone, _ = opened(urls=("http://127.0.0.1:1",), retries=1)
     with pytest.raises(GatewayError, match=r"failed after 2 attempt\(s\): ConnectionRefusedError"):
         alone.get("/x")
+
+
+def test_https_believes_the_authority_that_is_named_or_anybody_if_told_so(
+    gateway: Scripted, opened: Open, tmp_path: Path
+) -> None:
+    certificate, key = certificates.self_signed()
+    (tmp_path / "cert.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    gateway.server.socket = context.wrap_socket(gateway.server.socket, server_side=True)
+    url = gateway.url.replace("http:", "https:")
+    for settings in ({"ca_file": str(tmp_path / "cert.pem")}, {"verify": False}):
+        session, _ = opened(urls=(url,), **settings)
+        assert session.get("/x").status == 200
+    strict, _ = opened(urls=(url,), retries=0)
+    with pytest.raises(GatewayError, match="SSLCertVerificationError"):
+        strict.get("/x")
 
 
 def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(gateway: Scripted, opened: Open) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
+import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,14 +86,18 @@ def test_what_is_there_is_read_in_batches_of_the_size_wanted_and_then_what_is_ne
     topic = lake.topic(partitions=2)
     for partition in (0, 1):
         lake.send(topic, [f"{partition}-{n:04}" for n in range(500)], partition)
-    seen = Seen()
-    run(follow(topic, maxOffsetsPerTrigger=400), seen)
+    there, seen = lake.all_values(topic), Seen()
+
+    def while_others_send(frame: DataFrame, number: int) -> None:
+        seen(frame, number)
+        lake.send(topic, ["new"])
+
+    run(follow(topic, maxOffsetsPerTrigger=400), while_others_send)
     assert [len(batch) for batch in seen.batches] == [0, 400, 400, 200]
-    assert seen.values == lake.all_values(topic)
-    lake.send(topic, ["new"])
+    assert seen.values == there
     again = Seen()
     run(follow(topic), again)
-    assert again.values == ["new"]
+    assert again.values == ["new"] * 4
 
 
 def test_latest_begins_where_it_began_although_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
@@ -149,14 +155,65 @@ def test_a_topic_that_was_made_anew_is_an_error_unless_it_may_be(follow: Follow,
     assert seen.values == ["x"]
 
 
+def test_a_topic_that_is_deleted_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+    kept, deleted = lake.topic(), lake.topic()
+    for topic in (kept, deleted):
+        lake.send(topic, ["a"])
+    run(follow(f"{kept},{deleted}"), Seen())
+    lake.http.delete(lake.path(deleted)).raise_for_status()
+    lake.send(kept, ["b"])
+    with pytest.raises(Exception, match=f"topic '{deleted}' is gone; set failOnDataLoss=false to go on without it"):
+        run(follow(f"{kept},{deleted}"), Seen())
+    seen = Seen()
+    run(follow(f"{kept},{deleted}", failOnDataLoss=False), seen)
+    assert seen.values == ["b"]
+    with pytest.raises(Exception, match=f"topic '{deleted}' is not there"):
+        run(follow(deleted), Seen(), checkpoint="another")
+
+
+def test_what_is_said_wrong_is_not_covered_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
+    reader = spark.readStream.format("whippet").schema("valu binary").option("subscribe", "s/t")
+    with pytest.raises(Exception, match="column 'valu' of the schema is not there") as refused:
+        run(reader.load(), Seen())
+    assert "UnboundLocalError" not in str(refused.value)
+
+
+def test_an_idle_topic_is_looked_at_as_often_as_is_said_and_makes_no_batches(
+    spark: SparkSession, follow: Follow, lake: Lake, tmp_path: Path
+) -> None:
+    def looks() -> int:
+        text = lake.http.get("/metrics").raise_for_status().text
+        found = re.search(r'whippet_command_seconds_count{command="get_topic",transport="http"} (\d+)', text)
+        return int(found[1]) if found else 0
+
+    topic = lake.topic(partitions=3)
+    lake.send(topic, ["only one"])
+    seen = Seen()
+    frame = follow(topic, pollIntervalMs=100)
+    query = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(seen).start()
+    try:
+        until(lambda: len(seen.batches) == 2)
+        before, begun = looks(), time.monotonic()
+        until(lambda: looks() >= before + 20)
+        assert time.monotonic() - begun > 1.5
+        assert seen.batches == [[], ["only one"]]
+    finally:
+        query.stop()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+
+
 def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: Run, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, [str(n) for n in range(30)])
     run(follow(topic, consumerName="spark-job", maxOffsetsPerTrigger=10), Seen())
     query = {"consumer_id": "spark-job", "partition_id": 0}
     stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
-    # The last batch of a run is not committed to the source.
-    assert stored["stored_offset"] == 19
+    assert stored["stored_offset"] == 29
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -250,7 +307,9 @@ def _offsets(said: Any) -> Any:
     return json.loads(said) if isinstance(said, str) else said
 
 
-def test_a_listener_tells_the_lag_under_kafkas_names(spark: SparkSession, follow: Follow, run: Run, lake: Lake) -> None:
+def test_a_listener_tells_the_lag_and_so_does_the_server(
+    spark: SparkSession, follow: Follow, run: Run, lake: Lake
+) -> None:
     from app.pipeline.listener import Lag, LagListener  # noqa: PLC0415 -- it needs pyspark
 
     topic = lake.topic(partitions=2)
@@ -258,12 +317,23 @@ def test_a_listener_tells_the_lag_under_kafkas_names(spark: SparkSession, follow
     lake.send(topic, [str(n) for n in range(10)], 1)
     told: queue.Queue[Lag] = queue.Queue()
     listener = LagListener(told.put)
+    seen = Seen()
+
+    def full_after_three(frame: DataFrame, number: int) -> None:
+        if number == 3:
+            raise RuntimeError("the sink is full")
+        seen(frame, number)
+
     spark.streams.addListener(listener)
     try:
-        run(follow(topic, maxOffsetsPerTrigger=20), Seen())
+        with pytest.raises(Exception, match="the sink is full"):
+            run(follow(topic, maxOffsetsPerTrigger=12, consumerName="lagging"), full_after_three)
         found = [told.get(timeout=DEADLINE_S) for _ in range(3)]
     finally:
         spark.streams.removeListener(listener)
     behind = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
-    assert behind == [(10, 30, 20.0), (5, 15, 10.0), (0, 0, 0.0)]
-    assert found[1].numInputRows == 20
+    assert behind == [(10, 30, 20.0), (7, 21, 14.0), (4, 12, 8.0)]
+    assert found[1].numInputRows == 12
+    text = lake.http.get("/metrics").raise_for_status().text
+    lags = re.findall(rf'whippet_consumer_lag{{consumer="lagging",.*stream="{topic.split("/")[0]}".*}} (\d+)', text)
+    assert sorted(map(int, lags)) == [4, 12]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from app.pipeline import register
 from tests.app.pipeline.conftest import PASSWORD, Lake
 
 if TYPE_CHECKING:
@@ -157,7 +159,11 @@ def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> N
         ({"pageSize": "many"}, "option 'pageSize': 'many': a whole number from 1 on is needed"),
         ({"batchSize": "5"}, "option 'batchSize' is for writing, and this reads"),
         ({"maxTriggerDelay": "5m"}, "option 'maxTriggerDelay' is not supported yet"),
+        ({"kafka.bootstrap.servers": "h:9092"}, "'kafka.bootstrap.servers' is one of Kafka's; here it is 'url'"),
         ({"startingOffsets": "latest"}, "'latest' reads nothing from a table"),
+        ({"startingOffsets": f'{{"{topic}": {{"0": -1}}}}'}, "'latest' reads nothing from a table"),
+        ({"endingOffsets": "earliest"}, "option 'endingOffsets': 'earliest': it is no JSON"),
+        ({"endingOffsets": f'{{"{topic}": {{"0": -2}}}}'}, "numbers for the partitions of each topic are needed"),
     ):
         with pytest.raises(Exception) as refused:
             load(topic, **options).collect()
@@ -166,6 +172,15 @@ def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> N
         load()
     with pytest.raises(Exception, match="topic 'no/where' is not there"):
         load("no/where").collect()
+
+
+def test_sql_reads_a_topic_too(spark: SparkSession, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b"])
+    options = ", ".join(f"{key} '{value}'" for key, value in {**lake.options, "subscribe": topic}.items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING whippet OPTIONS ({options})")
+    assert [row[0] for row in spark.sql("SELECT string(value) FROM orders ORDER BY offset").collect()] == ["a", "b"]
+    spark.sql("DROP VIEW orders")
 
 
 def test_no_secret_is_in_plans_or_errors(spark: SparkSession, load: Load, lake: Lake) -> None:
@@ -245,6 +260,9 @@ def test_rows_go_to_the_topic_of_their_column(spark: SparkSession, save: Save, l
 def test_a_topic_is_made_if_that_is_wanted(spark: SparkSession, save: Save, lake: Lake) -> None:
     save(numbers(spark, 10), "made by/spark", createTopic=2)
     assert lake.partitions("made by/spark") == 2
+    options = lake.details("made by/spark")["options"]
+    assert options["message_deduplication"]["value"] == "true"
+    assert int(options["message_deduplication_max_entries"]["value"]) == 1_000_000
     assert len(lake.all_values("made by/spark")) == 10
     with pytest.raises(Exception, match="topic 'made by/nobody' is not there; make it, or use"):
         save(numbers(spark, 1), "made by/nobody")
@@ -258,6 +276,18 @@ def test_requests_are_cut_by_bytes_and_halved_where_the_server_takes_less(
     assert len(lake.all_values(topic)) == 200
     with pytest.raises(Exception, match=r"a message of 2000048 bytes is too large for the server"):
         save(numbers(spark, 1, "repeat('x', 2000000)"), topic)
+
+
+def test_a_thread_of_its_own_can_write_once_it_has_registered(spark: SparkSession, save: Save, lake: Lake) -> None:
+    topic = lake.topic()
+
+    def write() -> None:
+        register(spark)
+        save(numbers(spark, 10), topic)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(write).result()
+    assert len(lake.all_values(topic)) == 10
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.pipeline import markers
+from app.pipeline import markers, polls
+from app.pipeline.deduplication import Window
+from app.pipeline.errors import DataLossError
 from app.pipeline.options import decode
 from app.pipeline.session import JSON, Pending, Session
 from tests.app.pipeline.conftest import Lake
@@ -14,7 +16,7 @@ from tests.app.pipeline.conftest import Lake
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'whippet[spark]'")
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'whippet[spark]'")
 
-from app.pipeline import reading, user_headers, writing  # noqa: E402 -- they need both
+from app.pipeline import batches, reading, user_headers, writing  # noqa: E402 -- they need both
 from app.pipeline.reading import Slice  # noqa: E402
 from app.pipeline.writing import Scope, Target  # noqa: E402
 
@@ -35,14 +37,14 @@ def test_json_carries_what_batches_carry(
     session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
 ) -> None:
     topic = lake.topic(partitions=2)
-    assert writing.target(session, topic) == Target(topic, 2, True)
+    assert writing.target(session, topic) == Target(topic, 2, True, Window(1_000_000, 3600))
     settings = decode({**lake.options, "topic": topic, "batchSize": "70"}, {})
     entries = [{"key": "k", "value": b"v", "kind": "string"}, {"key": "n", "value": b"\x07", "kind": "uint8"}]
     headers = [entries if n % 3 else None for n in range(500)]
     batch = record_batch(value=[b"%d" % n for n in range(500)], headers=headers)
     target = {topic: Target(topic, 2, takes_batches)}
     for _ in range(2):
-        sent = writing.Writer(session, settings, Scope("n", "0", 0), target).write([batch])
+        sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([batch])
     assert sent.rows == 500
     assert sum(sent.by_partition.values()) == 500
     if not takes_batches:
@@ -71,8 +73,33 @@ def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(s
         )
         for start in range(0, 400, 40)
     ]
-    writing.Writer(session, settings, Scope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
+    writing.Writer([session], settings, Scope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
     assert lake.values(topic) == [[f"{n:05}" for n in range(first, 400, 2)] for first in (0, 1)]
+
+
+def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -> None:
+    topic = lake.topic(partitions=5)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "10", "inFlight": "3"}, {})
+    sessions = [Session(settings.access) for _ in range(settings.in_flight)]
+    to = pa.array([n % 5 for n in range(1_000)], "int32")
+    batch = record_batch(value=[b"%05d" % n for n in range(1_000)], partition=to)
+    sent = writing.Writer(sessions, settings, Scope("n", "0", 0), {topic: Target(topic, 5, True)}).write([batch])
+    assert (sent.rows, sent.requests) == (1_000, 100)
+    assert lake.values(topic) == [[f"{n:05}" for n in range(first, 1_000, 5)] for first in range(5)]
+    for session in sessions:
+        session.close()
+
+
+def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [3, 4, 7, 8, 9]
+    page = batches.of_lists(there, there, there, [b"i" * 16] * 5, [b"p"] * 5, [b""] * 5)
+    monkeypatch.setattr(reading, "_ask", lambda *_: None)
+    monkeypatch.setattr(polls, "finish", lambda _: page)
+    strict = decode({"subscribe": "s/t"}, {})
+    with pytest.raises(DataLossError, match=r"s/t partition 0: offset 5 is gone \(server returned 7\)"):
+        list(reading.pages(session, strict, Slice("s/t", 0, 3, 10)))
+    lenient = decode({"subscribe": "s/t", "failOnDataLoss": "false"}, {})
+    assert sum(len(each) for each in reading.pages(session, lenient, Slice("s/t", 0, 3, 10))) == 5
 
 
 def test_markers_are_those_of_one_query_and_the_last_one_counts(session: Session) -> None:

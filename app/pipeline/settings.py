@@ -1,0 +1,105 @@
+"""The options, decoded: frozen values that are pickled to executors, and show no secret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+EARLIEST, LATEST = -2, -1
+"""In the place of an offset, as Kafka has them."""
+
+Offsets = dict[str, dict[str, int]]
+"""Of partitions, by topic (`stream/topic`) and by their numbers as texts: the form that checkpoints keep."""
+
+
+class Secret:
+    """A text that is not shown by accident."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return "******"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other.text == self.text
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def __reduce__(self) -> tuple[type[Secret], tuple[str]]:
+        return Secret, (self.text,)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the gateway is reached, and as whom."""
+
+    urls: tuple[str, ...]
+    token: Secret | None = None
+    username: str | None = None
+    password: Secret | None = None
+    timeout_ms: int = 30_000
+    retries: int = 5
+    verify: bool = True
+    ca_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Point:
+    """A position in all partitions: a time, a time for each, or offsets; exactly one is not None."""
+
+    timestamp_us: int | None = None
+    timestamps_us: Offsets | None = None
+    offsets: str | Offsets | None = None
+    """`earliest`, `latest`, or for each partition an offset, EARLIEST or LATEST."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All options, decoded. None is what was not said."""
+
+    access: Access
+    names: frozenset[str] = frozenset()
+    """The options that were given, as they are documented."""
+    origin: str = "gateway"
+    path: str | None = None
+    stream: str | None = None
+    topic: str | None = None
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    assign: dict[str, list[int]] | None = None
+    starting: Point | None = None
+    ending: Point | None = None
+    timestamps_without_match: str = "error"
+    fail_on_data_loss: bool = True
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    include_headers: bool = False
+    consumer_name: str | None = None
+    page_size: int = 5_000
+    poll_interval_ms: int = 250
+    value_format: str = "binary"
+    value_schema: str | None = None
+    batch_size: int = 5_000
+    max_batch_bytes: int = 1_000_000
+    in_flight: int = 1
+    id_columns: tuple[str, ...] = ()
+    id_namespace: str | None = None
+    id_batch: str | None = None
+    id_mode: str = "auto"
+    partitioning: str = "auto"
+    create_topic: int = 0
+    marker: bool = True
+    checkpoint: str | None = field(default=None, repr=False)
+
+    @property
+    def topics(self) -> tuple[str, ...] | None:
+        """The topics that are named one by one, as `stream/topic`; None for a pattern."""
+        if self.assign is not None:
+            return tuple(sorted(self.assign))
+        if self.subscribe is not None:
+            return self.subscribe
+        return None if self.subscribe_pattern is not None else (f"{self.stream}/{self.topic}",)
