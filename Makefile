@@ -4,12 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.whippet-installed
 
-.PHONY: run test setup lint types imports docs openapi bench torture fuzz schemathesis spark-zip clean
+# What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
+PROGRAMS := chromium:chromium pg_createcluster:postgresql
+
+.PHONY: run test setup programs lint types imports docs openapi bench torture torture-spark fuzz schemathesis spark-zip clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
 
-test: setup  ## set up, then pass all tests
+test: setup programs  ## set up, then pass all tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 setup: $(STAMP)
@@ -21,6 +24,12 @@ $(STAMP): pyproject.toml
 	  || { echo "python3 cannot make a virtual environment: install it with 'apt-get install python3-venv'" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $(STAMP)
+
+programs:  ## installed if we may; else it is said, and the tests that need them are skipped
+	@for each in $(PROGRAMS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
+	  test -z "$$missing" \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } \
+	  || echo "some tests are skipped without these: apt-get install$$missing" >&2
 
 lint: setup  ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -34,6 +43,7 @@ imports: setup  ## dependencies point one way
 docs: setup  ## write the pages that are generated from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
 	$(BIN)/whippet config --toml > deploy/server.toml
+	$(BIN)/python -m app.pipeline.jobs.docs > docs/pipelines.md
 
 openapi: setup  ## write the OpenAPI document from the table of routes
 	$(BIN)/python -m transports.http.openapi > openapi/openapi.json
@@ -42,11 +52,16 @@ bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench storage
 	$(BIN)/whippet bench tcp
 	$(BIN)/whippet bench http
+	$(BIN)/whippet bench ws
 	$(BIN)/whippet bench quic
+	$(BIN)/whippet bench spark
 
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py \
 	  tests/transports/http/test_kill_over_http.py
+
+torture-spark: setup  ## kill -9 of Spark and of the gateway while topics are copied: make torture-spark ROUNDS=100
+	WHIPPET_SPARK_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/app/pipeline/test_kills.py
 
 fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
 	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py

@@ -27,15 +27,20 @@ SUBCOMMANDS = (
     Subcommand(("serve",), "app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
     Subcommand(("config",), "app.cli.config", "show the effective configuration and where each value comes from"),
     Subcommand(("check",), "app.cli.check", "read every message of a data folder and say what is damaged"),
+    Subcommand(("pipeline", "run"), "app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"),
+    Subcommand(
+        ("pipeline", "check"), "app.cli.pipeline_check", "say what a pipeline would do, or what is wrong with it"
+    ),
     Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
     Subcommand(("bench", "tcp"), "app.bench.tcp", "measure the server over TCP, beside a bare one"),
     Subcommand(("bench", "http"), "app.bench.http", "measure the HTTP API, beside a bare application"),
     Subcommand(("bench", "quic"), "app.bench.quic", "measure the server over QUIC, beside aioquic alone"),
     Subcommand(("bench", "ws"), "app.bench.ws", "measure the server over WebSocket, beside a bare one"),
+    Subcommand(("bench", "spark"), "app.bench.spark", "measure the data source of Spark, beside Parquet"),
     Subcommand(("version",), "app.cli.version", "print the version"),
 )
 
-GROUPS = {"bench": "measure speed"}
+GROUPS = {"bench": "measure speed", "pipeline": "move data with Spark"}
 """Summaries of the first words that stand for several subcommands."""
 
 

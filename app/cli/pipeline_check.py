@@ -1,0 +1,57 @@
+"""`whippet pipeline check`: says what a pipeline would do, and what is wrong with it. It changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.cli import pipelines
+
+if TYPE_CHECKING:
+    from app.pipeline.jobs.pipeline_file import Pipeline
+
+SOUND = 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pipelines.add_arguments(parser)
+    parser.add_argument(
+        "--offline", action="store_true", help="ask neither source nor sinks, and leave the transforms to `run`"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return pipelines.with_file(arguments, lambda pipeline: _check(pipeline, arguments))
+
+
+def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+    from app.pipeline.jobs import plan, secrets  # noqa: PLC0415 -- an extra
+
+    for line in plan.lines(pipeline, look=not arguments.offline):
+        print(secrets.scrub(line, pipeline.secrets))
+    if not arguments.offline:
+        print(_columns(pipeline, arguments.remote))
+    print("it can run")
+    return SOUND
+
+
+def _columns(pipeline: Pipeline, remote: str | None) -> str:
+    """Only Spark knows what a statement means."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415 -- an extra
+
+    from app.pipeline.jobs import flow, plan, sentences, spark_session  # noqa: PLC0415
+
+    print("starting Spark to look at the transforms ...", file=sys.stderr, flush=True)
+    is_own = not spark_session.is_there()
+    with tempfile.TemporaryDirectory() as folder:
+        session = spark_session.start("whippet pipeline check", pipeline.spark, Path(folder), remote)
+        try:
+            return plan.columns(flow.analyse(pipeline.source.frame(session, pipeline.iggy), pipeline.transforms))
+        except PySparkException as error:
+            raise sentences.as_ours(error) from error
+        finally:
+            if is_own:
+                spark_session.stop(session)

@@ -1,0 +1,29 @@
+"""`whippet pipeline run`: runs a pipeline in the foreground, until it is done or told to stop."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from app.cli import pipelines
+
+if TYPE_CHECKING:
+    from app.pipeline.jobs.pipeline_file import Pipeline
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    pipelines.add_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="do what is there now, then end")
+    parser.add_argument(
+        "--progress", type=float, default=10.0, metavar="SECONDS", help="how often to say how it is doing (default: 10)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    return pipelines.with_file(arguments, lambda pipeline: _run(pipeline, arguments))
+
+
+def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
+    from app.pipeline.jobs import command  # noqa: PLC0415 -- an extra
+
+    return command.run(pipeline, once=arguments.once, progress_s=arguments.progress, remote=arguments.remote)

@@ -1,0 +1,35 @@
+"""What `whippet pipeline run` and `whippet pipeline check` have in common: a file, and Spark, which has to be there."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.pipeline.jobs.pipeline_file import Pipeline
+
+REFUSED = 2
+NEEDS_SPARK = "whippet: pipelines need Spark: pip install 'whippet[spark]'"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", help="the pipeline file, such as deploy/pipelines/lake.toml")
+    remote = os.environ.get("SPARK_REMOTE")
+    parser.add_argument(
+        "--remote", default=remote, metavar="sc://HOST:PORT", help="a Spark Connect server (default: SPARK_REMOTE)"
+    )
+    parser.add_argument("--trace", action="store_true", help="if it fails, show where in the code")
+
+
+def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> int:
+    try:
+        from app.pipeline.jobs import command  # noqa: PLC0415 -- an extra
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
+            raise
+        print(NEEDS_SPARK, file=sys.stderr)
+        return REFUSED
+    return command.with_file(arguments.file, act, trace=arguments.trace)

@@ -1,0 +1,102 @@
+"""What the transforms amount to, found out from a table with no rows in it: which columns come out, and whether each
+batch can be looked at by itself.
+
+1. Transforms that look at one row at a time are applied to each batch, so that a row on which one fails can be found.
+2. Where one puts rows together (windows, de-duplication, GROUP BY), all of them are part of Spark's stream, which keeps
+   its state in the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from app.pipeline.jobs.errors import FileError
+from app.pipeline.jobs.frames import COORDINATES, CORRUPT, HIDDEN, NOW, ORIGIN, empty
+from app.pipeline.jobs.plans import KEEPS_STATE, MAKES_ROWS, ROW_WISE, SUBQUERY, nodes
+from app.pipeline.jobs.sentences import sentence
+from app.pipeline.jobs.transforms import Transform
+from app.pipeline.jobs.transforms.fields import UpdateFields
+from app.pipeline.jobs.transforms.moment import Moment
+from app.pipeline.jobs.transforms.sql import Sql
+
+CAN_FAIL = (Sql, UpdateFields)
+"""Those whose expressions may have no answer for a row."""
+
+
+@dataclass(frozen=True)
+class Flow:
+    schema: StructType
+    """Of what sinks get."""
+    keeps_state: bool
+    is_one_to_one: bool
+    can_fail: bool
+
+
+def analyse(source: DataFrame, transforms: Sequence[Transform]) -> Flow:
+    """FileError names the transform that cannot be."""
+    frame = empty(source).drop(*HIDDEN)
+    moment, late = Moment(F.current_timestamp(), F.lit("")), False
+    for number, transform in enumerate(transforms, start=1):
+        frame = _applied(frame, transform, moment, place(number, transform))
+        late = late or getattr(transform, "watermark", None) is not None
+        _check(frame, place(number, transform), late)
+    found = nodes(frame)
+    return Flow(
+        schema=frame.schema,
+        keeps_state=bool(found & KEEPS_STATE),
+        is_one_to_one=not found & (MAKES_ROWS | KEEPS_STATE),
+        can_fail=any(isinstance(each, CAN_FAIL) for each in transforms),
+    )
+
+
+def apply(frame: DataFrame, transforms: Sequence[Transform], moment: Moment) -> DataFrame:
+    for number, transform in enumerate(transforms, start=1):
+        frame = _applied(frame, transform, moment, place(number, transform))
+    return frame
+
+
+def streamed(source: DataFrame, transforms: Sequence[Transform]) -> DataFrame:
+    """For a flow that keeps state: what comes out of it, and beside that the records that could not be parsed."""
+    unique = F.concat_ws("|", *COORDINATES) if set(COORDINATES) <= set(source.columns) else F.expr("uuid()")
+    good = source.where(F.col(CORRUPT).isNull()).drop(*HIDDEN)
+    result = apply(good, transforms, Moment(F.current_timestamp(), unique))
+    broken = source.where(F.col(CORRUPT).isNotNull()).select(CORRUPT, ORIGIN, NOW)
+    return result.unionByName(broken, allowMissingColumns=True)
+
+
+def place(number: int, transform: Transform) -> str:
+    return f"[[transforms]] {number} ({transform.TYPE})"
+
+
+def _applied(frame: DataFrame, transform: Transform, moment: Moment, where: str) -> DataFrame:
+    try:
+        found = transform.apply(frame, moment, where)
+        names = found.columns
+    except PySparkException as error:
+        raise FileError(f"{where}: {sentence(error)}") from None
+    for name in names:
+        if names.count(name) > 1:
+            raise FileError(f"{where}: two fields are called '{name}'; rename one of them")
+        if name in HIDDEN:
+            raise FileError(f"{where}: '{name}' is a name of ours; choose another")
+    return found
+
+
+def _check(frame: DataFrame, where: str, has_watermark: bool) -> None:
+    found = nodes(frame)
+    if SUBQUERY in found:
+        raise FileError(f"{where}: a subquery would look at one batch and not at all records; use a window")
+    strange = sorted(found - ROW_WISE - MAKES_ROWS - KEEPS_STATE)
+    if strange:
+        raise FileError(f"{where}: {', '.join(strange)} cannot be done to a stream of records")
+    if found & KEEPS_STATE and not has_watermark:
+        raise FileError(
+            f"{where}: it puts records together, which takes for ever in a stream: say 'time_field' and 'watermark', "
+            "and group by window(<time_field>, '1 minute')"
+        )

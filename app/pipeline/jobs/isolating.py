@@ -1,0 +1,65 @@
+"""Finds the rows on which a transform fails.
+
+An expression that fails, such as a cast of a text that is no number, fails the whole job and does not say where. So the
+batch is tried in halves, down to single rows: as a small table on the driver, which Spark works out while it plans,
+without a job, in some 20 ms. That takes about 2 log2(n) tries for each such row; a batch with more of them than is
+sensible is an error: then the transform is wrong, and not the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from app.pipeline.jobs import plans
+from app.pipeline.jobs.errors import BadRecordError
+from app.pipeline.jobs.frames import ROW
+from app.pipeline.jobs.sentences import sentence
+
+BAD_ROWS_MAX = 100
+DATA_ERRORS = ("22", "P0001")
+"""SQLSTATEs of failures that are about the data: exceptions of data, and those that a statement raises itself."""
+
+
+def is_about_data(error: BaseException) -> bool:
+    return isinstance(error, PySparkException) and (error.getSqlState() or "").startswith(DATA_ERRORS)
+
+
+def failing(rows: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> dict[int, str]:
+    """The numbers of the rows on which `apply` fails, and why. `rows` has them as `_row`."""
+    here = rows.sparkSession.createDataFrame(rows.toArrow(), rows.schema)
+    numbers = sorted(row[0] for row in here.select(ROW).collect())
+    found: dict[int, str] = {}
+    waiting = [(0, len(numbers))]
+    while waiting:
+        start, end = waiting.pop()
+        why = _failure(here.where(F.col(ROW).between(numbers[start], numbers[end - 1])), apply)
+        if why is None:
+            continue
+        if end - start > 1:
+            middle = (start + end) // 2
+            waiting += [(start, middle), (middle, end)]
+            continue
+        found[numbers[start]] = why
+        if len(found) > BAD_ROWS_MAX:
+            raise BadRecordError(
+                f"more than {BAD_ROWS_MAX} rows of one batch cannot be transformed: {why}; "
+                "try_cast, try_divide and the like make null of what they cannot do"
+            )
+    return found
+
+
+def _failure(rows: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> str | None:
+    try:
+        result = apply(rows)
+        if not plans.is_worked_out(result):
+            # Something that takes a job, such as rows made of arrays.
+            result.write.format("noop").mode("overwrite").save()
+    except PySparkException as error:
+        if not is_about_data(error):
+            raise
+        return sentence(error)
+    return None

@@ -1,0 +1,73 @@
+"""What to tell a person of an exception: one line, without traces, without what Spark puts around it."""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.errors import PySparkException
+
+from app.pipeline import errors as source_errors
+from app.pipeline.errors import PipelineError
+from app.pipeline.jobs import errors
+from app.pipeline.session import NO_CREDENTIALS
+
+# What an exception of ours looks like in the text of one that Spark has made of it, on its way through its processes.
+_OURS = re.compile(r"app\.pipeline(?:\.\w+)*\.errors\.(\w+): (.+)")
+_STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
+_CONDITION = re.compile(r"^\s*(?:\[[A-Z_.0-9]+\]\s*)+")
+_RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)(?:: .*)?)$", re.MULTILINE)
+"""The last line of a trace."""
+_WITHOUT_END = 400
+IN_A_FILE = {
+    NO_CREDENTIALS: "set WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD, or say it in [iggy]",
+    "failOnDataLoss=false": "fail_on_data_loss = false",
+}
+"""The data source speaks to people who write options."""
+
+
+def sentence(error: BaseException) -> str:
+    text = _sentence(error)
+    for options, keys in IN_A_FILE.items():
+        text = text.replace(options, keys)
+    return text
+
+
+def _sentence(error: BaseException) -> str:
+    if isinstance(error, PipelineError):
+        return str(error)
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1][1]).strip()
+    if "Traceback (most recent call last)" in text and (raised := _RAISED.findall(text)):
+        # Of a Python beside Spark; all that stands above it is for us.
+        return _shortened(raised[-1])
+    if isinstance(error, PySparkException):
+        first = _STATE.sub("", text)
+        return _shortened(_CONDITION.sub("", first))
+    return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+LIBRARIES = ("deltalake", "pyiceberg", "sqlalchemy", "pyarrow", "py4j")
+"""What goes wrong in them is for people, too: a table that does not fit, a file that cannot be written."""
+
+
+def is_expected(error: BaseException) -> bool:
+    """Something outside is not as it should be; anything else is a mistake of ours."""
+    module = type(error).__module__.split(".")[0]
+    return isinstance(error, PipelineError | PySparkException | OSError) or module in LIBRARIES
+
+
+def as_ours(error: Exception) -> PipelineError:
+    """The exception of ours that went into this one, else a SparkError. Spark's own can be read while Spark runs."""
+    if isinstance(error, PipelineError):
+        return error
+    found = _OURS.findall(str(error))
+    kind = getattr(errors, found[-1][0], None) or getattr(source_errors, found[-1][0]) if found else errors.SparkError
+    assert issubclass(kind, PipelineError)
+    return kind(sentence(error))
+
+
+def _shortened(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _WITHOUT_END else line[:_WITHOUT_END] + " ..."

@@ -1,0 +1,59 @@
+"""What an Iceberg table needs that is written in small pieces: small files put together, and old snapshots forgotten.
+Each step is one commit, which readers see as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
+from pyiceberg.table import FileScanTask, Table
+
+SMALL_BYTES = 32 * 1024 * 1024
+TOGETHER_BYTES_MAX = 128 * 1024 * 1024
+"""Of files that are put together at once: they pass through memory."""
+
+
+def compact(table: Table) -> None:
+    """Small files of one partition become one; the rows stay the same."""
+    for together in list(_groups(table)):
+        table.refresh()
+        scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
+        rows = scan.to_table(together)
+        with table.transaction() as transaction:
+            with transaction.update_snapshot().overwrite() as snapshot:
+                for task in together:
+                    snapshot.delete_data_file(task.file)
+            transaction.append(rows)
+
+
+def _groups(table: Table) -> Iterator[list[FileScanTask]]:
+    by_partition: dict[str, list[FileScanTask]] = {}
+    for task in table.scan().plan_files():
+        if task.file.file_size_in_bytes < SMALL_BYTES and not task.delete_files:
+            by_partition.setdefault(f"{task.file.spec_id} {task.file.partition!r}", []).append(task)
+    for tasks in by_partition.values():
+        together, size = list[FileScanTask](), 0
+        for task in tasks:
+            if size + task.file.file_size_in_bytes > TOGETHER_BYTES_MAX:
+                yield together
+                together, size = [], 0
+            together.append(task)
+            size += task.file.file_size_in_bytes
+        if len(together) > 1:
+            yield together
+
+
+def expire(table: Table, age_ms: int) -> None:
+    """Forgets snapshots and deletes the data files that no other snapshot has: those that were known before, and are in
+    none of those that are left."""
+    before = _data_files(table)
+    table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - timedelta(milliseconds=age_ms)).commit()
+    table.refresh()
+    for path in before - _data_files(table):
+        table.io.delete(path)
+
+
+def _data_files(table: Table) -> set[str]:
+    return set(table.inspect.all_data_files().column("file_path").to_pylist())

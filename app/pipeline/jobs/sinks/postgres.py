@@ -1,0 +1,187 @@
+"""The sink `postgres`: rows of a table. A batch becomes visible as a whole, in the transaction that also says that it
+is there.
+
+1. Tasks copy their rows to a table of the batch, each row with the number of the attempt that has copied it. It is made
+   anew when a batch comes again.
+2. The driver knows which attempts have counted. In one transaction it raises the marker of the pipeline to this batch,
+   moves the rows of those attempts to the target, and drops the table of the batch. Where the marker is that high
+   already, there is nothing to do. So neither a task that is tried again nor two of them at once write a row twice, and
+   rows need not come to the same tasks as the first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from app.pipeline.jobs import database
+from app.pipeline.jobs.database import Retries
+from app.pipeline.jobs.errors import FileError, SinkError
+from app.pipeline.jobs.frames import METADATA, TIMES, Batch, chosen, document, is_nested, metadata_columns, quoted
+from app.pipeline.jobs.gateway import Gateway
+from app.pipeline.jobs.keys import DURATION, SECRET, TEXT, TRUTH, key, one_of, whole
+from app.pipeline.jobs.sinks import postgres_copy
+from app.pipeline.jobs.sources.postgres_reader import columns_of
+from app.pipeline.settings import Secret
+
+if TYPE_CHECKING:
+    import psycopg
+
+MARKERS = "whippet_markers"
+ATTEMPT = "whippet_attempt"
+PAYLOAD = "payload"
+"""The one column of data where a record is not parted into columns."""
+PAYLOADS = {"json": "jsonb", "text": "text", "bytea": "bytea"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSink:
+    """A table of PostgreSQL, whose columns are found by their names."""
+
+    TYPE: ClassVar[str] = "postgres"
+    PROMISE: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
+    NOT_HERE: ClassVar[dict[str, str]] = {
+        "batch_size": "a batch is one COPY for each task, and one transaction",
+        "max_connections": "there is one connection for each task",
+        "include_checksum": "messages are checked where they are read",
+        "include_origin_timestamp": "it is among the metadata",
+    }
+    connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
+    target_table: str = key(TEXT, "the table, such as 'orders' or 'public.orders'")
+    auto_create_table: bool = key(TRUTH, "make it if it is not there", False)
+    payload_format: str = key(
+        one_of("columns", *PAYLOADS),
+        "`columns`: a column for each field; `json`, `text` and `bytea`: the record as JSON, in the column `payload`",
+        "columns",
+    )
+    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
+    max_retries: int = key(whole(0), "how often is tried again what failed by no fault of a row", 3)
+    retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        def there(connection: psycopg.Connection[Any]) -> bool:
+            return bool(columns_of(connection, self.target_table))
+
+        is_there = self._run("PostgreSQL", there)
+        if not is_there and not self.auto_create_table:
+            raise FileError(f"there is no table '{self.target_table}'; make it, or say auto_create_table = true")
+        yield f"table {self.target_table}: {'is there' if is_there else 'will be made'}"
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        types = self._types(schema)
+
+        def make(connection: psycopg.Connection[Any]) -> list[str]:
+            sql = database.driver().sql
+            connection.execute(f"create table if not exists {MARKERS} (writer text primary key, batch bigint not null)")
+            if self.auto_create_table:
+                columns = [sql.SQL("{} " + kind).format(sql.Identifier(name)) for name, kind in types.items()]
+                make = sql.SQL("create table if not exists {} ({})")
+                connection.execute(make.format(self._target(), sql.SQL(", ").join(columns)))
+            return [each.name for each in columns_of(connection, self.target_table)]
+
+        there = self._run(place, make)
+        if not there:
+            raise FileError(
+                f"{place}: there is no table '{self.target_table}'; make it, or say auto_create_table = true"
+            )
+        for name in types:
+            if name not in there:
+                hint = (
+                    "say include_metadata = false, or add it"
+                    if name.startswith("iggy_")
+                    else "add it, or drop the field"
+                )
+                raise FileError(f"{place}: table {self.target_table} has no column '{name}': {hint}")
+
+    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        frame = self._frame(batch)
+        staging = f"whippet_{batch.writer.replace('-', '')[:48]}"
+        if not self._run(place, lambda connection: self._stage(connection, batch, staging, frame.columns)):
+            return None
+        copy = postgres_copy.task(self.connection_string, self._retries, staging, ATTEMPT)
+        attempts = [row[0] for row in frame.mapInArrow(copy, "attempt bigint").collect()]
+        self._run(place, lambda connection: self._move(connection, batch, staging, frame.columns, attempts))
+        return None
+
+    # ------------------------------------------------------------------------------------------------- the columns
+
+    def _types(self, schema: StructType) -> dict[str, str]:
+        """Of the target, by name."""
+        found = {field.name: database.write_type(field.dataType) for field in schema if field.name not in METADATA}
+        if self.payload_format != "columns":
+            found = {PAYLOAD: PAYLOADS[self.payload_format]}
+        if self.include_metadata:
+            found |= {field.name: database.write_type(field.dataType) for field in schema if field.name in METADATA}
+        return found
+
+    def _frame(self, batch: Batch) -> DataFrame:
+        frame = chosen(batch.frame, self.include_metadata)
+        if self.payload_format != "columns":
+            payload = document(batch.frame)
+            if self.payload_format == "bytea":
+                payload = payload.cast("binary")
+            metadata = metadata_columns(frame) if self.include_metadata else []
+            frame = batch.frame.select(payload.alias(PAYLOAD), *map(quoted, metadata))
+        return frame.select(*(_writable(frame, name) for name in frame.columns))
+
+    # ------------------------------------------------------------------------------------------------ the statements
+
+    def _stage(self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str]) -> bool:
+        """Makes the table of the batch; False if the batch is there already."""
+        sql = database.driver().sql
+        row = connection.execute(f"select batch from {MARKERS} where writer = %s", [batch.writer]).fetchone()
+        name = sql.Identifier(staging)
+        connection.execute(sql.SQL("drop table if exists {}").format(name))
+        if row is not None and row[0] >= batch.number:
+            return False
+        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        like = sql.SQL("create unlogged table {} as select {}, 0::bigint as {} from {} where false")
+        connection.execute(like.format(name, wanted, sql.Identifier(ATTEMPT), self._target()))
+        return True
+
+    def _move(
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], attempts: list[int]
+    ) -> None:
+        sql = database.driver().sql
+        marked = connection.execute(
+            f"insert into {MARKERS} as known values (%s, %s) on conflict (writer) do update set batch = excluded.batch "
+            "where known.batch < excluded.batch returning known.batch",
+            [batch.writer, batch.number],
+        ).fetchone()
+        if marked is None:
+            # The answer to an earlier try was lost.
+            return
+        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
+        place = (self._target(), wanted, wanted, sql.Identifier(staging), sql.Identifier(ATTEMPT))
+        connection.execute(move.format(*place), [attempts])
+        connection.execute(sql.SQL("drop table {}").format(sql.Identifier(staging)))
+
+    def _target(self) -> Any:
+        return database.driver().sql.Identifier(*database.qualified(self.target_table))
+
+    @property
+    def _retries(self) -> Retries:
+        return Retries(self.max_retries, self.retry_delay, SinkError)
+
+    def _run(self, place: str, act: Any) -> Any:
+        def once() -> Any:
+            with database.connect(self.connection_string) as connection:
+                return act(connection)
+
+        return self._retries.run(f"{place}: table {self.target_table}", once)
+
+
+def _writable(frame: DataFrame, name: str) -> Column:
+    """As CSV has it: what is nested becomes JSON, octets the digits that bytea is written in."""
+    kind = frame.schema[name].dataType
+    if is_nested(kind):
+        return F.to_json(quoted(name), TIMES).alias(name)
+    if kind.typeName() == "binary":
+        return F.when(quoted(name).isNotNull(), F.concat(F.lit("\\x"), F.hex(quoted(name)))).alias(name)
+    return quoted(name)

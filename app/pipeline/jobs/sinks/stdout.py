@@ -1,0 +1,41 @@
+"""The sink `stdout`: a line for each batch, or the records themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from app.pipeline.jobs.counted import counted
+from app.pipeline.jobs.frames import Batch, document
+from app.pipeline.jobs.gateway import Gateway
+from app.pipeline.jobs.keys import TRUTH, key
+
+
+@dataclass(frozen=True, kw_only=True)
+class StdoutSink:
+    """Standard output: how many records a batch has, or with `print_payload` each of them as a line of JSON."""
+
+    TYPE: ClassVar[str] = "stdout"
+    PROMISE: ClassVar[str] = "at least once: a batch that is replayed is printed again"
+    print_payload: bool = key(TRUTH, "print the records", False)
+    include_metadata: bool = key(TRUTH, "and what they were made of", False)
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        yield "standard output"
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        """Nothing is needed."""
+
+    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        if self.print_payload:
+            for row in batch.frame.select(document(batch.frame, self.include_metadata)).toLocalIterator():
+                sys.stdout.write(f"{row[0]}\n")
+        else:
+            sys.stdout.write(f"{batch.pipeline}: batch {batch.number}, {counted(batch.frame.count(), 'record')}\n")
+        sys.stdout.flush()
+        return None

@@ -1,0 +1,31 @@
+"""deduplicate: of records that are equal in some fields, the first one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+
+from app.pipeline.jobs.frames import need
+from app.pipeline.jobs.keys import DURATION, TEXT, TEXTS, TRUTH, key
+from app.pipeline.jobs.transforms.moment import Moment
+from app.pipeline.jobs.transforms.watermark import with_watermark
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deduplicate:
+    """Lets the first of several equal records through, as long as they are no further apart than the watermark."""
+
+    TYPE: ClassVar[str] = "deduplicate"
+    enabled: bool = key(TRUTH, "false leaves the transform out", True)
+    fields: tuple[str, ...] = key(TEXTS, "the fields in which they are equal")
+    time_field: str = key(TEXT, "the field that says when something happened, a timestamp")
+    watermark: int = key(DURATION, "how far apart equal records may be, and how late one may come")
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for name in self.fields:
+            need(frame, name, place)
+        return with_watermark(frame, self.time_field, self.watermark, place).dropDuplicatesWithinWatermark(
+            list(self.fields)
+        )

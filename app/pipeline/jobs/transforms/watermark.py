@@ -1,0 +1,17 @@
+"""How long is waited for late records: what windows and de-duplication have in common."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import TimestampType
+
+from app.pipeline.jobs.errors import FileError
+from app.pipeline.jobs.frames import need
+
+
+def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) -> DataFrame:
+    need(frame, time_field, place)
+    kind = frame.schema[time_field].dataType
+    if not isinstance(kind, TimestampType):
+        raise FileError(f"{place}: field '{time_field}' is {kind.simpleString()}; a timestamp is needed")
+    return frame.withWatermark(time_field, f"{late_ms} milliseconds")

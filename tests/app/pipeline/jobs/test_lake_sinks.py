@@ -1,0 +1,145 @@
+"""Parquet, Delta and Iceberg: what another engine finds in them after crashes at every place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.pipeline.conftest import Lake
+from tests.app.pipeline.jobs.conftest import Job
+
+pl = pytest.importorskip("polars", reason="polars is not installed")
+pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'whippet[delta]'")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'whippet[iceberg]'")
+Source = Callable[..., str]
+KINDS = ("parquet", "delta", "iceberg")
+FIELDS = "id bigint, country string, amount decimal(10,2), at timestamp, tags array<string>"
+
+
+def rows(start: int, end: int) -> list[str]:
+    return [
+        json.dumps({"id": n, "country": "dfi"[n % 3], "amount": f"{n}.25", "at": f"2026-01-0{n % 2 + 1}T10:00:00Z"})
+        for n in range(start, end)
+    ]
+
+
+def sinks(*kinds: str, folder: Path, **more: Any) -> str:
+    from app.pipeline.jobs.keys import written  # noqa: PLC0415 -- it needs pyspark
+
+    lines = []
+    for kind in kinds:
+        place: dict[str, Any] = {"path": str(folder / kind)}
+        if kind == "iceberg":
+            place = {"warehouse": str(folder / kind), "tables": ["shop.orders"]}
+        parts = ["country", "day(at)"] if kind == "iceberg" else ["country"]
+        keys = {**place, "partition_by": parts, **more}
+        lines += ["[[sinks]]", f'type = "{kind}"', *(f"{key} = {written(value)}" for key, value in keys.items())]
+    return "\n".join([*lines, ""])
+
+
+def iceberg(folder: Path) -> Any:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 -- an extra
+
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/iceberg/catalog.db")
+    return catalog.load_table("shop.orders")
+
+
+def found(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """By Polars, which reads all three by itself."""
+    if kind == "parquet":
+        return pl.scan_parquet(f"{folder}/parquet/**/*.parquet", hive_partitioning=True).sort("id").collect()
+    if kind == "delta":
+        return pl.scan_delta(str(folder / "delta")).sort("id").collect()
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    return pl.scan_iceberg(iceberg(folder)).sort("id").collect()
+
+
+def test_every_row_is_in_every_lake_once_whatever_crashes(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lake.topic(partitions=2)
+    lake.send(topic, rows(0, 30), 0)
+    lake.send(topic, rows(30, 50), 1)
+    text = source(topic, FIELDS, batch_length=25) + sinks(*KINDS, folder=job.folder)
+    job(text)
+    job.crash()
+    job(text)
+    lake.send(topic, rows(50, 60), 0)
+    job(text)
+    for kind in KINDS:
+        table = found(kind, job.folder, monkeypatch)
+        assert table["id"].to_list() == list(range(60)), kind
+        assert table["country"].to_list() == ["dfi"[n % 3] for n in range(60)]
+        assert str(table["amount"].sum()) == "1785.00"
+        assert {str(time) for time in table["at"]} == {"2026-01-01 10:00:00+00:00", "2026-01-02 10:00:00+00:00"}
+        assert sorted(table.filter(pl.col("iggy_partition_id") == 1)["iggy_offset"]) == list(range(20))
+    # A checkpoint that is begun anew is another query, whose batch 1 is not the batch 1 that is there.
+    (job.folder / "state").rename(job.folder / "old-state")
+    job(text)
+    for kind in KINDS:
+        assert found(kind, job.folder, monkeypatch)["id"].to_list() == sorted([*range(60), *range(60)]), kind
+
+
+def test_parquet_that_was_moved_in_part_is_taken_back(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.sinks import parquet  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, rows(0, 30))
+    text = source(topic, FIELDS) + sinks("parquet", folder=job.folder)
+    whole = parquet._replace
+
+    def ends_before_done(path: Path, content: str) -> None:
+        if path.name.endswith(".done"):
+            raise RuntimeError("the process ended here")
+        whole(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(parquet, "_replace", ends_before_done)
+        with pytest.raises(RuntimeError, match="the process ended here"):
+            job(text)
+    assert len(found("parquet", job.folder, monkeypatch)) == 30, "readers see them, and nothing says that they are done"
+    job(text)
+    assert found("parquet", job.folder, monkeypatch)["id"].to_list() == list(range(30))
+
+
+def test_small_files_are_put_together_and_old_ones_go(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from deltalake import DeltaTable  # noqa: PLC0415 -- an extra
+
+    topic = lake.topic()
+    lake.send(topic, rows(0, 40))
+    # Batch 0 of a new query is empty.
+    upkeep = {"compact_after": 5, "partition_by": ["country"]}
+    delta = sinks("delta", folder=job.folder, **upkeep)
+    iced = sinks("iceberg", folder=job.folder, keep_snapshots="0 s", **upkeep)
+    job(source(topic, FIELDS, batch_length=10) + delta + iced)
+    files = {
+        "delta": DeltaTable(str(job.folder / "delta")).file_uris(),
+        "iceberg": [task.file.file_path for task in iceberg(job.folder).scan().plan_files()],
+    }
+    for kind, paths in files.items():
+        assert len(paths) == 3, f"{kind}: one for each country"
+        assert found(kind, job.folder, monkeypatch)["id"].to_list() == list(range(40))
+    there = {f"file://{path}" for path in (job.folder / "iceberg").rglob("*.parquet")}
+    assert there == set(files["iceberg"]), "what no snapshot has is gone"
+
+
+def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
+    job: Job, lake: Lake, source: Source
+) -> None:
+    from app.pipeline.jobs.errors import FileError  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"country":"d"}'])
+    table = sinks("iceberg", folder=job.folder, partition_by=["country"], include_metadata=False)
+    job(source(topic, "id bigint, country string") + table)
+    (job.folder / "state").rename(job.folder / "old-state")
+    with pytest.raises(FileError, match=r"table shop.orders has no column 'more'; it has id, country"):
+        job(source(topic, "id bigint, country string, more int") + table)

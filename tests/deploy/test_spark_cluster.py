@@ -1,0 +1,241 @@
+"""deploy/spark/cluster: jobs that travel as a zip to workers of their own, and to a Connect server.
+
+The workers' Python has no Whippet but what the zip brings: the interpreter is started without what is installed as
+editable.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from app.pipeline.zipped import make
+from tests.app.pipeline.conftest import PASSWORD, Lake, need_spark
+from tests.app.support.process import starting
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+DEADLINE_S = 300
+
+
+class Cluster(NamedTuple):
+    folder: Path
+    master: str
+    connect: str
+    python: Path
+    zipped: Path
+    lake: Lake
+
+    def environment(self) -> dict[str, str]:
+        return clean() | {
+            "PYSPARK_PYTHON": str(self.python),
+            "PYSPARK_DRIVER_PYTHON": str(self.python),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "WHIPPET_USERNAME": "iggy",
+            "WHIPPET_PASSWORD": PASSWORD,
+        }
+
+    def submit(self, program: Path, *arguments: str, at: Path | None = None) -> str:
+        spark_submit = Path(next(iter(__import__("pyspark").__path__))) / "bin" / "spark-submit"
+        options = ["--master", self.master, "--py-files", str(self.zipped), "--executor-memory", "600m"]
+        options += ["--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
+        return self.run([str(spark_submit), *options, str(program), *arguments], at)
+
+    def run(self, command: list[str], at: Path | None = None) -> str:
+        done = subprocess.run(
+            command,
+            cwd=at or self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 0, told(done.stdout + done.stderr)
+        assert PASSWORD not in done.stdout + done.stderr
+        return done.stdout
+
+
+def told(output: str) -> str:
+    """Without what Java tells."""
+    lines = [line for line in output.splitlines() if not line.startswith("\tat ") and " INFO " not in line]
+    return "\n".join(lines[:100])
+
+
+def clean() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def python_without_whippet(folder: Path) -> Path:
+    """What lies in site-packages is found, but not what is only mentioned there: .pth files are not read."""
+    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    script = folder / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    command = [str(script), "-c", "import app"]
+    found = subprocess.run(command, cwd=folder, env=clean(), capture_output=True, text=True, check=False)
+    assert "No module named 'app'" in found.stderr
+    return script
+
+
+def free_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_spark()
+    for package in ("grpc", "pandas"):
+        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'whippet[connect]'")
+    folder = tmp_path_factory.mktemp("cluster")
+    python = python_without_whippet(folder)
+    zipped = folder / "whippet-spark.zip"
+    make(zipped)
+    ports = {"SPARK_PORT": free_port(), "CONNECT_PORT": free_port()}
+    environment = clean() | ports | {"PYTHON": str(python), "SPARK_RUN": str(folder / "run")}
+    environment |= {"WORKER_CORES": "2", "WORKER_MEMORY": "1200m", "CONNECT_MEMORY": "500m"}
+    command = [str(ROOT / "deploy" / "spark" / "cluster")]
+    with starting(folder / "data") as start:
+        lake = Lake(start(IGGY_ROOT_USERNAME="iggy", IGGY_ROOT_PASSWORD=PASSWORD), folder / "data")
+        try:
+            master, connect = [
+                subprocess.run([*command, act], env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+                for act in ("start", "connect")
+            ]
+            master, connect = master.strip(), connect.strip()
+            yield Cluster(folder, master, connect, python, zipped, lake)
+        finally:
+            lake.http.close()
+            subprocess.run([*command, "stop"], env=environment, check=True)
+
+
+def topic(lake: Lake, partitions: int = 2) -> str:
+    options = {"message_deduplication": "true", "message_deduplication_max_entries": "100000"}
+    return lake.topic(partitions, options=options | {"message_deduplication_expiry": "1 hour"})
+
+
+def test_a_job_travels_to_the_workers_as_a_zip(cluster: Cluster) -> None:
+    source, target = topic(cluster.lake), topic(cluster.lake, 3)
+    said = cluster.submit(PROGRAMS / "copying.py", cluster.lake.url, source, target, str(cluster.folder / "checkpoint"))
+    assert "found 5000 5000 2\n" in said
+    assert cluster.lake.all_values(target) == sorted(map(str, range(5_000)))
+
+
+def test_a_task_that_runs_twice_at_once_writes_each_row_once(cluster: Cluster) -> None:
+    target = topic(cluster.lake)
+    cluster.submit(PROGRAMS / "straggling.py", cluster.lake.url, target)
+    assert [value.strip() for value in cluster.lake.all_values(target)] == sorted(map(str, range(4_000)))
+    # Both copies wrote.
+    metrics = cluster.lake.http.get("/metrics").text
+    left_out = next(line for line in metrics.splitlines() if line.startswith("whippet_messages_left_out_total"))
+    assert int(left_out.split()[1]) > 0
+
+
+def test_a_client_without_java_does_the_same_through_a_connect_server(cluster: Cluster) -> None:
+    lake = cluster.lake
+    source, target = topic(lake), topic(lake)
+    stream = target.partition("/")[0]
+    body = {"name": "t2", "partitions_count": 2, "options": {"message_deduplication": "true"}}
+    lake.http.post(f"/streams/{stream}/topics", json=body).raise_for_status()
+    given = [cluster.connect, str(cluster.zipped), lake.url, source, target, str(cluster.folder / "remote")]
+    assert "found 2000 2000 2000\n" in cluster.run([str(cluster.python), str(PROGRAMS / "remote.py"), *given])
+
+
+@pytest.mark.parametrize("way", ["submit", "connect"])
+def test_the_pipelines_of_the_box_run_on_the_cluster(cluster: Cluster, way: str) -> None:
+    polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'whippet[iceberg]'")
+    lake, folder = cluster.lake, cluster.folder / way
+    lake.forget("shop")
+    shutil.copytree(ROOT / "deploy" / "pipelines", folder / "deploy" / "pipelines")
+    for name in ("backfill", "windows", "lake"):
+        file = folder / "deploy" / "pipelines" / f"{name}.toml"
+        file.write_text(f'{file.read_text()}\n[iggy]\naddress = "{lake.url}"\n')
+        if way == "submit":
+            cluster.submit(ROOT / "deploy" / "spark" / "pipeline.py", str(file), "--once", at=folder)
+        else:
+            cluster.run([*connected(cluster), str(file), "--once"], at=folder)
+    orders = [json.loads(line) for line in lake.all_values("shop/orders")]
+    assert len(orders) == len({order["id"] for order in orders}) > 0
+    assert len(lake.all_values("shop/refused")) == 1
+    windows = [json.loads(line) for line in lake.all_values("shop/per-minute")]
+    assert 0 < sum(window["orders"] for window in windows) <= len(orders)
+    files = (folder / "local_lake").rglob("*.parquet")
+    stored = polars.concat([polars.read_parquet(file, hive_partitioning=False) for file in files])
+    assert sorted(stored["id"]) == sorted(order["id"] for order in orders)
+
+
+def connected(cluster: Cluster) -> list[str]:
+    return [sys.executable, "-m", "app.cli.main", "pipeline", "run", "--remote", cluster.connect]
+
+
+PIPELINE = """
+key = "numbers"
+[iggy]
+address = "{url}"
+[source]
+type = "topic"
+stream = "{stream}"
+topics = ["t"]
+fields = "text string"
+poll_interval = "100 ms"
+[transforms.sql]
+query = "SELECT CAST(text AS INT) AS number FROM input"
+[sink]
+type = "topic"
+stream = "{stream}"
+topic = "numbers"
+create_topic = 1
+"""
+
+
+def test_a_pipeline_over_connect_stops_at_a_bad_record_goes_on_with_dead_letters_and_ends_when_told(
+    cluster: Cluster,
+) -> None:
+    lake, file = cluster.lake, cluster.folder / "numbers.toml"
+    source = lake.topic()
+    stream = source.partition("/")[0]
+    lake.send(source, [f'{{"text": "{number}"}}' for number in (*range(20), "x", *range(20, 30))])
+    strict = PIPELINE.format(url=lake.url, stream=stream)
+    file.write_text(strict)
+    refused = subprocess.run(
+        [*connected(cluster), str(file), "--once"],
+        cwd=cluster.folder,
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    why = f"whippet: {source} partition 0 offset 20: transforms: "
+    assert refused.returncode == 1
+    assert refused.stderr.splitlines()[-1].startswith(why), refused.stderr
+    assert "Traceback" not in refused.stderr
+
+    file.write_text(f'{strict}[dead_letter]\nstream = "{stream}"\ntopic = "bad"\n')
+    command = [*connected(cluster), str(file), "--progress", "0.5"]
+    numbers = [f'{{"number":{number}}}' for number in range(30)]
+    with subprocess.Popen(
+        command, cwd=cluster.folder, env=cluster.environment(), stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr is not None
+        heard = next((line for line in running.stderr if "31 rows" in line), "it has ended")
+        assert "1 bad record" in heard
+        running.terminate()
+        rest = running.stderr.read()
+    assert running.returncode == 0, rest
+    assert "numbers: stopped: 31 rows in 1 batch, 1 bad record" in rest
+    assert sorted(lake.all_values(f"{stream}/numbers")) == sorted(numbers)
+    assert lake.all_values(f"{stream}/bad") == ['{"text": "x"}']
