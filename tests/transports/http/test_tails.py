@@ -319,7 +319,7 @@ def test_partitions_that_are_added_end_a_tail_of_all_and_are_read_from_their_beg
     run(main())
 
 
-def test_a_topic_without_partitions_is_followed_until_it_gets_some_and_nothing_of_them_is_missed(tmp_path: Path) -> None:
+def test_a_topic_without_partitions_is_followed_until_it_gets_some(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path, partitions=0) as world:
             events = await tail(world, "partition=all")

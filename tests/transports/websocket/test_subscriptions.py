@@ -324,9 +324,7 @@ def test_what_cannot_go_on_ends_and_says_why_and_where(tmp_path: Path, checked_o
     run(main())
 
 
-def test_a_topic_without_partitions_is_followed_until_it_gets_some_and_nothing_of_them_is_missed(
-    tmp_path: Path, checked_often: None
-) -> None:
+def test_a_topic_without_partitions_is_followed_until_it_gets_some(tmp_path: Path, checked_often: None) -> None:
     async def main() -> None:
         async with talking(tmp_path) as world:
             browser = await with_topic(world, 0)
