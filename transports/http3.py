@@ -336,6 +336,8 @@ class Exchange:
 
     async def _send(self, message: Message) -> None:
         if self._is_closed:
+            # An application that does not ask whether anybody is there must not keep the loop from all others.
+            await asyncio.sleep(0)
             return
         if message["type"] == "http.response.start":
             self._head = self._fields(message["status"], message.get("headers", ()))

@@ -221,7 +221,7 @@ class Connection:
             self.cut(reason)
         elif self.is_established and silence_max and now - self._said_at > silence_max:
             self.engine.send_ping(0)
-            self.settle(now)
+            self.touch()
 
     # ------------------------------------------------------------------------------------------------------- events
 

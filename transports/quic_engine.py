@@ -2,7 +2,8 @@
 streams that follow a login, datagrams as large as the path allows, tokens by which a restarted server resets clients.
 
 aioquic doubles a window whenever half of it is used, so that a client could have any amount of memory set aside; it
-never tries a larger datagram; and it insists on ALPN once it is given any. What is overridden here are its internals:
+never tries a larger datagram; it insists on ALPN once it is given any; and what it sends in a burst becomes less and
+less the faster a path is, see `Pacer`. What is overridden here are its internals:
 its version is pinned, and the tests of this module fail when they move.
 """
 
@@ -17,6 +18,8 @@ from typing import Any, cast
 from aioquic import tls
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
+from aioquic.quic.congestion.base import K_INITIAL_WINDOW
+from aioquic.quic.congestion.reno import RenoCongestionControl
 from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
     END_STATES,
@@ -30,8 +33,8 @@ from aioquic.quic.packet import (
     QuicProtocolVersion,
     pull_quic_transport_parameters,
 )
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
-from aioquic.quic.recovery import QuicPacketSpace
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicSentPacket
+from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 
 from transports.datagrams import PeerAddress
@@ -54,6 +57,11 @@ STRANGER_STREAMS = 8
 UNIDIRECTIONAL_STREAMS = 8
 """HTTP/3 needs three; the binary protocols none."""
 RESET_BYTES_MIN = 5 + 16
+PACED_SECONDS = 0.002
+"""What may be sent at once is at least what is due in so long: timers are no finer than half of it."""
+BURST_DATAGRAMS = K_INITIAL_WINDOW
+USED_PART = 4
+"""Of a congestion window so much of a part has to be in flight for it to grow."""
 HANDSHAKE_BYTES_MAX = 32 << 10
 """Of one message of the handshake, which aioquic gathers before it looks at it."""
 
@@ -106,6 +114,28 @@ class Handshake(tls.Context):
         super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
 
 
+class Congestion(RenoCongestionControl):
+    """Whose window grows only as far as it is used: one that was never filled says nothing of the path."""
+
+    def on_packet_acked(self, *, now: float, packet: QuicSentPacket) -> None:
+        window, is_used = self.congestion_window, self.bytes_in_flight * USED_PART >= self.congestion_window
+        super().on_packet_acked(now=now, packet=packet)
+        if not is_used:
+            self.congestion_window = window
+
+
+class Pacer(QuicPacketPacer):
+    """aioquic's has a bucket that holds 16 datagrams at the most, and fewer than one where a path is so fast that they
+    take less than a microsecond: with timers of a millisecond that is a bound of 23 MB/s, and after a while of 1."""
+
+    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
+        seconds_per_byte = max(smoothed_rtt, 1e-6) / congestion_window
+        datagram_seconds = self._max_datagram_size * seconds_per_byte
+        self.packet_time = min(datagram_seconds, 1.0)
+        self.bucket_max = max(BURST_DATAGRAMS * datagram_seconds, PACED_SECONDS)
+        self.bucket_time = min(self.bucket_time, self.bucket_max)
+
+
 class Silence:
     """A log that nobody reads."""
 
@@ -130,6 +160,9 @@ class Engine(QuicConnection):
         self._rules = rules
         # Whatever anybody sends would be logged; to ask whether it is to be costs as much as much of a small request.
         self._logger = self._loss._logger = cast(Any, SILENCE)
+        datagram_bytes = rules.configuration.max_datagram_size
+        self._loss._cc = Congestion(max_datagram_size=datagram_bytes)
+        self._loss._pacer = Pacer(max_datagram_size=datagram_bytes)
         self._host_cids[0].stateless_reset_token = rules.reset_token(self.host_cid)
         self._local_max_streams_bidi = Limit(QuicFrameType.MAX_STREAMS_BIDI, "max_streams_bidi", STRANGER_STREAMS)
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", UNIDIRECTIONAL_STREAMS)
