@@ -193,6 +193,10 @@ class Http(Section, frozen=True):
     """Where it listens (TCP); port 0 takes any free port."""
     max_request_size: Annotated[int, size(at_most=268_435_456)] = 2_000_000
     """Size that a request's body may have; a larger one is answered 413."""
+    allowed_hosts: Texts = ("*",)
+    """Names or addresses, without ports, by which clients may ask for this server, over WebSocket and HTTP/3, too; `*`:
+    any, `*.example.com`: all below it. Asked for by another name it answers 421, so that no web page reaches it by a
+    name of its own (DNS rebinding). Iggy has no such setting."""
     web_ui: Boolean = True
     """Serve the dashboard under `/ui`, if there is WebSocket, and lead browsers there that ask for `/`; on here (off in
     Iggy), because it is files without a secret, and shows nothing before somebody has signed in."""

@@ -23,6 +23,7 @@ from transports.http.cors import Cors
 from transports.http.dashboard import Dashboard
 from transports.http.endpoint import Endpoint
 from transports.http.errors import of_bug
+from transports.http.hosts import Hosts, Known
 from transports.http.operation import Operation
 from transports.http.router import Router
 
@@ -31,11 +32,12 @@ METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handle
 
 
 def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> Starlette:
-    cors = api.config.cors
+    cors, hosts = api.config.cors, Hosts(api.config.allowed_hosts)
     has_dashboard = is_shown(api.gateway.config) and operations is not METRICS
     application = Starlette(
         middleware=[
             Middleware(Counted, measured=api.gateway.measured),
+            *([] if hosts.is_any else [Middleware(Known, hosts=hosts)]),
             *([Middleware(Cors, config=cors)] if cors.enabled else []),
             *([Middleware(Dashboard, files=dashboard.answers())] if has_dashboard else []),
         ],

@@ -1,8 +1,8 @@
 """How HTTP becomes WebSocket: a request for an upgrade, and what it is answered.
 
 The `websockets` package knows the handshake; what it leaves to us is whom we let in. No extension is ever agreed on, so
-nothing is compressed. A browser says on whose behalf it asks: such an origin has to be allowed as it is for CORS, or to
-be this very server. What is no browser says none.
+nothing is compressed. The server has to be asked for by a name that is its own. A browser says on whose behalf it asks:
+such an origin has to be allowed as it is for CORS, or to be this very server. What is no browser says none.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from app.config.listeners import HttpCors
+from app.config.listeners import Http, HttpCors
 from transports.http.cors import ANY
 from transports.http.errors import Refused
+from transports.http.hosts import Hosts
 
 
 class Upgrade(NamedTuple):
@@ -36,10 +37,11 @@ class Upgrade(NamedTuple):
         return next((value.decode("latin-1") for each, value in self.headers if each == name), "")
 
 
-def answer(asked: Upgrade, cors: HttpCors, protocol: str | None) -> bytes:
+def answer(asked: Upgrade, http: Http, protocol: str | None) -> bytes:
     """101, or `Refused`. `protocol` is chosen where it was offered."""
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in asked.headers])
-    check_origin(asked, cors)
+    Hosts(http.allowed_hosts).check(asked.header(b"host"))
+    check_origin(asked, http.cors)
     subprotocols = [] if protocol is None else [Subprotocol(protocol)]
     core = ServerProtocol(subprotocols=subprotocols, select_subprotocol=_select)
     response = core.accept(Request(asked.path, headers, asked.method, f"HTTP/{asked.version}"))

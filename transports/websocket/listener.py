@@ -69,10 +69,10 @@ class WebSockets(Connections):
             raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=(RETRY_AFTER,))
         config = self.gateway.config
         if asked.path == BINARY_PATH:
-            return handshake.answer(asked, config.http.cors, None), BinaryConnection(self, config.websocket)
+            return handshake.answer(asked, config.http, None), BinaryConnection(self, config.websocket)
         if asked.path == CHANNEL_PATH and self._commands is not None:
             authorization = _authorization(asked, self._commands.api)
-            return handshake.answer(asked, config.http.cors, PROTOCOL), TextConnection(self, authorization)
+            return handshake.answer(asked, config.http, PROTOCOL), TextConnection(self, authorization)
         raise not_found()
 
     # ------------------------------------------------------------------------------------------------- channels

@@ -27,6 +27,7 @@ data_maintenance.messages.interval | "1 m" | "1m 30s" | 90.0
 http.enabled | true | false | False
 http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
 http.max_request_size | "2 MB" | "32 MiB" | 33554432
+http.allowed_hosts | ["*"] | ["a", "12"] | ('a', '12')
 http.web_ui | true | false | False
 http.limits.connections | 8192 | 4567 | 4567
 http.limits.first_byte_time | "20 s" | "1m 30s" | 90.0

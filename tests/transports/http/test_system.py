@@ -235,3 +235,34 @@ def test_cors_can_be_off(tmp_path: Path) -> None:
         assert "access-control-allow-origin" not in response.headers
 
     run(tmp_path, test, cors(enabled=False))
+
+
+# ------------------------------------------------------------------------------------------------- other names
+
+
+@pytest.mark.parametrize(
+    ("host", "is_known"),
+    [
+        ("whippet.example", True),
+        ("Whippet.Example:3000", True),
+        ("a.b.inside.example:3000", True),
+        ("[::1]:3000", True),
+        ("inside.example", False),
+        ("evilinside.example", False),
+        ("whippet.example.evil.example", False),
+        ("127.0.0.1", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: str, is_known: bool) -> None:
+    async def test(world: Calling) -> None:
+        response = await world.client.get("/ping", headers={"host": host, "origin": ORIGIN})
+        assert response.status_code == (200 if is_known else 421)
+        if not is_known:
+            assert (response.json()["code"], response.json()["field"]) == ("misdirected_request", "host")
+            assert "http.allowed_hosts" in response.json()["reason"]
+            assert "access-control-allow-origin" not in response.headers
+
+    allowed = ("whippet.example", "*.inside.example", "[::1]", "whippet")
+    run(tmp_path, test, msgspec.structs.replace(Http(), allowed_hosts=allowed))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from app.config.listeners import HttpCors
+from app.config.listeners import Http, HttpCors
 from tests.transports.http.support.serving import run, serving
 from tests.transports.http.test_tls import made
 from tests.transports.support.raw import PING
@@ -119,6 +119,17 @@ def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
             link = await world.serves.link()
             await link.send(handshake("/", f"Origin: {origin}", host="here.example:3000"))
             assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
+
+    run(main())
+
+
+def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path, http=Http(allowed_hosts=("here.example",))) as world:
+            for host, status in (("here.example:3000", 101), ("evil.example:3000", 421)):
+                link = await world.serves.link()
+                await link.send(handshake("/", f"Origin: http://{host}", host=host))
+                assert (await link.response(has_body=False)).status == status
 
     run(main())
 

@@ -19,7 +19,7 @@ from websockets.frames import CloseCode
 
 from app.config import Config
 from app.config.formats import Address
-from app.config.listeners import HttpCors
+from app.config.listeners import Http
 from transports.http import server as http_server
 from transports.websocket import closing, framing, handshake
 from transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
@@ -105,7 +105,7 @@ class EchoChannel:
 class Echoes(WebSockets):
     def upgrade(self, asked: Upgrade) -> tuple[bytes, asyncio.BufferedProtocol]:
         made = TextConnection(self, None) if asked.path == "/text" else Echo()
-        return handshake.answer(asked, HttpCors(), None), made
+        return handshake.answer(asked, Http(), None), made
 
     def open_channel(self, link: TextConnection) -> Any:
         return EchoChannel(link)
