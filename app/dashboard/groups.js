@@ -54,7 +54,7 @@ function makeRow({ stream, topic, group }) {
   return element(
     "tr",
     {},
-    element("th", { scope: "row" }, name(group.name), where),
+    element("th", { scope: "row", title: group.name }, name(group.name), where),
     element("td", { class: "number" }),
     element("td", { class: "number" }, element("span", { class: "figure" }), bar),
   )

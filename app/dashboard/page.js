@@ -36,7 +36,6 @@ byId("sign-in-other").addEventListener("click", () => {
   byId("with-password").hidden = withToken
   byId("token").required = withToken
   byId("username").required = byId("password").required = !withToken
-  byId("sign-in-other").setAttribute("aria-pressed", String(withToken))
   say(byId("sign-in-other"), withToken ? "Sign in with a password instead" : "Sign in with a token instead")
   byId(withToken ? "token" : "username").focus()
 })
@@ -66,7 +65,6 @@ byId("sign-out").addEventListener("click", async () => {
 })
 
 function sentenceOf(error) {
-  if (error.code === "invalid_credentials") return "User and password do not fit together."
   if (error.code === "unauthenticated") return "This token is not valid, or not any more."
   return sentence(error.message)
 }
@@ -121,6 +119,10 @@ function leave(problem) {
   const left = client
   client = null
   left.close()
+  clearInterval(countdown)
+  byId("banner").hidden = true
+  announce("")
+  document.title = "Whippet"
   sessionStorage.removeItem(KEPT_AS)
   for (const part of [topics, groups, events, tail]) part.clear()
   byId("by-name").hidden = true
@@ -150,6 +152,8 @@ function tellState({ state, error, retryAt }) {
     const since = sampledAt ? ` The figures are those of ${time(sampledAt)}.` : ""
     say(byId("banner-text"), `${sentence(error.message)}${since}`)
     byId("banner").hidden = false
+    // Of what appears together with its text, not every screen reader tells.
+    if (!wasAway) announce(`Not connected. ${sentence(error.message)}`)
     countDown(retryAt)
     countdown = setInterval(() => countDown(retryAt), 1000)
   }
@@ -205,9 +209,15 @@ function show(sample) {
 
 function refuse(error, scope) {
   byId("by-name").hidden = false
+  // What was told before is not true any more from now on.
+  topics.clear()
+  topics.mark(isChosen)
+  groups.clear()
+  notice(byId("groups-notice"), "There are no figures.")
   const isLimited = error.code === "unauthorized" && scope.topic === undefined
   const limited = "You may not read all streams. Open a topic that you may read by its name."
   notice(byId("topics-notice"), isLimited ? limited : sentenceOf(error))
+  if (isLimited && chosen) watch(chosen)
 }
 
 byId("by-name").addEventListener("submit", (event) => {

@@ -186,12 +186,12 @@ export class Tail {
     const came = this.#came
     this.#came = []
     // One line for all that is missing among them.
+    const first = came.find((each) => each.missing)
     const missing = came.reduce((sum, each) => sum + each.missing, 0)
-    came.forEach((each, i) => (each.missing = i === came.length - 1 ? missing : 0))
+    for (const each of came) each.missing = each === first ? missing : 0
     this.#kept.push(...came)
     const list = byId("messages")
-    for (const each of came) list.prepend(itemOf(each.message))
-    if (missing) list.prepend(gapOf(missing))
+    for (const each of came) list.prepend(...itemsOf(each))
     this.#trim(list)
     byId("tail-notice").hidden = true
   }
@@ -206,8 +206,7 @@ export class Tail {
   }
 
   #showAgain() {
-    const items = this.#kept.flatMap(({ message, missing }) => [itemOf(message), ...(missing ? [gapOf(missing)] : [])])
-    byId("messages").replaceChildren(...items.reverse())
+    byId("messages").replaceChildren(...this.#kept.toReversed().flatMap(itemsOf))
   }
 
   #empty() {
@@ -222,6 +221,11 @@ export class Tail {
 
 function most() {
   return narrow.matches ? MESSAGES_MAX_NARROW : MESSAGES_MAX
+}
+
+/** The message, and below it what is missing before it. */
+function itemsOf({ message, missing }) {
+  return missing ? [itemOf(message), gapOf(missing)] : [itemOf(message)]
 }
 
 function gapOf(missing) {

@@ -102,7 +102,8 @@ export class Topics {
     const key = JSON.stringify([stream.id, stream.name])
     let body = this.#bodies.get(key)
     if (!body) {
-      body = element("tbody", {}, element("tr", { class: "stream" }, element("th", { scope: "rowgroup", colspan: "6" })))
+      const heading = element("th", { scope: "rowgroup", colspan: "6", title: stream.name })
+      body = element("tbody", {}, element("tr", { class: "stream" }, heading))
       body.rows[0].cells[0].append(name(stream.name), element("span", { class: "quiet" }))
       this.#bodies.set(key, body)
     }
@@ -145,6 +146,7 @@ class Row {
     /** @type {Place | null} */
     this.place = null
     this.#button = element("button", { class: "topic" }, name(topicName))
+    this.#button.title = topicName
     this.#button.addEventListener("click", choose)
     const kinds = ["wide", "number", "number wide", "number", "number wide"]
     this.#cells = kinds.map((kind) => element("td", { class: kind }))

@@ -115,6 +115,8 @@ export class Client extends EventTarget {
   #connected = later()
   #refreshing
   #hasUsedTicket = false
+  /** How far the clock here is ahead of the server's, in ms. */
+  #ahead = 0
   #stopWaiting = () => {}
 
   /** @param {Options} options */
@@ -230,6 +232,7 @@ export class Client extends EventTarget {
   #keep({ access_token: { token, expiry } }) {
     this.token = token
     this.expiry = expiry
+    this.#ahead = Date.now() - (givenAt(token) ?? Date.now())
     this.#refreshLater()
     this.dispatchEvent(new CustomEvent("token"))
   }
@@ -237,7 +240,7 @@ export class Client extends EventTarget {
   #refreshLater() {
     clearTimeout(this.#refreshing)
     if (this.expiry === undefined) return
-    const ms = Math.max((this.expiry * 1000 - Date.now()) * REFRESHED_AT, 1000)
+    const ms = Math.max((this.expiry * 1000 - Date.now() + this.#ahead) * REFRESHED_AT, 1000)
     const refresh = ms > TIMER_MS_MAX ? () => this.#refreshLater() : () => this.#refresh()
     this.#refreshing = setTimeout(refresh, Math.min(ms, TIMER_MS_MAX))
   }
@@ -248,7 +251,7 @@ export class Client extends EventTarget {
       await this.call("sign_in", { token: this.token })
     } catch (error) {
       // The old one is good until it ends; then the connection signs in anew, or says why it cannot.
-      if (error.code === "disconnected") this.#refreshLater()
+      if (PASSING.has(error.code)) this.#refreshLater()
     }
   }
 
@@ -323,11 +326,12 @@ class Link {
   }
 
   /** @param {string} cmd @param {object} members @returns {Promise<any>} */
-  ask(cmd, members) {
-    if (this.#socket.readyState !== WebSocket.OPEN) return Promise.reject(disconnected("The connection has ended"))
+  async ask(cmd, members) {
+    if (this.#socket.readyState !== WebSocket.OPEN) throw disconnected("The connection has ended")
+    const text = JSON.stringify({ ...members, id: this.#last + 1, cmd }, whole)
     const asked = later()
     this.#asked.set(++this.#last, asked)
-    this.#socket.send(JSON.stringify({ ...members, id: this.#last, cmd }))
+    this.#socket.send(text)
     return asked.promise
   }
 
@@ -355,7 +359,7 @@ class Link {
   /** A server that has gone without a word is noticed by its silence when it is asked. */
   #beat() {
     this.#silentBeats++
-    if (this.#silentBeats === 2) this.ask("ping", {})
+    if (this.#silentBeats === 2) this.ask("ping", {}).catch(ignored)
     if (this.#silentBeats > 2) this.end("The server does not answer any more")
   }
 }
@@ -367,7 +371,7 @@ class Link {
  * the subscription. An end that nobody asked for is thrown, behind all that came before it.
  */
 export class Subscription {
-  /** How many messages, samples or events were left out, up to what was read last or right behind it. */
+  /** How many messages, samples or events were left out before what was read last. */
   skipped = 0
   /** Of a group: what the server has said last of the partitions that are its own. @type {any} */
   assigned = null
@@ -481,7 +485,8 @@ export class Subscription {
     if (said.assigned) return void (this.assigned = said.assigned)
     const items = said.messages ?? [said.stats ?? said.event]
     const entries = items.map((item) => ({ item, skipped: 0 }))
-    Object.assign(entries[entries.length - 1], { skipped: totalOf(said.skipped), cursor: said.cursor })
+    entries[0].skipped = totalOf(said.skipped)
+    entries[entries.length - 1].cursor = said.cursor
     this.#reached = said.cursor ?? this.#reached
     this.#queue.push(...entries)
     while (this.#readers.length && this.#queue.length) this.#readers.shift().resolve(this.#take())
@@ -567,6 +572,12 @@ export function base64Of(content) {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""))
 }
 
+/** Half of a letter is not JSON: the server could not even read the id of the command to refuse it by. */
+function whole(name, value) {
+  if (typeof value !== "string" || !/\p{Surrogate}/u.test(value)) return value
+  throw new WhippetError({ code: "bad_request", id: 400, reason: `\`${name}\` has half of a letter in it`, field: name })
+}
+
 /** JSON, but a number that JavaScript cannot hold, such as the id of a message, becomes a text of its digits. */
 function decode(text) {
   // Within a text every quote is escaped, so this only finds members.
@@ -581,6 +592,15 @@ function totalOf(skipped = 0) {
   return typeof skipped === "number" ? skipped : Object.values(skipped).reduce((sum, each) => sum + each, 0)
 }
 
+/** When an access token was made, by the clock of the server, in ms since 1970. @param {string} token */
+function givenAt(token) {
+  try {
+    return JSON.parse(atob(token.split(".")[1].replace(/-/g, "+").replace(/_/g, "/"))).iat * 1000
+  } catch {
+    return undefined
+  }
+}
+
 function disconnected(reason) {
   return new WhippetError({ code: "disconnected", reason })
 }
@@ -588,6 +608,7 @@ function disconnected(reason) {
 function sentenceOf(code, reason) {
   // 1006: it did not come about, or broke without a word.
   if (code === 1006) return "The server cannot be reached"
+  if (code === 1001) return "The server has stopped"
   return `The connection was closed: ${reason || "it did not say why"} (${code})`
 }
 

@@ -48,6 +48,7 @@ class BinaryConnection(tcp.Connection):
         "_incoming",
         "_is_direct",
         "_lingers_until",
+        "_pinged_with",
         "_read_bytes",
         "_unsent_bytes_max",
     )
@@ -59,6 +60,8 @@ class BinaryConnection(tcp.Connection):
         self._unsent_bytes_max = config.max_write_buffer_size
         self._is_direct = False
         """What is read now goes where it belongs."""
+        self._pinged_with: bytes | None = None
+        """The last ping that came while there was no room for its answer."""
         self._goodbye: tuple[int | None, str] | None = None
         """Code and reason of a Close frame that is due."""
         self._closed_by_client = False
@@ -128,12 +131,23 @@ class BinaryConnection(tcp.Connection):
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:
-            # Of one who does not take what he is sent, none but the first few are answered.
-            if self._writable is None and not self._transport.is_closing():
-                self._transport.write(framing.header(PONG, len(content)) + content)
+            # Of one who does not take what he is sent, the last is answered, when there is room.
+            if self._writable is not None:
+                self._pinged_with = bytes(content)
+            elif not self._transport.is_closing():
+                self._pong(content)
         elif opcode == CLOSE:
             self._goodbye = (framing.close_code(content), "")
             self._closed_by_client = True
+
+    def _pong(self, content: Readable) -> None:
+        self._transport.write(framing.header(PONG, len(content)) + content)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        content, self._pinged_with = self._pinged_with, None
+        if content is not None and not (self._lingers_until or self._transport.is_closing()):
+            self._pong(content)
 
     def eof_received(self) -> bool:
         self._eof = True

@@ -76,6 +76,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._working: asyncio.Task[None] | None = None
         self.is_full = False
         """Whoever wants to say more waits for `room`."""
+        self._pinged_with: bytes | None = None
+        """The last ping that came while there was no room for its answer: that one is enough."""
         self._writers: list[asyncio.Future[None]] = []
         self._goodbye: tuple[int | None, str] = (CloseCode.GOING_AWAY, "")
         self._closed_by_client = False
@@ -224,26 +226,30 @@ class TextConnection(asyncio.BufferedProtocol):
                     if len(self._ahead) >= AHEAD_MAX:
                         self._set_aside(data[self._incoming.position :])
                         return
+            # What a header has announced need not have begun to come.
+            self._check_size()
         except Violation as violated:
             _log.info("%s: closed, because %s", self.address, violated)
             self.end_with(violated.code, violated.reason)
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:
-            if not self.is_full:
-                self._transport.write(framing.header(PONG, len(content)) + content)
+            if self.is_full:
+                self._pinged_with = bytes(content)
+            else:
+                self._pong(content)
         elif opcode == CLOSE:
             self._goodbye = (framing.close_code(content), "")
             self._closed_by_client = True
 
+    def _pong(self, content: Readable) -> None:
+        self._transport.write(framing.header(PONG, len(content)) + content)
+
     def _gather(self, content: memoryview, *, is_last: bool) -> None:
         message = self._message
         message += content
-        size = len(message)
-        limit = self._message_bytes_max if self.session.user_id is not None else STRANGER_MESSAGE_BYTES
-        if size > limit or self._incoming.left > limit - size:
-            raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
-        if size > UNNOTICED_BYTES and not self._room and not self._waiting:
+        self._check_size()
+        if len(message) > UNNOTICED_BYTES and not self._room and not self._waiting:
             if self._listener.budget.take(self._message_bytes_max, self._go_on):
                 self._room = self._message_bytes_max
             else:
@@ -261,6 +267,12 @@ class TextConnection(asyncio.BufferedProtocol):
         room, self._room = self._room, 0
         self._ahead.append(Heard(bytes(message), room))
         self._begin_to_work()
+
+    def _check_size(self) -> None:
+        size = len(self._message)
+        limit = self._message_bytes_max if self.session.user_id is not None else STRANGER_MESSAGE_BYTES
+        if size > limit or self._incoming.left > limit - size:
+            raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
 
     def _set_aside(self, rest: memoryview) -> None:
         """For later: a read may hold thousands of small commands, and a command costs much more than its bytes."""
@@ -375,6 +387,9 @@ class TextConnection(asyncio.BufferedProtocol):
         self.is_full = False
         # It takes something, however slowly: what waits now is not what has waited before.
         self._stalled_since = 0.0
+        content, self._pinged_with = self._pinged_with, None
+        if content is not None and self._is_heard:
+            self._pong(content)
         self._wake_writers()
 
     def _wake_writers(self) -> None:

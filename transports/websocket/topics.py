@@ -2,7 +2,7 @@
 
 What is said to many is encoded once: they share the feeds of app/feeds.py, each for as much as it has credit for. Who
 falls behind, or has a rate that is less than what comes, is either held back and reads everything at his own pace, or
-skips to what is newest and hears how many messages that were: `behind` says which.
+skips to the newest message and hears how many were before it: `behind` says which.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ NOTHING_FITS = b" "
 """Not empty: a piece of which nothing is wanted has to be noticed."""
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=256, typed=True)
 def encoder(numbers: tuple[int, ...], header: str | None, value: str | int | bool | None) -> Encode:
-    """For the partitions with these numbers."""
+    """For the partitions with these numbers. `typed`: for Python 1 and True are one value."""
     is_wanted = None if header is None else _matching(header, value)
 
     def encode(position: Position, parts: Sequence[Part]) -> bytes:
@@ -170,11 +170,13 @@ class TopicSubscription(Subscription):
         self._position = followed.start
         """Where the client is."""
         chosen = wanted.filter or Filter()
-        self._form = ("channel", chosen.header, chosen.value)
+        self._form = ("channel", chosen.header, type(chosen.value), chosen.value)
         self._encode = encoder(self._numbers, chosen.header, chosen.value)
         self._skipped: dict[int, int] = {}
         self._feed: Feed | None = None
         self._skips = wanted.behind == "skip"
+        self._turn = 0
+        """Of which partition the newest message is wanted first, after the next skip."""
         self._tokens = max(wanted.max_rate or 0.0, 1.0)
         self._filled_at = asyncio.get_running_loop().time()
         self._head = b'{"sub":%d,"messages":[' % number
@@ -194,12 +196,24 @@ class TopicSubscription(Subscription):
             has_waited = await self.credited()
             has_waited = await self._in_time() or has_waited
             if has_waited and self._skips:
-                cursor.position = tuple([partition.readable for partition in self._followed.partitions])
+                self._skip_to_newest(cursor)
             piece = await feed.piece(cursor)
             await self.channel.link.room()
             if self._say(cursor, piece) and self._wanted.max_rate is None:
                 # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
                 await feed.stay(cursor, partial(self._take, cursor))
+
+    def _skip_to_newest(self, cursor: Cursor) -> None:
+        """Behind all but one message, the newest of a partition that has news: so who has skipped is not left with
+        something old when nothing comes any more, and hears at once what he has missed. Partitions take turns."""
+        position = [partition.readable for partition in self._followed.partitions]
+        for i in range(self._turn, self._turn + len(position)):
+            turn = i % len(position)
+            if position[turn] > cursor.position[turn]:
+                position[turn] -= 1
+                self._turn = turn + 1
+                break
+        cursor.position = tuple(position)
 
     def _take(self, cursor: Cursor, piece: Piece) -> bool:
         """If another subscription has filled the connection meanwhile, this one reads the piece again when there is
@@ -226,11 +240,7 @@ class TopicSubscription(Subscription):
             reached = list(said.start)
             for _, i, behind in islice(said.cuts, count):
                 reached[i] = behind
-            if self._skips:
-                for _, i, _ in islice(said.cuts, count, None):
-                    self._skip(i, 1)
-            else:
-                position = cursor.position = tuple(reached)
+            position = cursor.position = tuple(reached)
         if not count:
             self._position = position
             return True

@@ -151,11 +151,20 @@ class EventsSubscription(_Watch):
             return
         if self._topic is not None and (event.topic is None or event.topic.id != self._topic.id):
             return
+        if not self._may_hear(event):
+            # It must neither count as skipped nor take the place of what may be heard.
+            return
         if len(self._kept) == NEWS_KEPT:
             self._kept.popleft()
             self._skipped += 1
         self._kept.append(event)
         self._heard.set()
+
+    def _may_hear(self, event: Event) -> bool:
+        try:
+            return self.may_read(event.stream.id, None if event.topic is None else event.topic.id)
+        except CommandError:
+            return False
 
     async def check(self) -> None:
         if self._is_there():
@@ -171,7 +180,8 @@ class EventsSubscription(_Watch):
             event = self._kept.popleft()
             if not self._kept:
                 self._heard.clear()
-            if self.may_read(event.stream.id, None if event.topic is None else event.topic.id):
+            # As long as it has waited, that may have changed.
+            if self._may_hear(event):
                 await self.say("event", _encode(event))
 
 

@@ -59,7 +59,7 @@ def messages(page: Page) -> Locator:
 def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page: Page, server: Server) -> None:
     sign_in(page, server, "/", password="wrong")
     assert page.url == f"{server.url}/ui"
-    expect(page.get_by_role("alert")).to_have_text("User and password do not fit together.")
+    expect(page.get_by_role("alert")).to_have_text("The user name or the password is wrong.")
     expect(page.get_by_label("Password")).to_have_value("")
     expect(page.locator("#dashboard")).to_be_hidden()
     assert page.evaluate("sessionStorage.length") == 0
@@ -67,6 +67,17 @@ def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page
     page.get_by_role("button", name="Sign in", exact=True).click()
     expect(page.locator("#connection")).to_have_text("Live")
     expect(page.locator("#sign-in")).to_be_hidden()
+
+
+def test_who_has_guessed_too_often_is_told_to_wait_and_not_that_the_password_is_wrong(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with serving(tmp_path) as server, a_page(browser) as page:
+        refused: Any = {"reason": ""}
+        while "too many" not in refused["reason"]:
+            refused = server.http.post("/users/login", json={"username": USERNAME, "password": "wrong"}).json()
+        sign_in(page, server)
+        expect(page.get_by_role("alert")).to_contain_text("Too many failed logins from this address")
 
 
 def test_what_is_kept_is_a_token_for_this_tab_and_it_goes_with_signing_out(page: Page, server: Server) -> None:
@@ -173,6 +184,9 @@ def test_who_may_read_one_topic_opens_it_by_its_name(page: Page, server: Server)
     page.get_by_role("button", name="Open").click()
     expect(messages(page).first).to_contain_text("for alice")
     expect(page.locator("#tail-about")).to_contain_text("1 message")
+    page.reload()
+    expect(page.locator("#tail-about")).to_contain_text("1 message")
+    expect(page.get_by_role("button", name="own")).to_have_attribute("aria-current", "true")
 
 
 # ------------------------------------------------------------------------------------------------------------- the tail
@@ -266,6 +280,18 @@ def test_a_pause_holds_the_list_and_what_comes_meanwhile_is_counted(page: Page, 
     expect(page.locator("#tail-state")).to_have_text("")
 
 
+def test_a_burst_ends_with_its_newest_message_and_how_many_are_not_shown(page: Page, server: Server) -> None:
+    server.make("bursts", "t")
+    signed_in(page, server, "/ui#bursts/t")
+    expect(page.locator("#tail-notice")).to_have_text("Waiting for messages.")
+    server.send("bursts", "t", *map(str, range(300)))
+    expect(messages(page).first).to_contain_text("offset 299")
+    shown = page.locator("#messages > li:not(.gap)").count()
+    expect(page.locator("#messages .gap")).to_have_text(f"{300 - shown} messages not shown")
+    page.get_by_label("Show as").select_option("text")
+    expect(messages(page).nth(1)).to_have_text(f"{300 - shown} messages not shown")
+
+
 def test_it_begins_where_it_is_asked_to_and_follows_one_partition(page: Page, server: Server) -> None:
     server.make("beginnings", "t", partitions=2)
     for number in range(30):
@@ -294,6 +320,7 @@ def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(browser: 
         server.kill()
         expect(page.locator("#banner-text")).to_contain_text("The figures are those of")
         expect(page.locator("#connection")).to_have_text("Not connected")
+        expect(page.locator("#announcer")).to_have_text("Not connected. The server cannot be reached.")
         expect(page).to_have_title("Not connected – Whippet")
         expect(page.get_by_role("button", name="Try now")).to_be_visible()
         server.come_back()
@@ -304,6 +331,24 @@ def test_a_page_without_its_server_says_so_and_goes_on_when_it_is_back(browser: 
         expect(page.locator("#banner")).to_be_hidden()
         expect(messages(page).first).to_contain_text("meanwhile")
         expect(messages(page)).to_have_count(2)
+
+
+def test_who_signs_out_while_there_is_no_server_leaves_nothing_of_that_behind(browser: Browser, tmp_path: Path) -> None:
+    with serving(tmp_path) as server, a_page(browser) as page:
+        signed_in(page, server)
+        expect(page.locator("#topics-notice")).to_contain_text("There are no streams yet.")
+        server.kill()
+        expect(page).to_have_title("Not connected – Whippet")
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_label("User")).to_be_focused()
+        expect(page).to_have_title("Whippet")
+        server.come_back()
+        page.get_by_label("User").fill(USERNAME)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page.locator("#connection")).to_have_text("Live")
+        expect(page.locator("#banner")).to_be_hidden()
+        expect(page.locator("#announcer")).to_have_text("")
 
 
 # ------------------------------------------------------------------------------------------------------------ its looks
@@ -361,6 +406,32 @@ def test_it_fits_wide_and_narrow_screens_light_and_dark_and_has_a_name_for_every
         look_at(page, tmp_path, "page")
         page.locator("#tail-title").evaluate("title => title.scrollIntoView()")
         page.screenshot(path=tmp_path / "tail-390-dark.png", animations="disabled")
+
+
+@pytest.mark.parametrize("width", SIZES)
+def test_long_names_leave_the_figures_beside_them_to_be_seen(browser: Browser, tmp_path: Path, width: int) -> None:
+    stream, topic, group = (letter * 255 for letter in "stg")
+    with serving(tmp_path) as server, a_page(browser, viewport={"width": width, "height": SIZES[width]}) as page:
+        server.make(stream, topic)
+        server.post(f"/streams/{stream}/topics/{topic}/consumer-groups", {"name": group})
+        server.send(stream, topic, "x")
+        signed_in(page, server)
+        lag = page.get_by_role("row", name=group).get_by_role("cell").last
+        expect(lag).to_have_text("1")
+        for cell in (lag, page.get_by_role("row", name=topic).get_by_role("cell").nth(3)):
+            box = cell.bounding_box()
+            assert box is not None
+            assert box["x"] + box["width"] <= width
+            assert box["height"] < 250, "not a line for every few letters"
+        page.get_by_role("button", name=topic).click()
+        expect(page.locator("#tail-title")).to_have_text(f"{stream} / {topic}")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        server.kill()
+        expect(page.locator("#connection")).to_have_text("Not connected")
+        assert page.locator(".who").evaluate("({ scrollWidth, clientWidth }) => scrollWidth <= clientWidth")
+        box = page.locator("#sign-out").bounding_box()
+        assert box is not None
+        assert box["height"] < 45, "one line"
 
 
 def test_the_keyboard_reaches_a_topic_and_its_messages(browser: Browser, server: Server) -> None:

@@ -462,6 +462,21 @@ def test_pings_of_one_who_takes_nothing_are_not_answered_without_end(tmp_path: P
     run(main())
 
 
+def test_a_ping_that_comes_while_there_is_no_room_is_answered_when_there_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            client = await world.raw(receive_bytes=4096)
+            (there,) = world.websockets._connections
+            while there._writable is None:  # type: ignore[attr-defined]
+                await client.send(frame(9, b"first" * 20) * 500)
+                await asyncio.sleep(0)
+            await client.send(frame(9, b"last but one") + frame(9, b"last"))
+            while await client.frame() != (10, b"last"):
+                pass
+
+    run(main())
+
+
 def mine(world: Talking, client: Classic) -> Any:
     own = "{}:{}".format(*client.link.local_address[:2])
     (found,) = (one for one in world.websockets._connections if one.address == own)

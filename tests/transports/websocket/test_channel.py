@@ -458,6 +458,8 @@ def test_what_makes_no_sense_is_refused_and_the_connection_goes_on(
         ("cut in a character", frame(1, "ä".encode()[:1]), 1007),
         ("too large", frame(1, b" " * 70_000), 1009),
         ("announced too large", frame(1, b" " * 70_000)[:20], 1009),
+        ("announced too large and not begun", frame(1, b" " * 70_000)[:14], 1009),
+        ("announced too large together", frame(1, b" " * 60_000, fin=False) + frame(0, b" " * 60_000)[:8], 1009),
         ("too large in pieces", frame(1, b" " * 60_000, fin=False) + frame(0, b" " * 60_000), 1009),
         ("no mask", frame(1, b"{}", masked=False), 1002),
     ],

@@ -158,7 +158,7 @@ def test_never_more_is_said_than_was_granted(tmp_path: Path) -> None:
     run(main())
 
 
-def test_who_would_rather_be_up_to_date_skips_and_hears_how_much(tmp_path: Path) -> None:
+def test_who_would_rather_be_up_to_date_skips_to_the_newest_and_hears_how_much(tmp_path: Path) -> None:
     async def main() -> None:
         async with talking(tmp_path) as world:
             browser = await with_topic(world, 2)
@@ -166,15 +166,53 @@ def test_who_would_rather_be_up_to_date_skips_and_hears_how_much(tmp_path: Path)
             await sent(browser, 10)
             message = await browser.push(sub)
             assert [each["header"]["offset"] for each in message["messages"]] == [0, 1, 2]
-            assert (message["cursor"], message["skipped"]) == ("0:10,1:0", {"0": 7})
+            assert message["cursor"] == "0:3,1:0"
             await sent(browser, 5, partition=1)
             await browser.ask("grant", sub=sub, credit=2)
-            await browser.ask("ping")
+            # At once, and not when something comes again, which may be never.
+            message = await browser.push(sub)
+            assert [each["header"]["offset"] for each in message["messages"]] == [9]
+            assert message["skipped"] == {"0": 6, "1": 5}
+            assert message["cursor"] == "0:10,1:5"
             await sent(browser, 1)
             message = await browser.push(sub)
             assert [each["header"]["offset"] for each in message["messages"]] == [10]
-            assert message["skipped"] == {"1": 5}
-            assert message["cursor"] == "0:11,1:5"
+            assert "skipped" not in message
+
+    run(main())
+
+
+def test_partitions_take_turns_in_what_those_hear_who_skip(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world, 3)
+            sub = await subscribed(browser, **TOPIC, behind="skip", credit=0)
+            heard = []
+            for _ in range(6):
+                for partition in range(3):
+                    await sent(browser, 2, partition=partition)
+                await browser.ask("grant", sub=sub, credit=1)
+                heard += await browser.offsets(sub, 1)
+            assert heard == [(0, 1), (1, 3), (2, 5), (0, 7), (1, 9), (2, 11)]
+
+    run(main())
+
+
+@pytest.mark.parametrize("sends", [1, 90])
+def test_after_a_burst_that_is_too_much_comes_the_newest_and_what_was_skipped(tmp_path: Path, sends: int) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            sub = await subscribed(browser, **TOPIC, behind="skip", max_rate=20, credit=1000)
+            for _ in range(sends):
+                await sent(browser, 90 // sends)
+            heard, skipped = [-1], 0
+            while heard[-1] < 89:
+                message = await browser.push(sub)
+                heard += [each["header"]["offset"] for each in message["messages"]]
+                skipped += message.get("skipped", {}).get("0", 0)
+            assert heard == sorted(set(heard))
+            assert len(heard) - 1 + skipped == 90
 
     run(main())
 
@@ -271,6 +309,25 @@ def test_only_messages_with_a_header_are_said_and_the_others_cost_no_credit(tmp_
             assert await browser.offsets(subs["true"], 1) == [(0, 5)]
             assert await browser.is_quiet()
             assert (await browser.ask("unsubscribe", sub=subs["orders"]))["cursor"] == "0:6"
+
+    run(main())
+
+
+def test_one_and_true_are_not_the_same_to_a_filter(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            values = [("int32", b"\1\0\0\0"), ("bool", b"\1"), ("int32", bytes(4)), ("bool", b"\0")]
+            for kind, octets in values:
+                value = {"kind": kind, "value": base64.b64encode(octets).decode()}
+                await sent(browser, 1, headers=[{"key": text("flag"), "value": value}])
+            # All at once: what is said to several is encoded once.
+            subs = [
+                await subscribed(browser, **TOPIC, **{"from": "first"}, filter={"header": "flag", "value": value})
+                for value in (1, True, 0, False)
+            ]
+            assert [await browser.offsets(sub, 1) for sub in subs] == [[(0, offset)] for offset in range(4)]
+            assert await browser.is_quiet()
 
     run(main())
 
@@ -618,6 +675,36 @@ def test_news_that_wait_too_long_are_skipped_the_oldest_first(tmp_path: Path, mo
     run(main())
 
 
+def test_news_that_may_not_be_heard_neither_count_nor_take_the_place_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "NEWS_KEPT", 3)
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            first = await root(world)
+            own = await first.ask("create_stream", name="own")
+            nothing = ("manage_stream", "manage_topics", "read_topics", "poll_messages", "send_messages")
+            rights = dict.fromkeys(nothing, False) | {"read_stream": True, "topics": None}
+            everywhere = ("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams")
+            everywhere += ("read_streams", "manage_topics", "read_topics", "poll_messages", "send_messages")
+            permissions = {"global": dict.fromkeys(everywhere, False), "streams": {own["id"]: rights}}
+            hers = {"username": "alice", "password": "alicealice", "status": "active", "permissions": permissions}
+            await first.ask("create_user", **hers)
+            alice = await (await stranger(world)).log_in("alice", "alicealice")
+            sub = await subscribed(alice, to="events", credit=0)
+            await first.ask("update_stream", stream="own", name="renamed")
+            for number in range(10):
+                await first.ask("create_stream", name=f"s{number}")
+            await alice.ask("grant", sub=sub, credit=10)
+            message = await alice.push(sub)
+            assert (message["event"]["what"], message["event"]["stream"]["name"]) == ("updated", "renamed")
+            assert "skipped" not in message
+            assert await alice.is_quiet()
+
+    run(main())
+
+
 # ------------------------------------------------------------------------------------------------- bounds
 
 
@@ -738,6 +825,33 @@ def test_subscriptions_of_a_connection_share_the_room_that_it_has(tmp_path: Path
                 message = msgspec.json.decode((await raw.frame())[1])
                 offsets.setdefault(message["sub"], []).extend(m["header"]["offset"] for m in message["messages"])
             assert offsets == {sub: [1, 2, 3, 4] for sub in range(1, 21)}
+
+    run(main())
+
+
+def test_a_reader_that_is_behind_still_has_its_pings_answered(tmp_path: Path) -> None:
+    """Clients that ping would take a server that is busy with them for one that is gone."""
+
+    async def main() -> None:
+        async with talking(tmp_path) as world:
+            browser = await with_topic(world)
+            for _ in range(10):
+                await browser.ask("send_messages", **sending(*["A" * 40_000] * 30))
+            raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=4096)
+            (slow,) = [each for each in world.websockets._connections if each.address != own_address(browser)]
+            beginning = {"id": 1, "cmd": "subscribe", "credit": 10_000, "offset": 0, **TOPIC}
+            await raw.send(frame(1, msgspec.json.encode(beginning)))
+            while not slow.is_full:  # type: ignore[attr-defined]  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            await raw.send(frame(9, b"the first") + frame(9, b"the second"))
+            heard, messages = [], 0
+            while messages < 300:
+                opcode, content = await raw.frame()
+                if opcode == 1:
+                    messages += len(msgspec.json.decode(content).get("messages", ()))
+                elif content:
+                    heard.append((opcode, content, messages < 300))
+            assert heard == [(10, b"the second", True)]
 
     run(main())
 
