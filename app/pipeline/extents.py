@@ -44,6 +44,9 @@ class Origin(Protocol):
     def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         """Of the first message that was appended then or later; None if there is none."""
 
+    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """Whether messages up to there are still there although the partition is said to end before."""
+
     def shares(self, ranges: list[Range], settings: Settings) -> Sequence[Any]:
         """What tasks have to read, so that each message of the ranges is read once."""
 
@@ -72,4 +75,18 @@ def _named(origin: Origin, settings: Settings) -> tuple[str, ...]:
         return settings.topics
     assert settings.subscribe_pattern is not None
     pattern = re.compile(settings.subscribe_pattern)
-    return tuple(sorted(name for name in origin.names() if pattern.fullmatch(name)))
+    found = tuple(sorted(name for name in origin.names() if pattern.fullmatch(name)))
+    if settings.origin != "files":
+        _refuse_numbers(found)
+    return found
+
+
+def _refuse_numbers(names: Iterable[str]) -> None:
+    """What is a number is an id to every server of this protocol: by such a name another topic would be read."""
+    for name in names:
+        for part in name.split("/", 1):
+            if part.isascii() and part.isdigit():
+                raise OptionError(
+                    f"option 'subscribePattern': {name!r} matches, and the gateway takes {part} for an id, not for a "
+                    "name; leave it out of the pattern"
+                )

@@ -18,7 +18,7 @@ from app.pipeline.extents import Extent
 from app.pipeline.offsets import Range
 from app.pipeline.reading import Slice, lost
 from app.pipeline.scanning import FileSlice
-from app.pipeline.segments import Segment, offset_at, segments_in, settle
+from app.pipeline.segments import Segment, last_start, offset_at, segments_in, settle, written_end
 from app.pipeline.settings import Settings
 
 STREAMS, TOPICS, PARTITIONS = "streams", "topics", "partitions"
@@ -28,12 +28,13 @@ SHARE_BYTES = 128 * 1024 * 1024
 
 
 class Folder:
-    """An Origin."""
+    """An Origin, for one plan: which topics a stream has is looked up once."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.path is not None
         self._path = settings.path
         self._topic = None
+        self._listed: dict[str, dict[str, tuple[dict[str, Any], str]]] = {}
         if not os.path.isdir(self._path):
             raise OptionError(f"option 'path': {self._path} is no folder that the driver can see")
         if not os.path.isdir(f"{self._path}/{STREAMS}"):
@@ -55,13 +56,29 @@ class Folder:
     def extents_of(self, topic: str) -> dict[int, Extent] | None:
         if self.document(topic) is None:
             return None
-        return {number: _extent(self.segments(topic, number)) for number in self._partitions(topic)}
+        return {number: self._extent(topic, number) for number in self._partitions(topic)}
+
+    def _extent(self, topic: str, number: int) -> Extent:
+        path = self._partition(topic, number)
+        # Before the others are listed: else one that is closed in between would be left out.
+        begin = 0 if path is None else last_start(path)
+        found = self.segments(topic, number)
+        if found:
+            first, end = found[0].start, found[-1].end
+            return Extent(end, end - first, first)
+        # None is closed. What will be begins where the last one does: those before it have been deleted.
+        return Extent(begin, 0, begin)
 
     def first_offset(self, topic: str, partition: int, extent: Extent) -> int:
         return extent.next_offset if extent.first_offset is None else extent.first_offset
 
     def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         return offset_at(self.segments(topic, partition), timestamp_us)
+
+    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """The last segment was whole when the server had left the folder; now it is back and goes on in it."""
+        path = self._partition(topic, partition)
+        return path is not None and written_end(path) >= offset
 
     def document(self, topic: str) -> dict[str, Any] | None:
         """What is noted of a topic; None where there is no such topic."""
@@ -70,8 +87,12 @@ class Folder:
 
     def segments(self, topic: str, partition: int) -> list[Segment]:
         """In their order."""
+        path = self._partition(topic, partition)
+        return [] if path is None else segments_in(path, self._is_left)
+
+    def _partition(self, topic: str, partition: int) -> str | None:
         found = self._find(topic)
-        return [] if found is None else segments_in(f"{found[1]}/{PARTITIONS}/{partition}", self._is_left)
+        return None if found is None else f"{found[1]}/{PARTITIONS}/{partition}"
 
     def _is_left(self) -> bool:
         """Whether the server has ended well and none has come since: it writes its name into the lock file."""
@@ -83,13 +104,11 @@ class Folder:
     def _find(self, topic: str) -> tuple[dict[str, Any], str] | None:
         if self._topic is not None:
             return (_document(f"{self._path}/{TOPIC_FILE}") or {}, self._path) if topic == self._topic else None
-        wanted, _, name = topic.partition("/")
-        for stream, folder in self._streams():
-            if stream == wanted:
-                for document, path in _topics(folder):
-                    if document["name"] == name:
-                        return document, path
-        return None
+        stream, _, name = topic.partition("/")
+        if stream not in self._listed:
+            folders = [folder for each, folder in self._streams() if each == stream]
+            self._listed[stream] = {item[0]["name"]: item for folder in folders for item in _topics(folder)}
+        return self._listed[stream].get(name)
 
     def _streams(self) -> Iterator[tuple[str, str]]:
         for folder in _numbered(f"{self._path}/{STREAMS}"):
@@ -136,13 +155,6 @@ class Folder:
                 settle(segment)
             shares.append(FileSlice(*piece, segment, asks))
         return shares
-
-
-def _extent(found: list[Segment]) -> Extent:
-    if not found:
-        return Extent(0, 0, 0)
-    first, end = found[0].start, found[-1].end
-    return Extent(end, end - first, first)
 
 
 def _along(each: Range, found: list[Segment]) -> Iterator[Range]:

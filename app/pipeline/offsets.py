@@ -72,7 +72,8 @@ def cut(each: Range, parts: int) -> Iterator[Range]:
 def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     """An end that is at most so many messages after the start, or one in each partition that has any: a partition gets
     in proportion to what waits in it."""
-    waiting = ranges(start, end)
+    # One that was made anew ends before it begins; that is no room for others.
+    waiting = [each for each in ranges(start, end) if each.start < each.end]
     total = sum(each.end - each.start for each in waiting)
     if total <= records_max:
         return end

@@ -44,6 +44,15 @@ def not_empty(text: str) -> str:
     return text
 
 
+def header_text(text: str) -> str:
+    """A token as it goes into a header. The file that it was read from ends in a line break, which is no part of it;
+    whatever else cannot stand there would be shown, with all of the token, by the error that refuses it."""
+    stripped = text.strip()
+    if not re.fullmatch(r"[!-~]+", stripped):
+        raise ValueError("it is empty, or has characters that no token has")
+    return stripped
+
+
 def topic_name(text: str) -> str:
     """A topic as `stream/topic`: the first slash is the one that parts them."""
     stream, slash, topic = text.strip().partition("/")

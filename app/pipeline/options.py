@@ -40,7 +40,7 @@ class Option(NamedTuple):
 
 ACCESS: Mapping[str, Option] = {
     "url": Option("urls", texts.urls),
-    "token": Option("token", lambda text: Secret(texts.not_empty(text))),
+    "token": Option("token", lambda text: Secret(texts.header_text(text))),
     "username": Option("username", texts.not_empty),
     "password": Option("password", lambda text: Secret(texts.not_empty(text))),
     "http.timeoutMs": Option("timeout_ms", texts.whole(1)),
@@ -94,6 +94,7 @@ DEFAULT_URL = "http://127.0.0.1:3000"
 def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Settings:
     """The options as Spark hands them over, or OptionError."""
     found: dict[str, Any] = {}
+    _check_place({key.lower(): text for key, text in given.items()})
     for key, text in given.items():
         shown = _SHOWN.get(key.lower())
         if shown is not None:
@@ -110,6 +111,20 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
     if said.get("value_format") == "avro" and "value_schema" in said:
         said["value_schema"] = _avro_schema(said["value_schema"])
     return Settings(access=access, names=names, starting=starting, ending=ending, checkpoint=checkpoint, **said)
+
+
+def _check_place(given: Mapping[str, str]) -> None:
+    """Spark makes options of its own of what is said to `load`, `save` and CREATE TABLE."""
+    if "provider" in given:
+        raise OptionError(
+            "CREATE TABLE would write the options into the catalog, secrets too, and is not supported; "
+            "use CREATE TEMPORARY VIEW ... USING whippet OPTIONS (...)"
+        )
+    if "path" in given and given.get("from", "gateway").strip().lower() == "gateway":
+        raise OptionError(
+            "option 'path', which load(...) and save(...) give too, is for from=files and from=all; leave it out: "
+            "a topic is named by .option('subscribe', 'stream/topic'), or 'topic' to write to it"
+        )
 
 
 def _parse(name: str, text: str) -> Any:
@@ -194,8 +209,6 @@ def check_source(settings: Settings) -> None:
         raise OptionError(f"options {' and '.join(map(repr, ways))}: one of them says what is read")
     if settings.origin != "gateway" and settings.path is None:
         raise OptionError(f"option 'path' is required with from={settings.origin}: the folder with the files")
-    if settings.origin == "gateway" and settings.path is not None:
-        raise OptionError("option 'path' is for from=files and from=all; leave it out")
     if settings.origin == "files" and settings.consumer_name is not None:
         raise OptionError("option 'consumerName' has the gateway store offsets, and from=files never asks it")
     if settings.value_schema is not None and settings.value_format not in ("json", "avro"):

@@ -54,6 +54,9 @@ class Both:
         there = self._gateway.offset_at(topic, partition, timestamp_us)
         return min((offset for offset in (in_files, there) if offset is not None), default=None)
 
+    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+        return self._gateway.reaches(topic, partition, offset)
+
     def shares(self, ranges: list[Range], settings: Settings) -> Sequence[Slice]:
         for topic in {each.topic for each in ranges}:
             self._check_same(topic)

@@ -15,13 +15,15 @@ from pyspark.sql.datasource import InputPartition
 
 from app.pipeline import polls
 from app.pipeline.batches import Messages
-from app.pipeline.errors import DataLossError
+from app.pipeline.errors import DataLossError, GatewayError
 from app.pipeline.session import Pending, Session
 from app.pipeline.settings import Settings
 
 _log = logging.getLogger(__name__)
 PATIENCE = "2s"
 """How long to wait for messages that were announced and are not there yet."""
+NOT_FOUND = 404
+"""Of a topic or a partition that was there when the job was planned."""
 
 
 @dataclass
@@ -38,9 +40,15 @@ def pages(session: Session, settings: Settings, share: Slice) -> Iterator[Messag
     at = share.start
     pending = _ask(session, settings, share, at)
     while at < share.end:
-        answer = polls.finish(pending)
-        if not len(answer):
-            answer = polls.finish(_ask(session, settings, share, at, PATIENCE))
+        try:
+            answer = polls.finish(pending)
+            if not len(answer):
+                answer = polls.finish(_ask(session, settings, share, at, PATIENCE))
+        except GatewayError as error:
+            if error.status != NOT_FOUND:
+                raise
+            lost(settings, share, at, share.end, str(error))
+            return
         page = within(answer, at, share.end)
         if not len(page):
             lost(settings, share, at, share.end, f"server returned {answer.offsets[0] if len(answer) else 'nothing'}")

@@ -60,6 +60,17 @@ def segments_in(folder: str, is_left: Callable[[], bool]) -> list[Segment]:
     return [segment for segment in found if segment.size]
 
 
+def last_start(folder: str) -> int:
+    """Of the segment that is written to."""
+    return max(_starts(folder), default=0)
+
+
+def written_end(folder: str) -> int:
+    """Where the last segment ends as it is now, promised or not."""
+    start = last_start(folder)
+    return _end_of(Segment(_path(folder, start), start, start, _size(folder, start)))
+
+
 def _starts(folder: str) -> list[int]:
     try:
         with os.scandir(folder) as items:

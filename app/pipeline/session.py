@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import random
 import ssl
@@ -36,6 +37,7 @@ REASON_CHARACTERS_MAX = 300
 NO_CREDENTIALS = "use .option('token', ...), or 'username' and 'password'"
 
 Body = bytes | bytearray | memoryview
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Session:
                     continue
                 if attempt >= self._access.retries or not (reply is None or _passes(reply.status)):
                     raise self._error(pending, reply, why, attempt + 1)
-                self._wait(attempt, reply)
+                self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_said(reply, why)}")
                 attempt += 1
                 self._send(pending)
         finally:
@@ -213,11 +215,12 @@ class Session:
             self._connection.close()
             self._connection = None
 
-    def _wait(self, attempt: int, reply: Reply | None) -> None:
+    def _wait(self, attempt: int, reply: Reply | None, problem: str) -> None:
         pause = min(FIRST_PAUSE_S * 2.0**attempt, PAUSE_S_MAX) * random.uniform(0.75, 1.25)
         said = reply.headers.get("retry-after", "") if reply is not None else ""
         if said.isascii() and said.isdigit():
             pause = max(pause, min(float(said), RETRY_AFTER_S_MAX))
+        _log.warning("%s; trying again in %.1f s", problem, pause)
         self._pause(pause)
 
     def _error(self, pending: Pending, reply: Reply | None, why: str, attempts: int) -> GatewayError:
@@ -260,6 +263,10 @@ class Pending:
 def _passes(status: int) -> bool:
     """Whether it may be another answer next time."""
     return status in (408, 429) or status >= 500
+
+
+def _said(reply: Reply | None, why: str) -> str:
+    return why if reply is None else f"{reply.status} {reason(reply)}"
 
 
 def reason(reply: Reply) -> str:

@@ -58,7 +58,7 @@ class WhippetSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802
         if overwrite:
-            raise OptionError("outputMode('complete') is not supported on a log; use outputMode('append') or 'update'")
+            raise OptionError("outputMode('complete') is not supported on a log; use outputMode('append')")
         check_sink(self._settings)
         return StreamWriter(self._settings, schema)
 

@@ -28,10 +28,13 @@ from app.pipeline.errors import DataLossError, OptionError, PipelineError
 from app.pipeline.extents import Extents, Origin, extents
 from app.pipeline.offsets import Range, canonical
 from app.pipeline.origins import origin_of, read
+from app.pipeline.reading import Slice, lost
 from app.pipeline.session import session_of, topic_path
 from app.pipeline.settings import Offsets, Settings
 
 _log = logging.getLogger(__name__)
+STORE_AGAIN_S = 10.0
+"""After how long an offset that could not be stored is tried again: an idle query comes by 80 times a second."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -45,6 +48,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._known: tuple[float, Extents] | None = None
         self._committed: dict[tuple[str, str], int] = {}
+        self._store_at = 0.0
+        self._reached: set[tuple[str, int, int]] = set()
 
     # -------------------------------------------------------------------------------------------------------- offsets
 
@@ -53,6 +58,9 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._first is None:
             found = self._extents(all_there=True)
             self._first = positions.starting(self._origin, self._settings, found, "latest")
+            if self._target is not None:
+                # It was looked up before: others have sent since, and `latest` must not be behind it.
+                self._target = positions.ends(found)
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -70,11 +78,27 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._first is not None and not self._is_begun:
             self._is_begun = True
             return start
-        end = self._target or self._ends()
+        end = self._held(start, self._ends() if self._target is None else self._target)
         self._refuse_lost(start, end)
         if isinstance(limit, ReadMaxRows):
             end = offsets.limited(start, end, limit.max_rows)
         return canonical(end)
+
+    def _held(self, start: Offsets, end: Offsets) -> Offsets:
+        """The ends, but of partitions of which more was read than is promised now, and is still there."""
+        held = {topic: dict(partitions) for topic, partitions in end.items()}
+        for topic, partitions in start.items():
+            for number, offset in partitions.items():
+                if offset > end.get(topic, {}).get(number, offset) and self._reaches(topic, int(number), offset):
+                    held[topic][number] = offset
+        return held
+
+    def _reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """Looked up once for each offset: it may take a walk through a file."""
+        place = (topic, partition, offset)
+        if place not in self._reached and self._origin.reaches(*place):
+            self._reached.add(place)
+        return place in self._reached
 
     def _refuse_lost(self, start: Offsets, end: Offsets) -> None:
         if not self._settings.fail_on_data_loss:
@@ -100,7 +124,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _whole(self, each: Range, start: Offsets) -> Range:
         if str(each.partition) not in start.get(each.topic, {}):
-            return each._replace(start=self._beginning(each))
+            return self._since_added(each)
         if each.start <= each.end:
             return each
         if self._first is not None and canonical(start) == self._first:
@@ -118,10 +142,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return each._replace(start=self._beginning(each))
 
+    def _since_added(self, each: Range) -> Range:
+        """All of a partition that has come since the query began: what it has lost by now nobody has read."""
+        begins = self._beginning(each)
+        if begins > each.start:
+            share = Slice(each.topic, each.partition, each.start, each.end)
+            lost(self._settings, share, each.start, begins, "the partition was added since and has lost it")
+        return each._replace(start=begins)
+
     def _beginning(self, each: Range) -> int:
         extent = self._extents().get(each.topic, {}).get(each.partition)
         if extent is None:
-            return each.end
+            # Whoever reads it finds out that it is gone.
+            return 0
         return min(each.end, self._origin.first_offset(each.topic, each.partition, extent))
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -135,7 +168,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _store(self, done: Offsets) -> None:
         """How far it has come, under `consumerName`, for the gateway's views of lag. Never fails the query."""
         name = self._settings.consumer_name
-        if name is None:
+        if name is None or time.monotonic() < self._store_at:
             return
         for topic, partitions in done.items():
             for number, offset in partitions.items():
@@ -146,6 +179,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     session_of(self._settings.access).call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
                 except PipelineError as error:
                     _log.warning("the offset of consumer %r could not be stored: %s", name, error)
+                    self._store_at = time.monotonic() + STORE_AGAIN_S
                     return
                 self._committed[topic, number] = offset
 

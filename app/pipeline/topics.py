@@ -51,6 +51,10 @@ class Gateway:
         found = polls.finish(polls.begin(self._session, topic, partition, "timestamp", timestamp_us, 1))
         return int(found.offsets[0]) if len(found) else None
 
+    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """What it does not promise is not there."""
+        return False
+
     def shares(self, ranges: list[Range], settings: Settings) -> list[Slice]:
         pieces = offsets.split(ranges, settings.min_partitions, settings.max_records_per_partition)
         return [Slice(*piece) for piece in pieces]

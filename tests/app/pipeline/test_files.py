@@ -23,6 +23,7 @@ from tests.app.pipeline.conftest import Lake
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'whippet[spark]'")
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'whippet[spark]'")
 
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructField, StructType
 
 from app.pipeline import columns, origins
@@ -30,6 +31,7 @@ from app.pipeline.folder import Folder
 from app.pipeline.reading import Slice
 from app.pipeline.scanning import FileSlice, scanned
 from app.pipeline.segments import segments_in
+from app.pipeline.stream_reader import TopicStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -251,6 +253,39 @@ def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, 
     segments = Folder(asked).segments(filled, 0)
     assert segments[-1].end == len(rows)
     assert table(asked, Folder(asked).shares([Range(filled, 0, 0, len(rows))], asked)) == rows
+
+
+def test_a_stream_goes_on_where_it_was_when_the_server_comes_back_and_writes_on(
+    lake: Lake, filled: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(filled, copy, startingOffsets="earliest")
+    (copy / "LOCK").write_bytes(b"")
+    start = {filled: {"0": whole(lake, filled).end}}
+    left = TopicStreamReader(asked, StructType())
+    assert left.latestOffset(start, ReadAllAvailable()) == start
+    (copy / "LOCK").write_bytes(b"1234")
+    for lenient in (asked, settings(filled, copy, failOnDataLoss="false")):
+        back = TopicStreamReader(lenient, StructType())
+        assert back.reportLatestOffset()[filled]["0"] < start[filled]["0"]
+        assert back.latestOffset(start, ReadAllAvailable()) == start
+    beyond = {filled: {"0": start[filled]["0"] + 1}}
+    with pytest.raises(DataLossError, match="checkpoint is ahead of the server"):
+        TopicStreamReader(asked, StructType()).latestOffset(beyond, ReadAllAvailable())
+
+
+def test_where_retention_has_left_the_last_segment_alone_the_partition_begins_and_ends_there(
+    lake: Lake, filled: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(filled, copy, startingOffsets="earliest")
+    end = Folder(asked).segments(filled, 0)[-1].end
+    for segment in Folder(asked).segments(filled, 0):
+        Path(segment.path).unlink()
+    reader = TopicStreamReader(asked, StructType())
+    assert reader.initialOffset() == reader.reportLatestOffset() == {filled: {"0": end}}
 
 
 def test_a_listing_that_is_overtaken_never_gives_a_segment_a_wrong_end(

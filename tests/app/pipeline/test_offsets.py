@@ -28,6 +28,11 @@ def test_a_limit_is_shared_in_proportion_and_nobody_starves() -> None:
     assert limited(start, end, 1) == {"s/t": {"0": 1, "1": 1, "2": 11}}
 
 
+def test_a_limit_holds_beside_a_topic_that_was_made_anew() -> None:
+    start, end = {"s/new": {"0": 1_000}, "s/t": {"0": 0, "1": 0}}, {"s/new": {"0": 2}, "s/t": {"0": 900, "1": 100}}
+    assert limited(start, end, 100) == {"s/new": {"0": 2}, "s/t": {"0": 90, "1": 10}}
+
+
 def test_pieces_cover_what_was_cut_without_gap_or_overlap() -> None:
     whole = [Range("s/t", 0, 0, 1000), Range("s/t", 1, 50, 60), Range("s/t", 2, 0, 1)]
     for at_least, most in ((None, 300), (7, None), (2, None), (50, 90), (10_000, None)):

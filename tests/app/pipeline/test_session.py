@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from app.pipeline.errors import GatewayError
+from app.pipeline.errors import GatewayError, OptionError
+from app.pipeline.options import decode
 from app.pipeline.session import Session
 from app.pipeline.settings import Access, Secret
 from transports import certificates
@@ -100,13 +101,17 @@ def opened(gateway: Scripted) -> Iterator[Open]:
         session.close()
 
 
-def test_what_may_pass_is_tried_again_with_pauses_that_grow(gateway: Scripted, opened: Open) -> None:
+def test_what_may_pass_is_tried_again_with_pauses_that_grow_and_said(
+    gateway: Scripted, opened: Open, caplog: pytest.LogCaptureFixture
+) -> None:
     session, pauses = opened()
-    gateway.answers = [(503, {}, {}), None, (429, {"retry-after": "7"}, {}), (500, {}, {})]
+    gateway.answers = [(503, {}, {"reason": "recovering"}), None, (429, {"retry-after": "7"}, {}), (500, {}, {})]
     assert session.get("/x").json == {"fine": True}
     assert len(gateway.asked) == 5
     # The connection that was lost had answered before: that one is tried again at once.
     assert [round(pause) for pause in pauses] == [0, 7, 1]
+    assert caplog.messages[0].startswith(f"GET {gateway.url}/x: 503 recovering; trying again in 0.")
+    assert len(caplog.messages) == 3
 
 
 def test_what_does_not_pass_is_an_error_at_once_and_the_last_attempt_too(gateway: Scripted, opened: Open) -> None:
@@ -182,6 +187,17 @@ def test_an_answer_that_nobody_waits_for_any_more_is_not_taken_for_the_next(gate
     gateway.answers = [(200, {}, {"for": "nobody"})]
     session.begin("GET", "/abandoned")
     assert session.get("/x").json == {"fine": True}
+
+
+def test_a_token_out_of_a_file_works_and_one_that_cannot_be_is_refused_unseen(gateway: Scripted, opened: Open) -> None:
+    said = decode({"url": gateway.url, "token": "out-of-a-file\r\n"}, {}).access
+    session, _ = opened(token=said.token)
+    session.get("/streams")
+    assert gateway.asked == [("GET", "/streams", "Bearer out-of-a-file")]
+    for token in ("two\nlines", "with blanks", "\u20ac", "\n"):
+        with pytest.raises(OptionError) as refused:
+            decode({"token": token}, {})
+        assert str(refused.value) == "option 'token': it is empty, or has characters that no token has"
 
 
 def test_secrets_are_not_shown_and_survive_pickling() -> None:

@@ -171,6 +171,62 @@ def test_a_topic_that_is_deleted_is_an_error_unless_it_may_be(follow: Follow, ru
         run(follow(deleted), Seen(), checkpoint="another")
 
 
+def test_a_topic_that_goes_while_a_batch_of_it_is_read_holds_nobody_up_if_it_may_be_lost(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    kept, deleted = lake.topic(), lake.topic()
+    both = f"{kept},{deleted}"
+    run(follow(both), Seen())
+    lake.send(kept, ["kept"])
+    lake.send(deleted, ["deleted"])
+
+    def fails(frame: DataFrame, _: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(Exception, match="the sink is not there"):
+        run(follow(both), fails)
+    lake.http.delete(lake.path(deleted)).raise_for_status()
+    with pytest.raises(Exception, match=rf"{deleted} partition 0: offset 0 is gone .* 404 .* set failOnDataLoss=false"):
+        run(follow(both), Seen())
+    seen = Seen()
+    run(follow(both, failOnDataLoss=False), seen)
+    assert seen.values == ["kept"]
+
+
+def test_a_partition_that_has_lost_its_beginning_before_it_was_read_is_an_error_unless_it_may_be(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    topic = lake.topic(options={"segment_size": "1 MiB"})
+    run(follow(topic), Seen())
+    lake.http.post(f"{lake.path(topic)}/partitions", json={"partitions_count": 1}).raise_for_status()
+    for _ in range(3):
+        lake.send(topic, ["x" * 1000] * 1200, partition=1)
+    lake.drop_segments(topic, 1, partition=1)
+    with pytest.raises(Exception, match=r"partition 1: offset 0 is gone .* set failOnDataLoss=false"):
+        run(follow(topic), Seen())
+    seen = Seen()
+    run(follow(topic, failOnDataLoss=False), seen)
+    assert 0 < len(seen.values) == 3600 - lake.details(topic)["partitions"][1]["first_offset"] < 3600
+
+
+def test_latest_is_never_behind_what_others_send_while_a_query_begins(lake: Lake) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from app.pipeline.options import decode  # noqa: PLC0415
+    from app.pipeline.stream_reader import TopicStreamReader  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    reader = TopicStreamReader(decode({**lake.options, "subscribe": topic}, {}), StructType())
+    reader.prepareForTriggerAvailableNow()
+    lake.send(topic, ["meanwhile"])
+    start = reader.initialOffset()
+    assert start == {topic: {"0": 2}}
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+
+
 def test_what_is_said_wrong_is_not_covered_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
     reader = spark.readStream.format("whippet").schema("valu binary").option("subscribe", "s/t")
     with pytest.raises(Exception, match="column 'valu' of the schema is not there") as refused:
@@ -214,6 +270,27 @@ def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: 
     query = {"consumer_id": "spark-job", "partition_id": 0}
     stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
     assert stored["stored_offset"] == 29
+
+
+def test_offsets_that_cannot_be_stored_are_told_now_and_then_not_at_every_look(
+    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from app.pipeline import stream_reader  # noqa: PLC0415
+    from app.pipeline.options import decode  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["a"])
+    asked = decode({**lake.options, "subscribe": topic, "consumerName": "x" * 300}, {})
+    reader = stream_reader.TopicStreamReader(asked, StructType())
+    for _ in range(5):
+        assert reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable()) == {topic: {"0": 1}}
+    assert caplog.text.count("could not be stored") == 1
+    monkeypatch.setattr(reader, "_store_at", 0.0)
+    reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable())
+    assert caplog.text.count("could not be stored") == 2
 
 
 # ------------------------------------------------------------------------------------------------------------- writing

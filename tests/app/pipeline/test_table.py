@@ -127,6 +127,16 @@ def test_several_topics_can_be_named_or_described(load: Load, lake: Lake) -> Non
     assert texts(load(stream=stream, topic=name)) == ["one"]
 
 
+def test_a_topic_whose_name_is_a_number_is_not_taken_for_another(load: Load, lake: Lake) -> None:
+    topic = lake.topic()
+    stream = topic.split("/")[0]
+    lake.send(topic, ["of the topic with the id 0"])
+    lake.http.post(f"/streams/{stream}/topics", json={"name": "0", "partitions_count": 1}).raise_for_status()
+    with pytest.raises(Exception, match=f"'{stream}/0' matches, and the gateway takes 0 for an id"):
+        load(subscribePattern=f"{stream}/.*").count()
+    assert texts(load(subscribePattern=f"{stream}/[a-z]+")) == ["of the topic with the id 0"]
+
+
 def test_a_loaded_table_is_what_was_there_then_however_often_it_is_used(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     lake.send(topic, [str(n) for n in range(10)])
@@ -152,6 +162,23 @@ def test_what_is_gone_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lak
     assert load(topic, startingOffsets=begin, failOnDataLoss=False).count() == 3600 - first
 
 
+def test_what_goes_after_a_table_was_planned_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lake) -> None:
+    topic = lake.topic(options={"segment_size": "1 MiB"})
+    for _ in range(3):
+        lake.send(topic, ["x" * 1000] * 1200)
+    strict, lenient = load(topic), load(topic, failOnDataLoss=False)
+    assert strict.count() == lenient.count() == 3600
+    lake.drop_segments(topic, 1)
+    first = lake.details(topic)["partitions"][0]["first_offset"]
+    with pytest.raises(Exception, match=rf"partition 0: offset 0 is gone \(server returned {first}\)"):
+        strict.count()
+    assert lenient.count() == 3600 - first
+    lake.http.delete(lake.path(topic)).raise_for_status()
+    with pytest.raises(Exception, match=r"partition 0: offset 0 is gone \(.* 404 .*; set failOnDataLoss=false"):
+        strict.count()
+    assert lenient.count() == 0
+
+
 def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> None:
     topic = lake.topic()
     for options, sentence in (
@@ -164,6 +191,7 @@ def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> N
         ({"startingOffsets": f'{{"{topic}": {{"0": -1}}}}'}, "'latest' reads nothing from a table"),
         ({"endingOffsets": "earliest"}, "option 'endingOffsets': 'earliest': it is no JSON"),
         ({"endingOffsets": f'{{"{topic}": {{"0": -2}}}}'}, "numbers for the partitions of each topic are needed"),
+        ({"path": "orders/eu"}, "a topic is named by .option('subscribe', 'stream/topic')"),
     ):
         with pytest.raises(Exception) as refused:
             load(topic, **options).collect()
@@ -181,6 +209,9 @@ def test_sql_reads_a_topic_too(spark: SparkSession, lake: Lake) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW orders USING whippet OPTIONS ({options})")
     assert [row[0] for row in spark.sql("SELECT string(value) FROM orders ORDER BY offset").collect()] == ["a", "b"]
     spark.sql("DROP VIEW orders")
+    with pytest.raises(Exception, match="CREATE TABLE would write the options into the catalog") as refused:
+        spark.sql(f"CREATE TABLE orders USING whippet OPTIONS ({options})")
+    assert PASSWORD not in str(refused.value)
 
 
 def test_no_secret_is_in_plans_or_errors(spark: SparkSession, load: Load, lake: Lake) -> None:

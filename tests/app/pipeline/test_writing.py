@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +11,7 @@ from app.pipeline import markers, polls
 from app.pipeline.deduplication import Window
 from app.pipeline.errors import DataLossError
 from app.pipeline.options import decode
-from app.pipeline.session import JSON, Pending, Session
+from app.pipeline.session import JSON, Pending, Reply, Session
 from tests.app.pipeline.conftest import Lake
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'whippet[spark]'")
@@ -88,6 +89,28 @@ def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -
     assert lake.values(topic) == [[f"{n:05}" for n in range(first, 1_000, 5)] for first in range(5)]
     for session in sessions:
         session.close()
+
+
+def test_rows_whose_answers_are_lost_are_there_once(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lake.topic(partitions=3)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "20"}, {})
+    target = {topic: writing.target(session, topic)}
+    answer, lost = session._answer, itertools.cycle([True, False])
+
+    def sometimes() -> Reply:
+        reply = answer()
+        if next(lost):
+            session.close()
+            raise ConnectionResetError("after the gateway had stored it")
+        return reply
+
+    monkeypatch.setattr(session, "_answer", sometimes)
+    values = [b"equal"] * 50 + [b"%d" % n for n in range(250)]
+    sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([record_batch(value=values)])
+    assert sent.rows == 300
+    assert lake.all_values(topic) == sorted(value.decode() for value in values)
 
 
 def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
