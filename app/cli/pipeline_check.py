@@ -39,7 +39,7 @@ def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
 
 
 def _columns(pipeline: Pipeline, remote: str | None) -> str:
-    """Only Spark knows what a statement means."""
+    """What comes out of the transforms, if the sinks take it: only Spark knows what a statement means."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 -- an extra
 
     from app.pipeline.jobs import flow, plan, sentences, spark_session  # noqa: PLC0415
@@ -49,7 +49,10 @@ def _columns(pipeline: Pipeline, remote: str | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         session = spark_session.start("whippet pipeline check", pipeline.spark, Path(folder), remote)
         try:
-            return plan.columns(flow.analyse(pipeline.source.frame(session, pipeline.iggy), pipeline.transforms))
+            found = flow.analyse(pipeline.source.frame(session, pipeline.iggy), pipeline.transforms)
+            for place, sink in pipeline.placed_sinks:
+                sink.fit(found.schema, pipeline.iggy, place)
+            return plan.columns(found)
         except PySparkException as error:
             raise sentences.as_ours(error) from error
         finally:

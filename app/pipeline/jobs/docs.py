@@ -23,10 +23,10 @@ INTRODUCTION = """\
 
 A pipeline is a TOML file: a source, transforms, and one sink or several. `whippet pipeline run` runs it on Spark
 until Ctrl-C or SIGTERM, which finish the batch in hand; with `--once` it does what is there and ends. `whippet
-pipeline check` says what it would do, asks source and sinks whether they are there, and has Spark look at the
-transforms; it changes nothing. `--offline` leaves the asking out. Both exit with 2 for what has to be changed in the
-file or on this machine, and with 1 for what went wrong on the way; errors are one line, and `--trace` shows where in
-the code.
+pipeline check` says what it would do, asks source and sinks whether they are there and take what comes, and has Spark
+look at the transforms; it changes nothing. `--offline` leaves the asking out. Both exit with 2 for what has to be
+changed in the file or on this machine, and with 1 for what went wrong on the way; errors are one line, and `--trace`
+shows where in the code.
 
 It takes `pip install 'whippet[spark]'` and Java 17 or newer; the sinks `delta`, `iceberg` and `postgres`, and the
 source `postgres`, take the extra of the same name besides.
@@ -60,13 +60,15 @@ topic = "refused"
 
 Names and keys are those of Iggy's connectors where they have them. A key that does not exist is an error that names
 the nearest one. `${NAME}` in a text is the environment variable, and `$${` is a `${`; wherever a file is shown, it is
-shown as it was written. Durations are texts such as `"500 ms"`, `"10 s"`, `"5 minutes"` or `"7 days"`.
+shown as it was written. Durations are texts such as `"500 ms"`, `"10 s"`, `"5 minutes"` or `"7 days"`. Paths that do
+not begin with a `/` are looked for from the folder in which `whippet` is started, and so is the state.
 
 **A batch comes again** if the process ends before Spark has noted that it is done. Each sink says below what happens
 then. What they go by is in the state of the pipeline (`[state]`): whoever deletes it begins anew, and writes
 everything again. Two processes cannot run one pipeline at a time.
 
-**Bad records** are those that cannot be parsed, on which a transform fails, or that a sink refuses one by one.
+**Bad records** are those that cannot be parsed, on which a transform fails, or that Elasticsearch or Quickwit refuse,
+document by document; a row that PostgreSQL, Delta or Iceberg do not take stops the pipeline.
 Without `[dead_letter]` the first one stops the pipeline (before anything of its batch is written, unless it is a sink
 that refuses it), or with `on_error = "skip"` they are counted and left out. A transform that fails on more than 100
 records of a batch stops the pipeline in any case. Where windows or other transforms put records together, a transform
@@ -76,7 +78,12 @@ that fails stops it, too.
 written where each type is there once. Fields have types, so a field that a record does not have is null, and null
 fields are left out where records become JSON. `sql`, `window` and `deduplicate` may put records together; the
 pipeline then keeps state, and what comes out is decided by the watermark: with `--once` the newest windows stay in
-the state until later records come.
+the state until later records come. There is one watermark in a pipeline: where two transforms have `time_field` and
+`watermark`, they have the same.
+
+**Tables that are there** are not changed by a pipeline whose fields change. Columns of a Delta or Iceberg table for
+which there is no field any more become null; a field that has no column, or not its type, is refused before anything is
+written.
 
 **Spark** is started on this machine, with all cores and 1 GiB for Java. `[spark]` has settings of it, `driver.memory
 = "2g"` for `spark.driver.memory`, and `master = "spark://..."` for a cluster; what it says itself is in `spark.log`

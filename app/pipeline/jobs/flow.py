@@ -40,6 +40,7 @@ class Flow:
 
 def analyse(source: DataFrame, transforms: Sequence[Transform]) -> Flow:
     """FileError names the transform that cannot be."""
+    _check_watermarks(transforms)
     frame = empty(source).drop(*HIDDEN)
     moment, late = Moment(F.current_timestamp(), F.lit("")), False
     for number, transform in enumerate(transforms, start=1):
@@ -68,6 +69,22 @@ def streamed(source: DataFrame, transforms: Sequence[Transform]) -> DataFrame:
     result = apply(good, transforms, Moment(F.current_timestamp(), unique))
     broken = source.where(F.col(CORRUPT).isNotNull()).select(CORRUPT, ORIGIN, NOW)
     return result.unionByName(broken, allowMissingColumns=True)
+
+
+def _check_watermarks(transforms: Sequence[Transform]) -> None:
+    """Spark has one for a stream, and says so only when it has begun."""
+    found = [(place(number, each), each) for number, each in enumerate(transforms, start=1) if _watermark(each)]
+    for where, each in found[1:]:
+        if _watermark(each) != _watermark(found[0][1]):
+            raise FileError(
+                f"{where}: a pipeline has one 'time_field' and one 'watermark': say those of {found[0][0]}, "
+                "or make two pipelines with a topic between them"
+            )
+
+
+def _watermark(transform: Transform) -> tuple[str, int] | None:
+    late = getattr(transform, "watermark", None)
+    return None if late is None else (getattr(transform, "time_field"), late)  # noqa: B009
 
 
 def place(number: int, transform: Transform) -> str:

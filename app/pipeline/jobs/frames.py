@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from app.pipeline.jobs.errors import FileError
 
@@ -65,6 +65,23 @@ def metadata_columns(frame: DataFrame) -> list[str]:
 def chosen(frame: DataFrame, include_metadata: bool) -> DataFrame:
     """The data, and behind them the metadata if they are wanted."""
     return frame.select(*map(quoted, data_columns(frame) + (metadata_columns(frame) if include_metadata else [])))
+
+
+def chosen_schema(schema: StructType, include_metadata: bool) -> StructType:
+    """What `chosen` makes of it. Every field may be null: what is a constant today may be missing tomorrow, and a table
+    that is made of it has to take that."""
+    names = [name for name in schema.names if name not in METADATA]
+    names += [name for name in METADATA if include_metadata and name in schema.names]
+    return StructType([StructField(name, _may_be_null(schema[name].dataType)) for name in names])
+
+
+def _may_be_null(kind: DataType) -> DataType:
+    """What is inside, too."""
+    if isinstance(kind, StructType):
+        return StructType([StructField(each.name, _may_be_null(each.dataType)) for each in kind])
+    if isinstance(kind, ArrayType):
+        return ArrayType(_may_be_null(kind.elementType))
+    return MapType(kind.keyType, _may_be_null(kind.valueType)) if isinstance(kind, MapType) else kind
 
 
 def quoted(name: str) -> Column:

@@ -83,6 +83,8 @@ def written(value: Any) -> str:
         return f'"{value.shown}"'
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + "}"
     if isinstance(value, tuple | list):
         return "[" + ", ".join(map(written, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)

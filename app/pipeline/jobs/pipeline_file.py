@@ -89,6 +89,13 @@ class Pipeline:
     """What must not be shown."""
 
     @property
+    def placed_sinks(self) -> list[tuple[str, Sink]]:
+        """Each with where it stands in the file, for errors and dead letters."""
+        if "sink" in self.shown:
+            return [(f"[sink] ({self.sinks[0].TYPE})", self.sinks[0])]
+        return [(f"[[sinks]] {number} ({sink.TYPE})", sink) for number, sink in enumerate(self.sinks, start=1)]
+
+    @property
     def why_unparsable(self) -> str:
         return str(getattr(self.source, "why_unparsable", "it cannot be parsed"))
 

@@ -33,14 +33,22 @@ def lines(pipeline: Pipeline, *, look: bool) -> Iterator[str]:
         yield from _found("[source]", pipeline.source, pipeline)
     for number, (each, said) in enumerate(zip(pipeline.transforms, _transforms(shown), strict=True), start=1):
         yield from _part(f"transform {number}", each, said, TRANSFORMS)
-    for number, (sink, said) in enumerate(zip(pipeline.sinks, _sinks(shown), strict=True), start=1):
+    placed = zip(pipeline.placed_sinks, _sinks(shown), strict=True)
+    for number, ((place, sink), said) in enumerate(placed, start=1):
         yield from _part(f"sink {number}" if len(pipeline.sinks) > 1 else "sink", sink, said, SINKS)
         if look:
-            yield from _found(f"[[sinks]] {number} ({sink.TYPE})", sink, pipeline)
+            yield from _found(place, sink, pipeline)
         yield f"{INDENT * 2}{sink.PROMISE}"
     yield f"{INDENT}bad records: {_bad_records(pipeline)}"
     last = state.last_batch(pipeline.state)
     yield f"{INDENT}state: {pipeline.state}, {'new' if last is None else f'batch {last} is done'}"
+
+
+def look(pipeline: Pipeline) -> None:
+    """Asks source and sinks whether they are there; an error where they are not."""
+    for place, part in (("[source]", pipeline.source), *pipeline.placed_sinks):
+        for _ in _found(place, part, pipeline):
+            """Nobody reads it."""
 
 
 def columns(flow: Flow) -> str:

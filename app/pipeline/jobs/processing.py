@@ -145,9 +145,8 @@ class Processing:
 
     def _written(self, result: DataFrame, query: str, number: int, bad: BadRecords) -> Sequence[DataFrame]:
         kept = []
-        for place, sink in enumerate(self._pipeline.sinks, start=1):
+        for place, (name, sink) in enumerate(self._pipeline.placed_sinks, start=1):
             batch = Batch(result, self._pipeline.key, f"{query}-{place}", number, self._flow.is_one_to_one)
-            name = f"[[sinks]] {place} ({sink.TYPE})"
             refused = sink.write(batch, self._pipeline.iggy, name)
             if refused is not None:
                 kept.append(refused)

@@ -17,12 +17,12 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from app.pipeline.jobs import bad_records, sides, spark_session, state
+from app.pipeline.jobs import bad_records, plan, sides, spark_session, state
 from app.pipeline.jobs import flow as flows
 from app.pipeline.jobs.errors import SparkError
 from app.pipeline.jobs.flow import Flow
@@ -51,11 +51,14 @@ def run(
     with state.held(pipeline.state, pipeline.source.TYPE):
         is_own = not spark_session.is_there()
         say(_greeting(pipeline, is_own and remote is None))
+        if remote is None:
+            # Spark takes many seconds to begin. Over Connect the folders are elsewhere.
+            plan.look(pipeline)
         session = spark_session.start(f"whippet pipeline {pipeline.key}", pipeline.spark, pipeline.state, remote)
         try:
             with _told_to_stop(stopping):
                 return _run(pipeline, session, say, once=once, progress_s=progress_s, stopping=stopping)
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise as_ours(error) from error
         except (Py4JError, ConnectionError) as error:
             raise SparkError(f"Spark has ended by itself; what it said is in {pipeline.state / LOG}") from error
@@ -76,8 +79,10 @@ def _run(
 ) -> Done:
     source = pipeline.source.frame(session, pipeline.iggy)
     flow = flows.analyse(source, pipeline.transforms)
-    for number, sink in enumerate(pipeline.sinks, start=1):
-        sink.prepare(flow.schema, pipeline.iggy, f"[[sinks]] {number} ({sink.TYPE})")
+    for place, sink in pipeline.placed_sinks:
+        sink.fit(flow.schema, pipeline.iggy, place)
+    for place, sink in pipeline.placed_sinks:
+        sink.prepare(flow.schema, pipeline.iggy, place)
     if pipeline.dead_letter is not None:
         bad_records.make_topic(pipeline.iggy, pipeline.dead_letter)
     done = Done(noun="result" if flow.keeps_state else "row")

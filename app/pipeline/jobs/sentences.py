@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from app.pipeline import errors as source_errors
@@ -17,6 +20,8 @@ _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CONDITION = re.compile(r"^\s*(?:\[[A-Z_.0-9]+\]\s*)+")
 _RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)(?:: .*)?)$", re.MULTILINE)
 """The last line of a trace."""
+_STREAM = re.compile(r"\s*=== Streaming Query ===.*", re.DOTALL)
+"""What Spark tells of the query, behind what went wrong."""
 _WITHOUT_END = 400
 IN_A_FILE = {
     NO_CREDENTIALS: "set WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD, or say it in [iggy]",
@@ -43,9 +48,35 @@ def _sentence(error: BaseException) -> str:
         # Of a Python beside Spark; all that stands above it is for us.
         return _shortened(raised[-1])
     if isinstance(error, PySparkException):
-        first = _STATE.sub("", text)
-        return _shortened(_CONDITION.sub("", first))
+        return _of_spark(text)
+    if isinstance(error, Py4JJavaError):
+        return _of_java(error.java_exception)
     return _shortened(f"{type(error).__name__}: {text}" if text else type(error).__name__)
+
+
+def _of_spark(text: str) -> str:
+    return _shortened(_CONDITION.sub("", _STATE.sub("", _STREAM.sub("", text))))
+
+
+def _of_java(exception: Any) -> str:
+    """The first that says what happened, and the last, which says why; not that a job was aborted for it."""
+    told = [_of_spark(text) for text in _causes(exception) if not text.startswith("Job aborted")]
+    if not told:
+        return _of_spark(str(exception.getMessage()))
+    return told[0] if told[-1] in told[0] else _shortened(f"{told[0]} {told[-1]}")
+
+
+def _causes(exception: Any) -> Iterator[str]:
+    while exception is not None:
+        if exception.getMessage():
+            yield str(exception.getMessage())
+        exception = exception.getCause()
+
+
+def first_line(error: BaseException) -> str:
+    """Of a library that puts traces, tables and pictures behind it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return _shortened(lines[0]) if lines else type(error).__name__
 
 
 LIBRARIES = ("deltalake", "pyiceberg", "sqlalchemy", "pyarrow", "py4j")

@@ -32,8 +32,12 @@ class Sink(Protocol):
     def look(self, gateway: Gateway) -> Iterator[str]:
         """What is there, for the plan; an error where it cannot be. Changes nothing."""
 
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        """FileError if records with these columns cannot be written, as the file is or as what is there is. Changes
+        nothing."""
+
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
-        """Before the first batch: makes what is missing, and refuses columns that cannot be written."""
+        """Before the first batch, and after `fit`: makes what is missing."""
 
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
         """All of a batch; what was refused comes back as bad records (bad_records.py)."""

@@ -5,7 +5,7 @@ for each of them.
    502, 503 or 504, and of other requests the documents that were answered so.
 2. A request that is too large (413) goes again in two halves.
 3. A document that is refused for what it is comes back as a bad record. Anything else is an error: it is no fault of
-   a document.
+   a document. So is an answer that says nothing of documents.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from app.pipeline.settings import Secret
 
 PASSING = frozenset({408, 429, 502, 503, 504})
 TOO_LARGE = 413
+NOT_ITS_FAULT = frozenset({401, 403, 404})
+"""Of a document: nobody may write, the index is closed or gone. All others would be answered the same."""
 PAUSE_S_MAX, RETRY_AFTER_S_MAX = 30.0, 300.0
 REQUEST_BYTES_MAX = 5_000_000
 REASON_CHARACTERS_MAX = 500
@@ -186,10 +188,12 @@ NDJSON = "application/x-ndjson"
 
 def _judge(documents: Sequence[Document], answer: Answer) -> tuple[list[Document], list[Refused]]:
     """Those to send again, and those that were refused."""
-    said = json.loads(answer.body) if answer.body.strip() else {}
-    if not said.get("errors") or "items" not in said:
+    said = _said(answer)
+    items = said.get("items")
+    if not said["errors"] and (items is None or len(items) == len(documents)):
         return [], []
-    items = said["items"]
+    if items is None:
+        raise SinkError(f"_bulk has failed, and does not say for which documents: {answer.reason}")
     if len(items) != len(documents):
         raise SinkError(f"_bulk has answered for {len(items)} documents instead of {len(documents)}")
     waiting, refused = list[Document](), list[Refused]()
@@ -199,9 +203,22 @@ def _judge(documents: Sequence[Document], answer: Answer) -> tuple[list[Document
         if status in PASSING or status >= 500:
             waiting.append(document)
         elif status >= 300:
-            error = result.get("error") or {}
-            refused.append(Refused(document.place, f"{status} {_reason(error)}"[:REASON_CHARACTERS_MAX]))
+            why = f"{status} {_reason(result.get('error') or {})}"[:REASON_CHARACTERS_MAX]
+            if status in NOT_ITS_FAULT:
+                raise SinkError(f"_bulk takes no documents: {why}")
+            refused.append(Refused(document.place, why))
     return waiting, refused
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    """Whoever answers something else has stored nothing: a proxy, or another service."""
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or "errors" not in said:
+        raise SinkError(f"this is no answer of _bulk: {answer.status} {answer.reason or 'without a word'}")
+    return said
 
 
 def _reason(error: Any) -> str:

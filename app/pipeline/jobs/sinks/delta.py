@@ -6,23 +6,33 @@ because a pipeline has its state to itself.
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from app.pipeline.jobs.errors import MissingError
-from app.pipeline.jobs.frames import Batch, chosen, need_column
+from app.pipeline.jobs.frames import Batch, chosen, chosen_schema, need_column
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, PATH, TEXTS, TRUTH, key, whole
+from app.pipeline.jobs.sentences import first_line
+from app.pipeline.jobs.sinks import tables
 
 if TYPE_CHECKING:
     import deltalake
 
+_log = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
+WIDER = (("byte", "short", "integer", "long"), ("float", "double"))
+"""Types of Delta, each of which takes those before it."""
+_NEVER_NULL = re.compile(r'("(?:nullable|containsNull|valueContainsNull)"):false')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,41 +58,74 @@ class DeltaSink:
 
     def look(self, gateway: Gateway) -> Iterator[str]:
         delta = _library()
-        is_there = delta.DeltaTable.is_deltatable(self.path)
-        version = f"version {delta.DeltaTable(self.path).version()}" if is_there else "will be made"
-        yield f"table {self.path}: {version}"
+        with tables.failures(f"table {self.path}"):
+            table = self._table(delta)
+        yield f"table {self.path}: {'will be made' if table is None else f'version {table.version()}'}"
+
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        delta, wanted = _library(), chosen_schema(schema, self.include_metadata)
+        for name in self.partition_by:
+            need_column(wanted, name, place)
+        with tables.failures(place):
+            fields = delta.Schema.from_arrow(to_arrow_schema(wanted, timezone="UTC")).fields
+            table = self._table(delta)
+        if table is not None:
+            ours = {each.name: _kind(each) for each in fields}
+            there = {each.name: tables.Column(_kind(each), not each.nullable) for each in table.schema().fields}
+            tables.compare(ours, there, _takes, self.path, place)
 
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
-        _library()
-        for name in self.partition_by:
-            need_column(schema, name, place)
+        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
 
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
         delta = _library()
-        if self._last(delta, batch.writer) >= batch.number:
+        with tables.failures(place):
+            table = self._table(delta)
+            last = None if table is None else table.transaction_version(batch.writer)
+        if last is not None and last >= batch.number:
             return None
         rows = chosen(batch.frame, self.include_metadata).toArrow()
         if not rows.num_rows:
             return None
+        wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
         mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
-        partition_by = list(self.partition_by) or None
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-        delta.write_deltalake(self.path, rows, mode="append", partition_by=partition_by, commit_properties=mark)
+        with tables.failures(place):
+            if table is not None:
+                there = pa.schema(table.schema().to_arrow())
+                wanted = pa.schema([there.field(name) for name in wanted.names])
+            delta.write_deltalake(
+                self.path,
+                rows.cast(wanted),
+                mode="append",
+                # Columns that the table has besides become null.
+                schema_mode="merge",
+                partition_by=list(self.partition_by) or None,
+                commit_properties=mark,
+            )
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
-            self._compact(delta.DeltaTable(self.path))
+            self._compact(delta.DeltaTable(self.path), place)
         return None
 
-    def _last(self, delta: Any, query: str) -> int:
-        """The last batch that is there, or -1."""
-        if not delta.DeltaTable.is_deltatable(self.path):
-            return -1
-        found = delta.DeltaTable(self.path).transaction_version(query)
-        return -1 if found is None else int(found)
+    def _table(self, delta: Any) -> Any:
+        """None where there is none yet."""
+        return delta.DeltaTable(self.path) if delta.DeltaTable.is_deltatable(self.path) else None
 
-    def _compact(self, table: deltalake.DeltaTable) -> None:
-        table.optimize.compact()
-        if self.keep_versions is not None:
-            table.vacuum(self.keep_versions // HOUR_MS, dry_run=False, enforce_retention_duration=False)
+    def _compact(self, table: deltalake.DeltaTable, place: str) -> None:
+        try:
+            table.optimize.compact()
+            if self.keep_versions is not None:
+                table.vacuum(self.keep_versions // HOUR_MS, dry_run=False, enforce_retention_duration=False)
+        except Exception as error:  # noqa: BLE001 -- whatever it is: the rows are there, and it comes round again
+            _log.warning("%s: small files were not put together: %s", place, first_line(error))
+
+
+def _kind(field: Any) -> str:
+    """As Delta writes it; whether something inside may be null is another matter."""
+    return _NEVER_NULL.sub(r"\1:true", field.type.to_json()).strip('"')
+
+
+def _takes(column: str, field: str) -> bool:
+    return column == field or any(column in kinds and field in kinds[: kinds.index(column)] for kinds in WIDER)
 
 
 def _library() -> Any:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from app.pipeline.jobs.errors import FileError
-from app.pipeline.jobs.frames import TIMES, Batch, data_columns, metadata_columns, quoted
+from app.pipeline.jobs.frames import TIMES, Batch, data_columns, metadata_columns, need_column, quoted
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, SECRET, TEXT, TEXTS, TRUTH, Kind, Unfit, key, whole
 from app.pipeline.jobs.sinks import bulk
@@ -102,6 +102,10 @@ class ElasticsearchSink:
         if not is_there and not self.create_index_if_not_exists:
             raise FileError(f"there is no index '{self.index}'; make it, or leave out create_index_if_not_exists")
         yield f"index {self.index} at {self.url}: {'is there' if is_there else 'will be made'}"
+
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        for name in self.id_columns:
+            need_column(schema, name, place)
 
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
         if self.create_index_if_not_exists and not self._is_there():

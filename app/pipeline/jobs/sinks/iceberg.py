@@ -6,28 +6,38 @@ What is done about small files and old snapshots is in iceberg_upkeep.py.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, DateType, StructType, TimestampNTZType, TimestampType
 
 from app.pipeline.jobs.errors import FileError, MissingError
-from app.pipeline.jobs.frames import Batch, chosen, need_column
+from app.pipeline.jobs.frames import Batch, chosen, chosen_schema, need_column
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, PATH, TEXT, TEXTS, TRUTH, Kind, Unfit, key, one_of, whole
+from app.pipeline.jobs.sentences import first_line
+from app.pipeline.jobs.sinks import tables
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+_log = logging.getLogger(__name__)
 
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\(\s*(.+?)\s*\)|(.+))")
 STORE = ("store_url", "store_access_key_id", "store_secret_access_key", "store_region", "store_class")
 CATALOG = "default"
 """Its name, by which tables are found in a database that several catalogues share."""
+PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
+"""Of a table that we make: each commit writes the whole of its metadata anew, and the last hundred stay for whoever is
+reading."""
 BATCH, PIPELINE = "whippet.batch", "whippet.pipeline"
 
 
@@ -78,57 +88,112 @@ class IcebergSink:
 
     def look(self, gateway: Gateway) -> Iterator[str]:
         library()
-        if self.uri is None and not (Path(self.warehouse) / "catalog.db").exists():
-            yield f"table {self.tables[0]}: will be made in {self.warehouse}"
-            return
-        catalog = self._catalog()
-        is_there = catalog.table_exists(self.tables[0])
+        with tables.failures(f"table {self.tables[0]}"):
+            is_there = self._table() is not None
         yield f"table {self.tables[0]} in {self.warehouse}: {'is there' if is_there else 'will be made'}"
 
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        library()
+        wanted = chosen_schema(schema, self.include_metadata)
+        for how, name in self.partition_by:
+            need_column(wanted, name, place)
+            _need_time(how, wanted[name].dataType, name, place)
+        with tables.failures(place):
+            table = self._table()
+        if table is not None:
+            self._compare(table, wanted, place)
+
+    def _compare(self, table: Table, wanted: StructType, place: str) -> None:
+        from pyiceberg.io.pyarrow import pyarrow_to_schema  # noqa: PLC0415 -- an extra
+
+        there = {each.name: tables.Column(each.field_type, each.required) for each in table.schema().fields}
+        known = StructType([each for each in wanted if each.name in there])
+        try:
+            ours = pyarrow_to_schema(to_arrow_schema(known, timezone="UTC"), name_mapping=table.schema().name_mapping)
+        except ValueError as error:
+            raise FileError(f"{place}: table {self.tables[0]}: {first_line(error)}") from None
+        kinds = {each.name: each.field_type for each in ours.fields}
+        fields = {each.name: kinds.get(each.name, each.dataType.simpleString()) for each in wanted}
+        tables.compare(fields, there, _takes, self.tables[0], place)
+
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
-        for _, name in self.partition_by:
-            need_column(schema, name, place)
         Path(self.warehouse).mkdir(parents=True, exist_ok=True)
-        catalog = self._catalog()
-        if not catalog.table_exists(self.tables[0]):
-            self._create(catalog, schema)
-        there = catalog.load_table(self.tables[0]).schema().column_names
-        missing = [name for name in schema.names if name not in there]
-        if missing:
-            raise FileError(f"{place}: table {self.tables[0]} has no column '{missing[0]}'; it has {', '.join(there)}")
+        with tables.failures(place):
+            if self._table() is None:
+                self._create(self._catalog(), chosen_schema(schema, self.include_metadata))
 
     def _create(self, catalog: Catalog, schema: StructType) -> None:
         from pyiceberg.transforms import parse_transform  # noqa: PLC0415 -- an extra
 
         catalog.create_namespace_if_not_exists(self.tables[0].rpartition(".")[0])
         columns = to_arrow_schema(schema, timezone="UTC")
-        with catalog.create_table_transaction(self.tables[0], columns) as creation, creation.update_spec() as parts:
+        making = catalog.create_table_transaction(self.tables[0], columns, properties=PROPERTIES)
+        with making as creation, creation.update_spec() as parts:
             for how, name in self.partition_by:
                 parts.add_field(name, parse_transform(how), name if how == "identity" else f"{name}_{how}")
 
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
-        from app.pipeline.jobs.sinks import iceberg_upkeep  # noqa: PLC0415 -- an extra
-
-        table = self._catalog().load_table(self.tables[0])
+        with tables.failures(place):
+            table = self._catalog().load_table(self.tables[0])
         mark = f"{BATCH}.{batch.writer}"
         if int(table.properties.get(mark, -1)) >= batch.number:
             return None
         rows = chosen(batch.frame, self.include_metadata).toArrow()
         if not rows.num_rows:
             return None
-        with table.transaction() as transaction:
-            transaction.append(rows, snapshot_properties={PIPELINE: batch.pipeline, mark: str(batch.number)})
-            transaction.set_properties({mark: str(batch.number)})
+        wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
+        with tables.failures(place):
+            there = table.schema()
+            # What the table requires must not be null; Arrow says so where it is.
+            strict = [each.with_nullable(not there.find_field(each.name).required) for each in wanted]
+            rows = rows.cast(pa.schema(strict))
+            with table.transaction() as transaction:
+                transaction.append(rows, snapshot_properties={PIPELINE: batch.pipeline, mark: str(batch.number)})
+                transaction.set_properties({mark: str(batch.number)})
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
+            self._keep_up(table, place)
+        return None
+
+    def _keep_up(self, table: Table, place: str) -> None:
+        from app.pipeline.jobs.sinks import iceberg_upkeep  # noqa: PLC0415 -- an extra
+
+        try:
             iceberg_upkeep.compact(table)
             if self.keep_snapshots is not None:
                 iceberg_upkeep.expire(table, self.keep_snapshots)
-        return None
+        except Exception as error:  # noqa: BLE001 -- whatever it is: the rows are there, and it comes round again
+            _log.warning("%s: small files were not put together: %s", place, first_line(error))
+
+    def _table(self) -> Table | None:
+        """None where there is none yet."""
+        if self.uri is None and not (Path(self.warehouse) / "catalog.db").exists():
+            return None
+        catalog = self._catalog()
+        return catalog.load_table(self.tables[0]) if catalog.table_exists(self.tables[0]) else None
 
     def _catalog(self) -> Catalog:
         uri, warehouse = self.uri or f"sqlite:///{self.warehouse}/catalog.db", f"file://{self.warehouse}"
         found: Catalog = library().load_catalog(CATALOG, type=self.catalog_type, uri=uri, warehouse=warehouse)
         return found
+
+
+def _need_time(how: str, kind: DataType, name: str, place: str) -> None:
+    fits = TimestampType | TimestampNTZType if how == "hour" else DateType | TimestampType | TimestampNTZType
+    if how != "identity" and not isinstance(kind, fits):
+        raise FileError(
+            f"{place}: key 'partition_by': {how}({name}) takes a time, and field '{name}' is {kind.simpleString()}"
+        )
+
+
+def _takes(column: Any, field: Any) -> bool:
+    """Iceberg's own rules of what may become what."""
+    from pyiceberg.exceptions import ResolveError  # noqa: PLC0415 -- an extra
+    from pyiceberg.schema import promote  # noqa: PLC0415
+
+    try:
+        return bool(field == column or promote(field, column))
+    except ResolveError:
+        return False
 
 
 def library() -> Any:

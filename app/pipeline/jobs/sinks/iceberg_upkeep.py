@@ -46,14 +46,17 @@ def _groups(table: Table) -> Iterator[list[FileScanTask]]:
 
 
 def expire(table: Table, age_ms: int) -> None:
-    """Forgets snapshots and deletes the data files that no other snapshot has: those that were known before, and are in
-    none of those that are left."""
-    before = _data_files(table)
+    """Forgets snapshots and deletes the files that no other snapshot has: those that were known before, and are in none
+    of those that are left."""
+    before = _files(table)
     table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - timedelta(milliseconds=age_ms)).commit()
     table.refresh()
-    for path in before - _data_files(table):
+    for path in before - _files(table):
         table.io.delete(path)
 
 
-def _data_files(table: Table) -> set[str]:
-    return set(table.inspect.all_data_files().column("file_path").to_pylist())
+def _files(table: Table) -> set[str]:
+    """Data, manifests, and lists of manifests: all of them grow with each batch."""
+    data = table.inspect.all_data_files().column("file_path").to_pylist()
+    manifests = table.inspect.all_manifests().column("path").to_pylist()
+    return {*data, *manifests, *(snapshot.manifest_list for snapshot in table.snapshots())}

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from app.pipeline.jobs.errors import FileError
-from app.pipeline.jobs.frames import Batch, chosen, need_column
+from app.pipeline.jobs.frames import Batch, chosen, chosen_schema, need_column
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import PATH, TEXTS, TRUTH, key, one_of
 
@@ -43,9 +43,11 @@ class ParquetSink:
     def look(self, gateway: Gateway) -> Iterator[str]:
         yield f"folder {self.path}"
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
         for name in self.partition_by:
-            need_column(schema, name, place)
+            need_column(chosen_schema(schema, self.include_metadata), name, place)
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
         try:
             Path(self.path).mkdir(parents=True, exist_ok=True)
             self._aside.mkdir(exist_ok=True)

@@ -6,16 +6,18 @@ is there.
 2. The driver knows which attempts have counted. In one transaction it raises the marker of the pipeline to this batch,
    moves the rows of those attempts to the target, and drops the table of the batch. Where the marker is that high
    already, there is nothing to do. So neither a task that is tried again nor two of them at once write a row twice, and
-   rows need not come to the same tasks as the first time.
+   rows need not come to the same tasks as the first time. Rows are counted: a crash of the server empties the table of
+   the batch, which is then written again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
@@ -32,11 +34,17 @@ from app.pipeline.settings import Secret
 if TYPE_CHECKING:
     import psycopg
 
+_log = logging.getLogger(__name__)
 MARKERS = "whippet_markers"
 ATTEMPT = "whippet_attempt"
 PAYLOAD = "payload"
 """The one column of data where a record is not parted into columns."""
+LOST = "the server has crashed and lost rows that it had taken, of a batch that did not count yet"
 PAYLOADS = {"json": "jsonb", "text": "text", "bytea": "bytea"}
+
+
+class Lost(Exception):
+    """The table of a batch is not logged, to be quick; when PostgreSQL recovers from a crash it empties such tables."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,24 +80,16 @@ class PostgresSink:
             raise FileError(f"there is no table '{self.target_table}'; make it, or say auto_create_table = true")
         yield f"table {self.target_table}: {'is there' if is_there else 'will be made'}"
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
-        types = self._types(schema)
-
-        def make(connection: psycopg.Connection[Any]) -> list[str]:
-            sql = database.driver().sql
-            connection.execute(f"create table if not exists {MARKERS} (writer text primary key, batch bigint not null)")
-            if self.auto_create_table:
-                columns = [sql.SQL("{} " + kind).format(sql.Identifier(name)) for name, kind in types.items()]
-                make = sql.SQL("create table if not exists {} ({})")
-                connection.execute(make.format(self._target(), sql.SQL(", ").join(columns)))
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        def look(connection: psycopg.Connection[Any]) -> list[str]:
             return [each.name for each in columns_of(connection, self.target_table)]
 
-        there = self._run(place, make)
-        if not there:
+        there = self._run(place, look)
+        if not there and not self.auto_create_table:
             raise FileError(
                 f"{place}: there is no table '{self.target_table}'; make it, or say auto_create_table = true"
             )
-        for name in types:
+        for name in self._types(schema) if there else ():
             if name not in there:
                 hint = (
                     "say include_metadata = false, or add it"
@@ -98,15 +98,37 @@ class PostgresSink:
                 )
                 raise FileError(f"{place}: table {self.target_table} has no column '{name}': {hint}")
 
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        types = self._types(schema)
+
+        def make(connection: psycopg.Connection[Any]) -> None:
+            sql = database.driver().sql
+            connection.execute(f"create table if not exists {MARKERS} (writer text primary key, batch bigint not null)")
+            if self.auto_create_table:
+                columns = [sql.SQL("{} " + kind).format(sql.Identifier(name)) for name, kind in types.items()]
+                make = sql.SQL("create table if not exists {} ({})")
+                connection.execute(make.format(self._target(), sql.SQL(", ").join(columns)))
+
+        self._run(place, make)
+
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        for _ in range(self.max_retries + 1):
+            try:
+                self._write(batch, place)
+            except Lost as error:
+                _log.warning("%s: table %s: %s; writing the batch again", place, self.target_table, error)
+            else:
+                return None
+        raise SinkError(f"{place}: table {self.target_table}: {LOST}")
+
+    def _write(self, batch: Batch, place: str) -> None:
         frame = self._frame(batch)
         staging = f"whippet_{batch.writer.replace('-', '')[:48]}"
         if not self._run(place, lambda connection: self._stage(connection, batch, staging, frame.columns)):
-            return None
+            return
         copy = postgres_copy.task(self.connection_string, self._retries, staging, ATTEMPT)
-        attempts = [row[0] for row in frame.mapInArrow(copy, "attempt bigint").collect()]
-        self._run(place, lambda connection: self._move(connection, batch, staging, frame.columns, attempts))
-        return None
+        copies = frame.mapInArrow(copy, postgres_copy.COPIES).collect()
+        self._run(place, lambda connection: self._move(connection, batch, staging, frame.columns, copies))
 
     # ------------------------------------------------------------------------------------------------- the columns
 
@@ -145,7 +167,7 @@ class PostgresSink:
         return True
 
     def _move(
-        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], attempts: list[int]
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], copies: list[Row]
     ) -> None:
         sql = database.driver().sql
         marked = connection.execute(
@@ -156,11 +178,16 @@ class PostgresSink:
         if marked is None:
             # The answer to an earlier try was lost.
             return
+        name, attempt = sql.Identifier(staging), sql.Identifier(ATTEMPT)
+        attempts = [each["attempt"] for each in copies]
+        count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
+        if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
+            # Which also takes the marker back.
+            raise Lost(LOST)
         wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
-        place = (self._target(), wanted, wanted, sql.Identifier(staging), sql.Identifier(ATTEMPT))
-        connection.execute(move.format(*place), [attempts])
-        connection.execute(sql.SQL("drop table {}").format(sql.Identifier(staging)))
+        connection.execute(move.format(self._target(), wanted, wanted, name, attempt), [attempts])
+        connection.execute(sql.SQL("drop table {}").format(name))
 
     def _target(self) -> Any:
         return database.driver().sql.Identifier(*database.qualified(self.target_table))

@@ -15,6 +15,8 @@ from app.pipeline.jobs import database
 from app.pipeline.jobs.database import Retries
 from app.pipeline.settings import Secret
 
+COPIES = "attempt bigint, rows bigint"
+"""What tasks say: which try it was, and how many rows it has copied."""
 Copy = Callable[[Iterable[Any]], Iterator[Any]]
 
 
@@ -23,7 +25,8 @@ def task(url: Secret, retries: Retries, staging: str, attempt_column: str) -> Co
         found = [batch for batch in batches if batch.num_rows]
         if found:
             attempt = retries.run(f"table {staging}", lambda: _copy(url, staging, attempt_column, found))
-            yield pa.RecordBatch.from_pydict({"attempt": [attempt]})
+            rows = sum(batch.num_rows for batch in found)
+            yield pa.RecordBatch.from_pydict({"attempt": [attempt], "rows": [rows]})
 
     return copy
 

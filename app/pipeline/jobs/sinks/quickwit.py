@@ -70,6 +70,9 @@ class QuickwitSink:
     def look(self, gateway: Gateway) -> Iterator[str]:
         yield f"index {self.name} at {self.url}: {'is there' if self._is_there() else 'will be made'}"
 
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        """Quickwit alone knows what an index takes, and says it document by document."""
+
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
         if not self._is_there():
             answer = bulk.once(self._target, "POST", "/api/v1/indexes", self.index.encode(), YAML, also=(400,))

@@ -9,8 +9,10 @@ from typing import ClassVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
 from app.pipeline.jobs.counted import counted
+from app.pipeline.jobs.errors import FileError
 from app.pipeline.jobs.frames import Batch, document
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import TRUTH, key
@@ -27,6 +29,10 @@ class StdoutSink:
 
     def look(self, gateway: Gateway) -> Iterator[str]:
         yield "standard output"
+
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        if is_remote():
+            raise FileError(f"{place}: over Connect it is that of a process beside the server, which nobody sees")
 
     def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
         """Nothing is needed."""

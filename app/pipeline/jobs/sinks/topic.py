@@ -17,7 +17,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from app.pipeline import deduplication, markers, topics
 from app.pipeline.jobs.counted import counted
 from app.pipeline.jobs.errors import FileError
-from app.pipeline.jobs.frames import PAYLOAD, Batch, document, identity, need, quoted
+from app.pipeline.jobs.frames import PAYLOAD, Batch, document, identity, need_column, quoted
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import TEXT, TEXTS, TRUTH, key, one_of, whole
 
@@ -61,11 +61,15 @@ class TopicSink:
         else:
             yield f"{self.name}: {counted(len(found['partitions']), 'partition')}, {_deduplication(found)}"
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
         if self.schema != "json" and (
             PAYLOAD not in schema.names or not isinstance(schema[PAYLOAD].dataType, BinaryType | StringType)
         ):
             raise FileError(f"{place}: schema = \"{self.schema}\" needs a field '{PAYLOAD}', a text or binary")
+        for name in (*self.id_columns, *((self.key_field,) if self.key_field else ())):
+            need_column(schema, name, place)
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
         if self.create_topic:
             topics.create(gateway.session, self.name, self.create_topic, keeps_ids=True)
 
@@ -73,8 +77,6 @@ class TopicSink:
         last = markers.last(gateway.session, batch.writer)
         if last is not None and batch.number <= last:
             return None
-        for name in (*self.id_columns, *((self.key_field,) if self.key_field else ())):
-            need(batch.frame, name, place)
         columns = [self._value(batch).alias("value")]
         if self.key_field is not None:
             columns.append(quoted(self.key_field).cast("string").alias("key"))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -20,6 +21,7 @@ from app.pipeline.jobs.errors import FileError
 from app.pipeline.jobs.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, quoted
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, PATH, TEXT, TRUTH, key, one_of, whole
+from app.pipeline.jobs.sentences import sentence
 
 FORMATS = ("json", "csv", "parquet")
 _FILE, _BROKEN = "_file", "_broken"
@@ -55,6 +57,18 @@ class FilesSource:
         return self.poll_interval
 
     def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+        self._refuse_a_file()
+        try:
+            return self._frame(spark)
+        except AnalysisException as error:
+            raise FileError(f"[source]: {sentence(error)}") from None
+
+    def _refuse_a_file(self) -> None:
+        """Spark takes it, and then reads nothing else for ever."""
+        if Path(self.path).is_file():
+            raise FileError(f"[source]: key 'path': {self.path!r} is a file; a folder is needed, or a pattern")
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.option("maxFilesPerTrigger", str(self.files_per_batch))
         if self.format == "json":
             return _placed(self._json(reader.text(self.path)))
@@ -95,9 +109,19 @@ class FilesSource:
         return kind
 
     def _parquet(self, spark: SparkSession) -> StructType:
-        return self._kind(spark) if self.fields is not None else spark.read.parquet(self.path).schema
+        if self.fields is not None:
+            return self._kind(spark)
+        try:
+            return spark.read.parquet(self.path).schema
+        except AnalysisException as error:
+            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            raise FileError(
+                f"[source]: there is no Parquet file yet in {self.path!r} that has the fields; say them in 'fields'"
+            ) from None
 
     def look(self, gateway: Gateway) -> Iterator[str]:
+        self._refuse_a_file()
         folder = Path(self.path)
         if any(sign in self.path for sign in "*?[{") or "://" in self.path:
             yield self.path

@@ -1,4 +1,4 @@
-"""deduplicate: of records that are equal in some fields, the first one."""
+"""deduplicate: of records that are equal in some fields, one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from app.pipeline.jobs.transforms.watermark import with_watermark
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicate:
-    """Lets the first of several equal records through, as long as they are no further apart than the watermark."""
+    """Lets one of several equal records through, as long as they are no further apart than the watermark: that of the
+    earliest batch, and any one of those that are in a batch together."""
 
     TYPE: ClassVar[str] = "deduplicate"
     enabled: bool = key(TRUTH, "false leaves the transform out", True)

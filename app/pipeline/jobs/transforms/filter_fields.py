@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -44,7 +45,7 @@ Condition = tuple[str, Any]
 
 def _key_pattern(said: Any) -> Condition:
     if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_NAME:
-        raise Unfit(f'one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}')
+        raise Unfit(f'{_near(said, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}')
     ((how, text),) = said.items()
     if not isinstance(text, str):
         raise Unfit(f"{how}: a text is needed")
@@ -56,7 +57,7 @@ def _value_pattern(said: Any) -> Condition:
         return said, None
     if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_VALUE:
         words = (*BY_VALUE, "is_null", "is_not_null", *BY_TYPE)
-        raise Unfit(f'one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}')
+        raise Unfit(f'{_near(said, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}')
     ((how, value),) = said.items()
     if how in TEXTUAL and not isinstance(value, str):
         raise Unfit(f"{how}: a text is needed")
@@ -65,6 +66,12 @@ def _value_pattern(said: Any) -> Condition:
     if how in ("greater_than", "less_than") and not _is_number(value):
         raise Unfit(f"{how}: a number is needed")
     return how, _regular(value) if how == "regex" else value
+
+
+def _near(said: Any, words: Iterable[str]) -> str:
+    name = next(iter(said), "") if isinstance(said, dict) else said
+    near = difflib.get_close_matches(str(name), [*words], n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'? " if near and near[0] != name else ""
 
 
 def _is_number(value: Any) -> bool:

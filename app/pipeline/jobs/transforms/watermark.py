@@ -8,10 +8,16 @@ from pyspark.sql.types import TimestampType
 from app.pipeline.jobs.errors import FileError
 from app.pipeline.jobs.frames import need
 
+MARK = "spark.watermarkDelayMs"
+"""In a field of a stream that has one already."""
+
 
 def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) -> DataFrame:
     need(frame, time_field, place)
     kind = frame.schema[time_field].dataType
     if not isinstance(kind, TimestampType):
         raise FileError(f"{place}: field '{time_field}' is {kind.simpleString()}; a timestamp is needed")
+    if MARK in frame.schema[time_field].metadata:
+        # A stream has one watermark, which `flow` has seen to.
+        return frame
     return frame.withWatermark(time_field, f"{late_ms} milliseconds")

@@ -59,7 +59,7 @@ def test_what_is_put_off_comes_again_and_what_is_refused_becomes_a_dead_letter(
     ((payload, headers),) = letters(lake, f"{stream}/bad")
     assert json.loads(payload)["id"] == 7
     assert headers["reason"] == "400 document_parsing_exception: failed to parse field [name]"
-    assert (headers["step"], headers["partition"], headers["offset"]) == (f"[[sinks]] 1 ({kind})", "0", "7")
+    assert (headers["step"], headers["partition"], headers["offset"]) == (f"[sink] ({kind})", "0", "7")
     assert ran.done.bad_records == 1
     assert (
         next(each for each in stored(kind, bulk) if each["id"] == 30).items()
@@ -131,3 +131,41 @@ def test_pauses_are_as_long_as_the_server_says_else_they_double(bulk: BulkServer
         SinkError, match=r"POST http://127\.0\.0\.1:9/_bulk failed after 2 attempts: ConnectionRefusedError"
     ):
         nobody.call("POST", "/_bulk", body, "application/x-ndjson")
+
+
+STRANGE = (
+    b"<html>sign in first</html>",
+    b"",
+    b'{"took": 3}',
+    b"[]",
+    b'{"errors": true}',
+    b'{"errors": false, "items": []}',
+)
+
+
+@pytest.mark.parametrize("body", STRANGE, ids=range(len(STRANGE)))
+def test_what_nobody_has_confirmed_is_not_taken_for_stored(bulk: BulkServer, body: bytes) -> None:
+    from app.pipeline.jobs.errors import SinkError  # noqa: PLC0415
+    from app.pipeline.jobs.sinks.bulk import Client, Target, send  # noqa: PLC0415
+    from app.pipeline.jobs.sinks.bulk import Document as Lines  # noqa: PLC0415
+
+    target = Target(bulk.url, "/_bulk", "index", "orders", retries=0)
+    bulk.failures.append(Failure(200, body=body))
+    with Client(target) as client, pytest.raises(SinkError, match="_bulk"):
+        send(client, target, [Lines(0, b'{"index":{"_index":"orders","_id":"1"}}\n{"a":1}\n')])
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_closed_index_stops_the_pipeline_and_makes_no_dead_letters(
+    status: int, job: Job, lake: Lake, source: Source, bulk: BulkServer
+) -> None:
+    from app.pipeline.jobs.errors import SinkError  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1}'])
+    bulk.judge = lambda document: (status, "index read-only / allow delete (api)")
+    with pytest.raises(SinkError, match=f"_bulk takes no documents: {status} .*: index read-only"):
+        job('on_error = "skip"\n' + source(topic) + sink("elasticsearch", bulk))
+    bulk.judge = lambda document: None
+    job('on_error = "skip"\n' + source(topic) + sink("elasticsearch", bulk))
+    assert ids("elasticsearch", bulk) == [1]

@@ -26,3 +26,15 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
         with pytest.raises(SparkError, match=f"^no Connect server at {host}:{port}: .*refused"):
             connect.session(f"sc://{host}:{port}/;user_id=x", "p", {}, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_standard_output_that_nobody_would_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from app.pipeline.jobs.gateway import Gateway  # noqa: PLC0415
+    from app.pipeline.jobs.sinks import stdout  # noqa: PLC0415
+
+    stdout.StdoutSink().fit(StructType(), Gateway(), "[sink]")
+    monkeypatch.setattr(stdout, "is_remote", lambda: True)
+    with pytest.raises(FileError, match=r"^\[sink\]: over Connect it is that of a process beside the server"):
+        stdout.StdoutSink().fit(StructType(), Gateway(), "[sink]")

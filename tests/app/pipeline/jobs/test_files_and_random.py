@@ -90,11 +90,31 @@ def test_made_up_records_are_as_many_as_wanted_and_the_same_again(job: Job, lake
 
 def test_a_folder_that_is_not_there_is_said(job: Job, lake: Lake, tmp_path: Path) -> None:
     from app.pipeline.jobs import pipeline_file, plan  # noqa: PLC0415 -- they need pyspark
-    from app.pipeline.jobs.errors import FileError, SparkError  # noqa: PLC0415
+    from app.pipeline.jobs.errors import FileError  # noqa: PLC0415
 
     table, _ = into(lake)
     text = files(tmp_path / "nowhere", "json") + table
     with pytest.raises(FileError, match=r"^\[source\]: there is no folder '.*nowhere'$"):
         list(plan.lines(pipeline_file.read(job.file(text)), look=True))
-    with pytest.raises((FileError, SparkError), match="nowhere"):
+    with pytest.raises(FileError, match="nowhere"):
         job(text)
+
+
+def test_what_is_no_folder_of_such_files_is_one_sentence(job: Job, lake: Lake, tmp_path: Path) -> None:
+    from app.pipeline.jobs.errors import FileError, SparkError  # noqa: PLC0415 -- they need pyspark
+
+    table, _ = into(lake)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    with pytest.raises(FileError, match=r"there is no Parquet file yet in .* say them in 'fields'"):
+        job(files(folder, "parquet", "") + table)
+    (folder / "a.csv").write_text("ident,name,at\n1,x,\n")
+    with pytest.raises(FileError, match=r"^\[source\]: key 'path': '.*a.csv' is a file; a folder is needed"):
+        job(files(folder / "a.csv", "csv") + table)
+    with pytest.raises(SparkError, match="CSV header does not conform to the schema"):
+        job(files(folder, "csv") + table)
+    (folder / "a.csv").rename(folder / "a.parquet")
+    (job.folder / "state").rename(job.folder / "old-state")
+    with pytest.raises(SparkError, match=r"a\.parquet.*not a Parquet file") as error:
+        job(files(folder, "parquet") + table)
+    assert "\n" not in str(error.value)

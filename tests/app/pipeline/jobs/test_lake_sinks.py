@@ -129,6 +129,12 @@ def test_small_files_are_put_together_and_old_ones_go(
         assert found(kind, job.folder, monkeypatch)["id"].to_list() == list(range(40))
     there = {f"file://{path}" for path in (job.folder / "iceberg").rglob("*.parquet")}
     assert there == set(files["iceberg"]), "what no snapshot has is gone"
+    table = iceberg(job.folder)
+    manifests = {
+        *table.inspect.all_manifests()["path"].to_pylist(),
+        *(each.manifest_list for each in table.snapshots()),
+    }
+    assert {f"file://{path}" for path in (job.folder / "iceberg").rglob("*.avro")} == manifests
 
 
 def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
@@ -143,3 +149,94 @@ def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
     (job.folder / "state").rename(job.folder / "old-state")
     with pytest.raises(FileError, match=r"table shop.orders has no column 'more'; it has id, country"):
         job(source(topic, "id bigint, country string, more int") + table)
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
+    kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.errors import FileError  # noqa: PLC0415
+
+    topic = lake.topic()
+    table = sinks(kind, folder=job.folder, partition_by=["country"], include_metadata=False)
+    constant = (
+        '[transforms.add_fields]\nfields = [{key = "region", value.static = "eu"}, {key = "v", value.static = %s}]\n'
+    )
+    fields = "id bigint, country string"
+    lake.send(topic, ['{"id":1,"country":"d"}'])
+    job(source(topic, fields) + constant % "5000000000" + table)
+    lake.send(topic, ['{"id":2,"country":"d"}'])
+    # A constant is a field like others: the table takes rows without it, and a smaller number where it has a large one.
+    job(source(topic, fields) + constant.replace("region", "country") % "7" + table)
+    lake.send(topic, ['{"id":3,"country":"d"}'])
+    job(source(topic, fields) + table)
+    there = found(kind, job.folder, monkeypatch)
+    assert set(there.columns) == {"id", "country", "region", "v"}, "and no metadata"
+    assert there["region"].to_list() == ["eu", None, None]
+    assert there["v"].to_list() == [5_000_000_000, 7, None]
+    lake.send(topic, ['{"id":4,"country":"d"}'])
+    for other, sentence in (
+        (
+            constant.replace("region", "zone") % "7",
+            r"\[\[sinks\]\] 1 .*: table .* has no column 'zone'; it has id, country",
+        ),
+        (constant % '"seven"', r"column 'v' of table .* is long, and the field is string; cast it"),
+    ):
+        with pytest.raises(FileError, match=sentence) as error:
+            job(source(topic, fields) + other + table)
+        assert "\n" not in str(error.value)
+    job(source(topic, fields) + table)
+    assert found(kind, job.folder, monkeypatch)["id"].to_list() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_what_must_not_be_null_in_a_table_of_somebody_else_is_said(
+    kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa  # noqa: PLC0415
+    from deltalake import DeltaTable  # noqa: PLC0415
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415
+
+    from app.pipeline.jobs.errors import FileError, SinkError  # noqa: PLC0415
+
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("country", pa.string())])
+    folder = job.folder / kind
+    if kind == "delta":
+        DeltaTable.create(str(folder), schema)
+    else:
+        folder.mkdir()
+        catalog = load_catalog(
+            "default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
+        )
+        catalog.create_namespace("shop")
+        catalog.create_table("shop.orders", schema)
+    table = sinks(kind, folder=job.folder, partition_by=["country"], include_metadata=False).replace(
+        'partition_by = ["country"]', ""
+    )
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"country":"d"}'])
+    job(source(topic, "id bigint, country string") + table)
+    assert found(kind, job.folder, monkeypatch)["id"].to_list() == [1]
+    lake.send(topic, ['{"country":"d"}'])
+    with pytest.raises(SinkError, match=r"^\[\[sinks\]\] 1 .*: .*'id'.* null"):
+        job(source(topic, "id bigint, country string") + table)
+    with pytest.raises(FileError, match=r"column 'id' of table .* must not be null, and there is no such field"):
+        job(source(topic, "country string") + table)
+
+
+def test_a_table_that_cannot_be_tidied_just_now_still_gets_its_rows(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 -- an extra
+
+    from app.pipeline.jobs.sinks import iceberg_upkeep  # noqa: PLC0415
+
+    def is_overtaken(_: object) -> None:
+        raise CommitFailedException("branch main has changed")
+
+    monkeypatch.setattr(iceberg_upkeep, "compact", is_overtaken)
+    topic = lake.topic()
+    lake.send(topic, rows(0, 20))
+    done = job(source(topic, FIELDS) + sinks("iceberg", folder=job.folder, compact_after=1)).done
+    assert found("iceberg", job.folder, monkeypatch)["id"].to_list() == list(range(20))
+    assert done.last_error == "[[sinks]] 1 (iceberg): small files were not put together: branch main has changed"

@@ -61,6 +61,10 @@ MISTAKES = [
         r"\(filter_fields\), patterns 1: key 'key_pattern': .* it is no regular expression",
     ),
     (
+        f'{WHOLE}[[transforms]]\ntype = "filter_fields"\npatterns = [{{value_pattern = {{greater_then = 1}}}}]',
+        r"key 'value_pattern': \{greater_then = 1\}: did you mean 'greater_than'\? one of ",
+    ),
+    (
         f'{WHOLE}[transforms.add_fields]\nfields = [{{key = "iggy_offset", value.static = 1}}]',
         "key 'key': .*'iggy_offset' says where a record comes from; choose another name",
     ),

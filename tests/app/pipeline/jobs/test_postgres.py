@@ -79,6 +79,29 @@ def test_every_row_is_there_once_whatever_crashes(
     assert left == [("whippet_markers",)]
 
 
+def test_rows_that_the_server_has_lost_in_a_crash_are_written_again(
+    job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.sinks import postgres  # noqa: PLC0415
+
+    database.run(ORDERS)
+    topic = lake.topic(partitions=2)
+    for partition in (0, 1):
+        lake.send(topic, [f'{{"id":{n}}}' for n in range(partition, 40, 2)], partition)
+    move, crashes = postgres.PostgresSink._move, list[int]()
+
+    def after_a_crash(*given: Any) -> None:
+        if not crashes:
+            crashes.append(1)
+            database.crash()
+        move(*given)
+
+    monkeypatch.setattr(postgres.PostgresSink, "_move", after_a_crash)
+    job(source(topic, FIELDS) + sink(database, retry_delay="100 ms", max_retries=8))
+    assert crashes, "what was copied is in a table that is not logged"
+    assert database.rows("select count(*), count(distinct id) from orders") == [(40, 40)]
+
+
 def test_every_kind_of_value_arrives_as_it_is(job: Job, lake: Lake, source: Source, database: Database) -> None:
     values = (
         "true, 1Y, 2, 3L, 1.5F, 2.5D, 12345.67891BD, 'a \"quoted\", text\nüber', X'00FF', "

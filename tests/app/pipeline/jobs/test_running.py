@@ -17,6 +17,7 @@ import pytest
 from app.cli.main import main
 from tests.app.pipeline.conftest import Lake
 from tests.app.pipeline.jobs.conftest import Job
+from tests.app.pipeline.jobs.support.bulk_server import BulkServer
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'whippet[spark]'")
 DEADLINE_S = 120
@@ -177,3 +178,54 @@ def test_check_shows_the_plan_and_starts_nothing(
     code, _, err = command(capsys, "check", str(file))
     assert (code, err) == (2, "whippet: [source]: topic 'no/t' is not there\n")
     assert command(capsys, "check", str(file), "--offline")[0] == 0
+
+
+UNFIT = [
+    (
+        'type = "parquet"\npath = "{folder}/p"\npartition_by = ["titel"]',
+        "there is no field 'titel'; did you mean 'title'?",
+    ),
+    (
+        'type = "delta"\npath = "{folder}/d"\npartition_by = ["titel"]',
+        "there is no field 'titel'; did you mean 'title'?",
+    ),
+    ('type = "topic"\nstream = "s"\ntopic = "t"\ncreate_topic = 1\nkey_field = "titel"', "there is no field 'titel'"),
+    ('type = "topic"\nstream = "s"\ntopic = "t"\ncreate_topic = 1\nschema = "raw"', "needs a field 'payload'"),
+    (
+        'type = "iceberg"\nwarehouse = "{folder}/w"\ntables = ["a.b"]\npartition_by = ["day(title)"]',
+        "key 'partition_by': day(title) takes a time, and field 'title' is string",
+    ),
+    ('type = "elasticsearch"\nurl = "{bulk}"\nindex = "i"\nid_columns = ["ident"]', "there is no field 'ident'"),
+]
+
+
+@pytest.mark.parametrize(("table", "sentence"), UNFIT, ids=range(len(UNFIT)))
+def test_check_finds_what_run_would_find_in_the_sinks(
+    table: str, sentence: str, job: Job, bulk: BulkServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(job.file(RANDOM + "[sink]\n" + table.format(folder=tmp_path / "out", bulk=bulk.url)))
+    for words in (("check", str(file)), ("run", str(file), "--once")):
+        code, out, err = command(capsys, *words)
+        assert code == 2
+        assert "it can run" not in out
+        assert err.splitlines()[-1].startswith("whippet: [sink] (")
+        assert sentence in err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()
+    assert not bulk.indexes
+
+
+def test_what_is_not_there_is_said_before_spark_begins(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs import spark_session  # noqa: PLC0415
+    from app.pipeline.jobs.errors import FileError  # noqa: PLC0415
+
+    monkeypatch.setattr(spark_session, "start", lambda *_: pytest.fail("it takes many seconds"))
+    with pytest.raises(FileError, match=r"^\[source\]: topic 'no/t' is not there$"):
+        job(source("no/t") + STDOUT)
+    sink = '[sink]\ntype = "topic"\nstream = "no"\ntopic = "t"\n'
+    with pytest.raises(
+        FileError, match=r"^\[sink\] \(topic\): topic 'no/t' is not there; make it, or say create_topic"
+    ):
+        job(source(lake.topic()) + sink)

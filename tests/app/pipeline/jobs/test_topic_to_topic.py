@@ -140,3 +140,28 @@ def test_computed_values_are_those_of_the_batch_when_it_comes_again(
     job(text)
     assert lake.all_values(copy) == before
     assert len({json.loads(value)["u"] for value in before}) == 2
+
+
+def test_records_can_be_freed_of_duplicates_and_then_counted(job: Job, lake: Lake, source: Source) -> None:
+    topic = lake.topic()
+    stream = topic.split("/")[0]
+    late = 'time_field = "at"\nwatermark = "1 minute"\n'
+    transforms = f"""
+        [[transforms]]
+        type = "deduplicate"
+        fields = ["id"]
+        {late}
+        [[transforms]]
+        type = "window"
+        size = "1 minute"
+        aggregates = {{n = "count(*)"}}
+        {late}
+    """
+    sink = f'[sink]\ntype = "topic"\nstream = "{stream}"\ntopic = "counts"\ncreate_topic = 1\n'
+    text = source(topic, "id bigint, at timestamp") + transforms + sink
+    minutes = {1: 0, 2: 0, 3: 1, 4: 5}
+    for _ in range(2):
+        lake.send(topic, [f'{{"id":{n},"at":"2026-01-01T10:{minute:02}:00Z"}}' for n, minute in minutes.items()])
+        job(text)
+    counts = [json.loads(value) for value in lake.all_values(f"{stream}/counts")]
+    assert sorted((each["window_start"][14:16], each["n"]) for each in counts) == [("00", 2), ("01", 1)]

@@ -204,6 +204,11 @@ REFUSED = [
         r"1 \(window\): Cannot resolve routine `cuont`",
     ),
     (
+        '[transforms.deduplicate]\nfields = ["id"]\ntime_field = "at"\nwatermark = "1 h"\n'
+        '[transforms.window]\ntime_field = "at"\nsize = "1 m"\nwatermark = "1 m"\naggregates = {n = "count(*)"}',
+        r"2 \(window\): a pipeline has one 'time_field' and one 'watermark': say those of \[\[transforms\]\] 1",
+    ),
+    (
         '[transforms.update_fields]\nfields = [{key = "tags", value.static = 5}]',
         r"1 \(update_fields\): Cannot resolve .* cannot cast",
     ),

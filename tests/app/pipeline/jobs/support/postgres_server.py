@@ -6,6 +6,7 @@ import contextlib
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -34,6 +35,20 @@ class Database:
     def run(self, statements: str) -> None:
         with self.connect() as connection:
             connection.execute(statements)
+
+    def crash(self) -> None:
+        """One process of the server dies, whereupon it ends all of them, recovers, and is there again."""
+        import psycopg  # noqa: PLC0415 -- an extra
+
+        with self.connect() as victim, contextlib.closing(self.connect()) as witness:
+            os.kill(victim.info.backend_pid, signal.SIGKILL)
+            with contextlib.suppress(psycopg.OperationalError):
+                witness.execute("select pg_sleep(60)")
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            with contextlib.suppress(psycopg.OperationalError):
+                return self.connect().close()
+        raise AssertionError("it has not recovered")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with self.connect() as connection:
