@@ -11,8 +11,10 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from app.cli.main import main
+from tests.app.dashboard.support.chromium import WAITS_MS, a_page, chromium
 from tests.app.pipeline.conftest import PASSWORD, Lake
 from tests.app.pipeline.jobs.support.dead_letters import letters
 
@@ -20,6 +22,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install 'wh
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'whippet[iceberg]'")
 pl = pytest.importorskip("polars", reason="polars is not installed")
 
+expect.set_options(timeout=WAITS_MS)
 ROOT = Path(__file__).parents[4]
 ORDERS = ROOT / "deploy" / "pipelines" / "orders" / "2026-03-02.ndjson"
 
@@ -58,6 +61,24 @@ def test_files_become_orders_windows_and_a_lake(
         assert main(command) == 0, command
     _backfill(lake, sent, broken)
     _lake(tmp_path, sent, monkeypatch)
+
+
+def test_windows_are_seen_live_in_the_page(spark: object, readme: list[list[str]], lake: Lake) -> None:
+    backfill, windows, _ = [command for command in readme if "run" in command]
+    assert main(backfill) == main(windows) == 0
+    with chromium() as browser, a_page(browser, viewport={"width": 1280, "height": 860}) as page:
+        page.goto(f"{lake.url}/ui#shop/per-minute")
+        page.get_by_label("User").fill("iggy")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        before = page.locator("#messages > li")
+        expect(before.first).to_be_visible()
+        count = before.count()
+        late = [{"id": 61, "at": "2026-03-02T10:00:00Z"}, {"id": 62, "at": "2026-03-02T11:00:00Z"}]
+        lake.send("shop/orders", [json.dumps(each | {"country": "no", "amount": "7.50"}) for each in late])
+        assert main(windows) == 0
+        expect(page.locator("#messages > li", has_text="2026-03-02T10:00:00").first).to_contain_text('"no"')
+        assert page.locator("#messages > li").count() > count
 
 
 def _backfill(lake: Lake, sent: list[dict[str, str]], broken: list[str]) -> None:
