@@ -26,7 +26,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-
 BUFFER_BYTES = 4 << 20
 
 

@@ -15,8 +15,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     pipelines.add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="do what is there now, then end")
     parser.add_argument(
-        "--progress", type=float, default=10.0, metavar="SECONDS", help="how often to say how it is doing (default: 10)"
+        "--progress",
+        type=_seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="how often to say how it is doing (default: 10)",
     )
+
+
+def _seconds(text: str) -> float:
+    found = float(text)
+    if not 0.1 <= found < float("inf"):
+        raise argparse.ArgumentTypeError("must be 0.1 or more")
+    return found
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -2,11 +2,13 @@
 
 All payloads of a page are parsed together. Where that fails, halves of them are, so that one that is broken costs its
 neighbours nothing but time, and is judged by the same parser. Each payload is put into an object of its own,
-`{"v":...}`, and must end in the state in which it began: it can neither swallow its neighbour nor pass for two.
+`{"v":...}`, and must end in the state in which it began: it can neither swallow its neighbour nor pass for two. One
+that goes on behind its end as members of that object do, `{...},"x":1`, is told by what it would be in a list.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from app.pipeline.batches import Array
 CORRUPT = "_corrupt"
 """The payload as it is, where it does not parse; else null."""
 _BEFORE, _AFTER, _NOTHING = b'{"v":', b"}\n", b'{"v":null}\n'
+_MAY_GO_ON = re.compile(rb'}\s*,\s*"')
 
 
 def texts(values: Any) -> tuple[Any, Array]:
@@ -55,6 +58,20 @@ def _parsed(lines: list[bytes], kind: Any) -> list[Any]:
     if not lines:
         return []
     data = b"".join(lines)
+    found = _read(data, kind, len(lines))
+    if found is not None and _MAY_GO_ON.search(data):
+        listed = [b"".join((_BEFORE, b"[", line[len(_BEFORE) : -len(_AFTER)], b"]", _AFTER)) for line in lines]
+        found = found if _read(b"".join(listed), pa.list_(pa.struct([])), len(lines)) is not None else None
+    if found is not None:
+        return found
+    if len(lines) == 1:
+        return [pa.nulls(1, kind)]
+    half = len(lines) // 2
+    return _parsed(lines[:half], kind) + _parsed(lines[half:], kind)
+
+
+def _read(data: bytes, kind: Any, rows: int) -> list[Any] | None:
+    """None if it cannot be read as so many rows."""
     try:
         table = pa.json.read_json(
             pa.BufferReader(data),
@@ -64,13 +81,8 @@ def _parsed(lines: list[bytes], kind: Any) -> list[Any]:
             ),
         )
     except pa.ArrowInvalid:
-        table = None
-    if table is not None and table.num_rows == len(lines):
-        return list(table.column("v").chunks)
-    if len(lines) == 1:
-        return [pa.nulls(1, kind)]
-    half = len(lines) // 2
-    return _parsed(lines[:half], kind) + _parsed(lines[half:], kind)
+        return None
+    return list(table.column("v").chunks) if table.num_rows == rows else None
 
 
 def corrupt(values: Any, where: Array) -> Any:

@@ -49,6 +49,9 @@ BROKEN = [
     b'{"a":9223372036854775808}',
     b'{"a":1,"a":2}',
     b'{"a":1}{"a":2}',
+    b'{"a":1},"x":3',
+    b'{"a":1} ,\n"v":{"a":2}',
+    b'{"a":1}],"x":[3',
     b'{"a":1,',
     b'"s":"q"}',
     b'{}}{"v":{}',
@@ -65,7 +68,7 @@ BROKEN = [
 def test_a_broken_payload_spoils_no_other_and_is_never_taken_for_two(order: int) -> None:
     from app.pipeline import values  # noqa: PLC0415 -- it needs pyarrow
 
-    payloads = [payload for pair in zip(BROKEN, GOOD * 6, strict=False) for payload in pair][::order]
+    payloads = [payload for pair in zip(BROKEN, GOOD * 7, strict=False) for payload in pair][::order]
     structs, corrupt = values.json(pa.array(payloads, pa.binary()), KIND)
     assert corrupt.tolist() == [payload in BROKEN for payload in payloads]
     assert [each["a"] for each in structs.to_pylist() if each].count(7) == payloads.count(GOOD[1])
