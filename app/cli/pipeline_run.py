@@ -16,14 +16,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--once", action="store_true", help="do what is there now, then end")
     parser.add_argument(
         "--progress",
-        type=_seconds,
+        type=seconds,
         default=10.0,
         metavar="SECONDS",
         help="how often to say how it is doing (default: 10)",
     )
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     found = float(text)
     if not 0.1 <= found < float("inf"):
         raise argparse.ArgumentTypeError("must be 0.1 or more")
