@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+PYTHON2 ?= python2.7
 STAMP  := $(VENV)/.whippet-installed
 
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
-.PHONY: run test setup programs lint types imports docs openapi bench torture torture-spark fuzz schemathesis spark-zip clean
+.PHONY: run test setup programs lint types imports docs openapi bench torture torture-spark fuzz schemathesis autobahn spark-zip clean
 
 run: setup  ## set up, then start the gateway on its embedded local store
 	exec $(BIN)/whippet serve
@@ -68,6 +69,10 @@ fuzz: setup  ## a live server against bytes that no client should send: make fuz
 
 schemathesis: setup  ## the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
 	WHIPPET_SCHEMATHESIS_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -s tests/transports/http/test_schemathesis.py
+
+autobahn: setup  ## Autobahn's suite for WebSocket, with a Python 2 to run it: make autobahn PYTHON2=python2.7
+	test -d $(VENV)/autobahn || { $(PYTHON2) -m pip install --quiet --target $(VENV)/autobahn autobahntestsuite==0.8.2 && touch $(VENV)/autobahn/zope/__init__.py; }
+	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
 
 spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
 	$(BIN)/python -m app.pipeline.zipped dist/whippet-spark.zip

@@ -1,7 +1,5 @@
-"""Autobahn's test suite, where it is installed: it is Python 2, so it is not among the packages of this project.
-
-    python2.7 -m pip install --target FOLDER autobahntestsuite==0.8.2 && touch FOLDER/zope/__init__.py
-    WHIPPET_AUTOBAHN=FOLDER WHIPPET_PYTHON2=python2.7 make test PYTEST_ARGS="-k autobahn"
+"""Autobahn's test suite, which is Python 2, and so is not among the packages of this project: `make autobahn` installs
+it beside them and runs this.
 
 Sections 12 and 13 are about compression, of which there is none. What matters most is in test_framing.py,
 test_binary.py and test_channel.py, too.
@@ -29,7 +27,7 @@ LATE = {("NON-STRICT", "OK")}
 """As the standard allows: that a text is no UTF-8 is noticed when it is whole, not at the first wrong byte."""
 
 
-@pytest.mark.skipif("WHIPPET_AUTOBAHN" not in os.environ, reason="Autobahn's suite is not there: WHIPPET_AUTOBAHN")
+@pytest.mark.skipif("WHIPPET_AUTOBAHN" not in os.environ, reason="it takes a Python 2: make autobahn PYTHON2=python2.7")
 def test_autobahns_suite_has_nothing_to_object_to(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-m", ECHO], stdout=subprocess.PIPE, text=True) as echo:
         try:
