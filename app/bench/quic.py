@@ -1,8 +1,8 @@
 """`whippet bench quic`: measures the server over QUIC on this machine, each figure beside its yardstick.
 
-The yardstick is aioquic as it comes, which takes the same bytes and does next to nothing with them. The load comes from
-a third process, with aioquic's client, whose packets cost as much as the server's: where it is the slowest, both have
-its speed. On two cores all of them share: a ratio says more than a rate.
+The yardstick is aioquic, unpaced (quic_unpaced.py), which takes the same bytes and does next to nothing with them. The
+load comes from a third process, with aioquic's client, whose packets cost as much as the server's: where it is the
+slowest, both have its speed. On two cores all of them share: a ratio says more than a rate.
 """
 
 from __future__ import annotations

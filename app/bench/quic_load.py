@@ -1,4 +1,4 @@
-"""Who puts load on a QUIC server or on its yardstick, with aioquic's client as it comes: a stream a request.
+"""Who puts load on a QUIC server or on its yardstick, with aioquic's client, unpaced: a stream a request.
 
 `python -m app.bench.quic_load` reads a job from each line of its input and prints its outcome, as app/bench/load.py
 does for TCP. The same bytes go out again and again; answers are counted and thrown away.
@@ -21,6 +21,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from app.bench.load import Outcome, Place, Refused, logging_in, sending
+from app.bench.quic_unpaced import unpace
 from app.client.wires import WIRES, Prepared
 from app.commands import requests as ask
 
@@ -46,6 +47,7 @@ class Requester(QuicConnectionProtocol):
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic, stream_handler)
+        unpace(quic)
         self._frame = b""
         self._left = 0
         self._answered = 0

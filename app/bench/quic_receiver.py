@@ -1,4 +1,4 @@
-"""The yardstick of the benchmark over QUIC: what aioquic as it comes reaches when it does next to nothing.
+"""The yardstick of the benchmark over QUIC: what aioquic, unpaced, reaches when it does next to nothing.
 
 A stream is read to its end, its bytes go to one file, and the answer is eight zeros, with as many bytes after them as
 was said at the start, and the end of the stream. `python -m app.bench.quic_receiver FILE DATAGRAM_BYTES ANSWER_BYTES`
@@ -26,6 +26,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from app.bench.quic_unpaced import unpace
+
 BUFFER_BYTES = 4 << 20
 
 
@@ -35,6 +37,7 @@ class Receiver(QuicConnectionProtocol):
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic, stream_handler)
+        unpace(quic)
         self._parts: dict[int, list[bytes]] = {}
 
     def quic_event_received(self, event: events.QuicEvent) -> None:

@@ -493,9 +493,9 @@ def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_path: P
             # It would look at another time than we do.
             world.listener._sweeper.cancel()  # type: ignore[union-attr]
             now = asyncio.get_running_loop().time()
-            for _ in range(20):
+            for _ in range(100):
                 taken = connection.engine.taken_bytes
-                await until(lambda taken=taken: connection.engine.taken_bytes - taken > 2 * MIB)  # type: ignore[misc]
+                await until(lambda taken=taken: connection.engine.taken_bytes - taken > 0.4 * MIB)  # type: ignore[misc]
                 await until(lambda: bool(connection.engine.all_unsent))
                 now += 10
                 world.listener.close_overdue(now)
