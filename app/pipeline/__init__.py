@@ -27,13 +27,12 @@ def register(spark: SparkSession) -> None:
     """Makes `format("whippet")` known to a session; needed where discovery of installed packages does not reach, and in
     every thread that writes but is not the one in which the session was made."""
     # Importing a package must not need pyspark.
+    from app.pipeline import registration  # noqa: PLC0415
     from app.pipeline.carried import put_where_streams_look  # noqa: PLC0415
     from app.pipeline.source import WhippetSource  # noqa: PLC0415
 
     put_where_streams_look()
-    spark.dataSource.register(WhippetSource)
-    # Who writes is looked for in the active session of the thread, and nothing else makes this one that.
-    spark.createDataFrame([], "nothing int")
+    registration.register(spark, WhippetSource)
 
 
 def log_sink(name: str, **options: str) -> Callable[[DataFrame, int], None]:

@@ -321,6 +321,21 @@ def test_a_thread_of_its_own_can_write_once_it_has_registered(spark: SparkSessio
     assert len(lake.all_values(topic)) == 10
 
 
+def test_sessions_of_one_process_can_all_register(spark: SparkSession, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b"])
+
+    def read() -> int:
+        register(spark)
+        another = spark.newSession()
+        register(another)
+        return another.read.format("whippet").options(**lake.options).option("subscribe", topic).load().count()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(read).result() == 2
+    register(spark)
+
+
 @pytest.mark.parametrize(
     ("column", "sentence"),
     [

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from app.pipeline import registration
 from app.pipeline.jobs import database
 from app.pipeline.jobs.errors import FileError, SourceError
 from app.pipeline.jobs.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, ORIGIN_TYPE
@@ -75,7 +76,7 @@ class PostgresSource:
         return self.poll_interval
 
     def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
-        spark.dataSource.register(PostgresFormat)
+        registration.register(spark, PostgresFormat)
         columns = self._columns()
         options = {
             # Spark hides the values of options with this name wherever it shows plans.

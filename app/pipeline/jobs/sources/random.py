@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from app.pipeline import registration
 from app.pipeline.jobs.frames import CORRUPT, NOW, ORIGIN, ORIGIN_TYPE
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, Kind, Unfit, key, whole
@@ -58,7 +59,7 @@ class RandomSource:
         return self.interval
 
     def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
-        spark.dataSource.register(RandomFormat)
+        registration.register(spark, RandomFormat)
         most = -1 if self.max_count is None else self.max_count
         options = {
             "interval": self.interval,
