@@ -6,10 +6,12 @@ and said. A dead letter is the payload as it was, with the reason and where it c
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from app.pipeline import markers, topics
@@ -71,6 +73,11 @@ class BadRecords:
         self.count = 0
         self.last_reason: str | None = None
 
+    @property
+    def stops(self) -> bool:
+        """The first one stops the pipeline."""
+        return self._dead_letter is None and self._on_error == STOP
+
     def take(self, records: DataFrame, count: int, step: str) -> None:
         """`step`: what has refused them. BadRecordError if they stop the pipeline."""
         if not count:
@@ -78,11 +85,14 @@ class BadRecords:
         first = records.first()
         assert first is not None
         self.last_reason = f"{step}: {first['reason']}"
-        if self._dead_letter is None and self._on_error == STOP:
-            more = f" (and {count - 1:,} more in this batch)" if count > 1 else ""
-            raise BadRecordError(f"{_place(first)}{self.last_reason}{more}; {WAYS_OUT}")
+        if self.stops:
+            raise self.stopping(first.asDict(), step, count)
         self.count += count
         self._found.append(records.withColumn("step", F.lit(step)))
+
+    def stopping(self, first: Mapping[str, Any], step: str, count: int = 1) -> BadRecordError:
+        more = f" (and {count - 1:,} more in this batch)" if count > 1 else ""
+        return BadRecordError(f"{_place(first)}{step}: {first['reason']}{more}; {WAYS_OUT}")
 
     def settle(self, gateway: Gateway, query: str, batch: int) -> None:
         """Sends them where they belong, once."""
@@ -129,7 +139,7 @@ def _short(text: Column) -> Column:
     return F.when(F.octet_length(text) <= HEADER_BYTES_MAX, text).otherwise(F.substring(plain, 1, HEADER_BYTES_MAX))
 
 
-def _place(record: Row) -> str:
+def _place(record: Mapping[str, Any]) -> str:
     """Where to look for the record that an error is about. In a file that is its beginning."""
     origin = record["origin"]
     if origin is None or (origin["topic"] is None and origin["file"] is None):

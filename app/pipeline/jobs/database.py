@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pyspark.sql.types import (
@@ -41,6 +42,8 @@ PAUSE_S_MAX = 30.0
 SETTINGS = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3"
 # No answer, too many connections, shutting down, starting up, a deadlock, a serialization that failed.
 PASSING = ("08", "53", "57P", "40")
+# A value that does not fit its type, a constraint, a view's check, a trigger that raises something itself.
+REFUSING = ("22", "23", "44", "P0001")
 
 
 def driver() -> Any:
@@ -56,6 +59,22 @@ def connect(url: Secret) -> psycopg.Connection[Any]:
         url.text, options=SETTINGS, connect_timeout=10, application_name="whippet pipeline"
     )
     return found
+
+
+class RowsRefused(Exception):
+    """A statement has failed for what is in its rows; trying again would not help, and other rows may be taken."""
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """RowsRefused with PostgreSQL's sentence. Around the whole of a transaction, or of a savepoint: a constraint may be
+    deferred to its end."""
+    try:
+        yield
+    except driver().Error as error:
+        if not (error.sqlstate or "").startswith(REFUSING):
+            raise
+        raise RowsRefused(sentence(error)) from None
 
 
 class Retries(NamedTuple):
@@ -83,11 +102,15 @@ def passes(error: Any) -> bool:
     return isinstance(error, driver().OperationalError) and (state is None or state.startswith(PASSING))
 
 
+_OF_COPY = re.compile(r"^COPY whippet_\w+, line \d+(?:, )?")
+"""Of a table of ours, and the line of a text that nobody else sees."""
+
+
 def sentence(error: Any) -> str:
-    """The first line, and the detail if there is one."""
+    """The first line, and the detail if there is one, or the column."""
     diagnosis = getattr(error, "diag", None)
     said = (diagnosis.message_primary if diagnosis else None) or str(error).strip().splitlines()[0]
-    more = diagnosis.message_detail or diagnosis.context if diagnosis else None
+    more = _OF_COPY.sub("", diagnosis.message_detail or diagnosis.context or "") if diagnosis else None
     return f"{said} ({more})" if more else said
 
 

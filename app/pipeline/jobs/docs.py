@@ -67,12 +67,15 @@ not begin with a `/` are looked for from the folder in which `whippet` is starte
 then. What they go by is in the state of the pipeline (`[state]`): whoever deletes it begins anew, and writes
 everything again. Two processes cannot run one pipeline at a time.
 
-**Bad records** are those that cannot be parsed, on which a transform fails, or that Elasticsearch or Quickwit refuse,
-document by document; a row that PostgreSQL, Delta or Iceberg do not take stops the pipeline.
-Without `[dead_letter]` the first one stops the pipeline (before anything of its batch is written, unless it is a sink
-that refuses it), or with `on_error = "skip"` they are counted and left out. A transform that fails on more than 100
-records of a batch stops the pipeline in any case. Where windows or other transforms put records together, a transform
-that fails stops it, too.
+**Bad records** are those that cannot be parsed, on which a transform fails, or that a sink refuses for what they are:
+documents that Elasticsearch or Quickwit do not take; rows that PostgreSQL does not, for a NUL in a text, a number that
+is too large for its column, a constraint or a trigger; rows with a null where a Delta or Iceberg table must not have
+one, or that fail a check of a Delta table; empty payloads for a topic. The others of their batch go in. What a sink has
+refused is the record as JSON.
+Without `[dead_letter]` the first one stops the pipeline (before anything of its batch is written, unless Elasticsearch
+or Quickwit refuse it, or another sink has the batch already), or with `on_error = "skip"` they are counted and left
+out. A transform that fails on more than 100 records of a batch stops the pipeline in any case. Where windows or other
+transforms put records together, a transform that fails stops it, too.
 
 **Transforms** are a list, in the order in which they happen; as in the connectors, `[transforms.<type>]` can be
 written where each type is there once. Fields have types, so a field that a record does not have is null, and null

@@ -8,14 +8,18 @@ them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructField, StructType
 
 from app.pipeline.jobs.errors import FileError
+
+if TYPE_CHECKING:
+    from app.pipeline.jobs.refusals import Refusals
 
 METADATA = (
     "iggy_id",
@@ -49,6 +53,7 @@ class Batch:
     number: int
     is_one_to_one: bool
     """Each row was made of one message, and of each message at most one row."""
+    refusals: Refusals
 
 
 # ------------------------------------------------------------------------------------------------------------ columns
@@ -62,9 +67,10 @@ def metadata_columns(frame: DataFrame) -> list[str]:
     return [name for name in METADATA if name in frame.columns]
 
 
-def chosen(frame: DataFrame, include_metadata: bool) -> DataFrame:
-    """The data, and behind them the metadata if they are wanted."""
-    return frame.select(*map(quoted, data_columns(frame) + (metadata_columns(frame) if include_metadata else [])))
+def chosen(frame: DataFrame, include_metadata: bool, also: Sequence[str] = ()) -> DataFrame:
+    """The data, behind them the metadata if they are wanted, and what else is."""
+    names = data_columns(frame) + (metadata_columns(frame) if include_metadata else [])
+    return frame.select(*map(quoted, [*names, *also]))
 
 
 def chosen_schema(schema: StructType, include_metadata: bool) -> StructType:

@@ -21,7 +21,9 @@ from app.pipeline.jobs.bad_records import COLUMNS, BadRecords, unparsable
 from app.pipeline.jobs.flow import Flow
 from app.pipeline.jobs.frames import CORRUPT, HIDDEN, NOW, ORIGIN, ROW, Batch, document
 from app.pipeline.jobs.pipeline_file import Pipeline
+from app.pipeline.jobs.refusals import Refusals
 from app.pipeline.jobs.sides import Batches
+from app.pipeline.jobs.state import REFUSED
 from app.pipeline.jobs.transforms.moment import Moment
 
 
@@ -146,7 +148,11 @@ class Processing:
     def _written(self, result: DataFrame, query: str, number: int, bad: BadRecords) -> Sequence[DataFrame]:
         kept = []
         for place, (name, sink) in enumerate(self._pipeline.placed_sinks, start=1):
-            batch = Batch(result, self._pipeline.key, f"{query}-{place}", number, self._flow.is_one_to_one)
+            writer = f"{query}-{place}"
+            refusals = Refusals(
+                result.sparkSession, bad, name, self._pipeline.state / REFUSED / f"{writer}.arrow", number
+            )
+            batch = Batch(result, self._pipeline.key, writer, number, self._flow.is_one_to_one, refusals)
             refused = sink.write(batch, self._pipeline.iggy, name)
             if refused is not None:
                 kept.append(refused)

@@ -87,7 +87,9 @@ def _run(
         bad_records.make_topic(pipeline.iggy, pipeline.dead_letter)
     done = Done(noun="result" if flow.keeps_state else "row")
     side = sides.of(session, pipeline.key, stopping)
-    processing = Processing(replace(pipeline, iggy=pipeline.iggy.resolved), flow, done, side.batches)
+    # Batches may be processed by a process elsewhere, started in another folder.
+    resolved = replace(pipeline, iggy=pipeline.iggy.resolved, state=pipeline.state.absolute())
+    processing = Processing(resolved, flow, done, side.batches)
     query = _query(pipeline, source, flow, processing, once=once)
     with _heard(done):
         _wait(pipeline, query, side, done, say, progress_s=progress_s, stopping=stopping)

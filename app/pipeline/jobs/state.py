@@ -1,5 +1,5 @@
-"""The folder in which a pipeline keeps how far it has come: Spark's checkpoint, Spark's log, and the lock that keeps a
-second process out."""
+"""The folder in which a pipeline keeps how far it has come: Spark's checkpoint, what sinks have refused of the last
+batch (refusals.py), Spark's log, and the lock that keeps a second process out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.pipeline.jobs.errors import FileError
 
-CHECKPOINT, LOCK, SOURCE = "checkpoint", "lock", "source.json"
+CHECKPOINT, REFUSED, LOCK, SOURCE = "checkpoint", "refused", "lock", "source.json"
 
 
 @contextlib.contextmanager

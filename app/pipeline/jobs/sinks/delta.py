@@ -19,11 +19,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from app.pipeline.jobs.errors import MissingError
-from app.pipeline.jobs.frames import Batch, chosen, chosen_schema, need_column
+from app.pipeline.jobs.frames import Batch, chosen_schema, need_column
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, PATH, TEXTS, TRUTH, key, whole
 from app.pipeline.jobs.sentences import first_line
-from app.pipeline.jobs.sinks import tables
+from app.pipeline.jobs.sinks import delta_checks, tables
 
 if TYPE_CHECKING:
     import deltalake
@@ -82,29 +82,48 @@ class DeltaSink:
         with tables.failures(place):
             table = self._table(delta)
             last = None if table is None else table.transaction_version(batch.writer)
-        if last is not None and last >= batch.number:
-            return None
-        rows = chosen(batch.frame, self.include_metadata).toArrow()
-        if not rows.num_rows:
-            return None
-        wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
-        mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
-        with tables.failures(place):
+            wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
             if table is not None:
-                there = pa.schema(table.schema().to_arrow())
-                wanted = pa.schema([there.field(name) for name in wanted.names])
-            delta.write_deltalake(
-                self.path,
-                rows.cast(wanted),
-                mode="append",
-                # Columns that the table has besides become null.
-                schema_mode="merge",
-                partition_by=list(self.partition_by) or None,
-                commit_properties=mark,
-            )
+                wanted = pa.schema(table.schema().to_arrow())
+        if last is not None and last >= batch.number:
+            return batch.refusals.kept()
+        taken = tables.taken(batch, self.include_metadata, lambda rows: tables.null_in(rows, wanted))
+        has_checks = table is not None and bool(delta_checks.checks_of(table))
+        if not self._append(delta, batch, taken.rows, wanted, place, may_fail=has_checks):
+            with delta_checks.trial(table) as fails:
+                taken = tables.taken(
+                    batch,
+                    self.include_metadata,
+                    lambda rows: tables.null_in(rows, wanted) or fails(tables.cast(rows, wanted)),
+                )
+            self._append(delta, batch, taken.rows, wanted, place)
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
             self._compact(delta.DeltaTable(self.path), place)
-        return None
+        return taken.refused
+
+    def _append(
+        self, delta: Any, batch: Batch, rows: pa.Table, columns: pa.Schema, place: str, *, may_fail: bool = False
+    ) -> bool:
+        """In one commit. False if delta-rs refuses them; without `may_fail` that is an error."""
+        if not rows.num_rows:
+            return True
+        mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
+        with tables.failures(place):
+            try:
+                delta.write_deltalake(
+                    self.path,
+                    tables.cast(rows, columns),
+                    mode="append",
+                    # Columns that the table has besides become null.
+                    schema_mode="merge",
+                    partition_by=list(self.partition_by) or None,
+                    commit_properties=mark,
+                )
+            except delta.exceptions.DeltaError:
+                if not may_fail:
+                    raise
+                return False
+        return True
 
     def _table(self, delta: Any) -> Any:
         """None where there is none yet."""

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DateType, StructType, TimestampNTZType, TimestampType
 
 from app.pipeline.jobs.errors import FileError, MissingError
-from app.pipeline.jobs.frames import Batch, chosen, chosen_schema, need_column
+from app.pipeline.jobs.frames import Batch, chosen_schema, need_column
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, PATH, TEXT, TEXTS, TRUTH, Kind, Unfit, key, one_of, whole
 from app.pipeline.jobs.sentences import first_line
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PARTITION = re.compile(r"(?:(year|month|day|hour)\(\s*(.+?)\s*\)|(.+))")
+_REQUIRED = re.compile(r'("(?:required|element-required|value-required)"):true')
 STORE = ("store_url", "store_access_key_id", "store_secret_access_key", "store_region", "store_class")
 CATALOG = "default"
 """Its name, by which tables are found in a database that several catalogues share."""
@@ -137,22 +137,19 @@ class IcebergSink:
             table = self._catalog().load_table(self.tables[0])
         mark = f"{BATCH}.{batch.writer}"
         if int(table.properties.get(mark, -1)) >= batch.number:
-            return None
-        rows = chosen(batch.frame, self.include_metadata).toArrow()
+            return batch.refusals.kept()
+        there = table.schema().as_arrow()
+        rows, refused = tables.taken(batch, self.include_metadata, lambda some: tables.null_in(some, there))
         if not rows.num_rows:
-            return None
-        wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
+            return refused
         with tables.failures(place):
-            there = table.schema()
-            # What the table requires must not be null; Arrow says so where it is.
-            strict = [each.with_nullable(not there.find_field(each.name).required) for each in wanted]
-            rows = rows.cast(pa.schema(strict))
+            rows = tables.cast(rows, there)
             with table.transaction() as transaction:
                 transaction.append(rows, snapshot_properties={PIPELINE: batch.pipeline, mark: str(batch.number)})
                 transaction.set_properties({mark: str(batch.number)})
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
             self._keep_up(table, place)
-        return None
+        return refused
 
     def _keep_up(self, table: Table, place: str) -> None:
         from app.pipeline.jobs.sinks import iceberg_upkeep  # noqa: PLC0415 -- an extra
@@ -186,12 +183,13 @@ def _need_time(how: str, kind: DataType, name: str, place: str) -> None:
 
 
 def _takes(column: Any, field: Any) -> bool:
-    """Iceberg's own rules of what may become what."""
+    """Iceberg's own rules of what may become what; whether something inside may be null is another matter."""
     from pyiceberg.exceptions import ResolveError  # noqa: PLC0415 -- an extra
     from pyiceberg.schema import promote  # noqa: PLC0415
 
+    loose = [_REQUIRED.sub(r"\1:false", str(each.model_dump_json())) for each in (column, field)]
     try:
-        return bool(field == column or promote(field, column))
+        return bool(loose[0] == loose[1] or promote(field, column))
     except ResolveError:
         return False
 

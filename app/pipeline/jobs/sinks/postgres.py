@@ -8,26 +8,30 @@ is there.
    already, there is nothing to do. So neither a task that is tried again nor two of them at once write a row twice, and
    rows need not come to the same tasks as the first time. Rows are counted: a crash of the server empties the table of
    the batch, which is then written again.
+3. Where PostgreSQL refuses a row, none of them is there yet. Then the driver writes the batch, and looks which rows it
+   is (postgres_rows.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
-from app.pipeline.jobs import database
-from app.pipeline.jobs.database import Retries
+from app.pipeline.jobs import database, refusals
+from app.pipeline.jobs.database import Retries, RowsRefused
 from app.pipeline.jobs.errors import FileError, SinkError
 from app.pipeline.jobs.frames import METADATA, TIMES, Batch, chosen, document, is_nested, metadata_columns, quoted
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import DURATION, SECRET, TEXT, TRUTH, key, one_of, whole
-from app.pipeline.jobs.sinks import postgres_copy
+from app.pipeline.jobs.sinks import postgres_copy, postgres_rows
 from app.pipeline.jobs.sources.postgres_reader import columns_of
 from app.pipeline.settings import Secret
 
@@ -114,21 +118,34 @@ class PostgresSink:
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
         for _ in range(self.max_retries + 1):
             try:
-                self._write(batch, place)
+                return self._write(batch, place)
             except Lost as error:
                 _log.warning("%s: table %s: %s; writing the batch again", place, self.target_table, error)
-            else:
-                return None
         raise SinkError(f"{place}: table {self.target_table}: {LOST}")
 
-    def _write(self, batch: Batch, place: str) -> None:
-        frame = self._frame(batch)
+    def _write(self, batch: Batch, place: str) -> DataFrame | None:
+        frame = self._frame(batch.frame)
         staging = f"whippet_{batch.writer.replace('-', '')[:48]}"
         if not self._run(place, lambda connection: self._stage(connection, batch, staging, frame.columns)):
-            return
+            return batch.refusals.kept()
         copy = postgres_copy.task(self.connection_string, self._retries, staging, ATTEMPT)
         copies = frame.mapInArrow(copy, postgres_copy.COPIES).collect()
-        self._run(place, lambda connection: self._move(connection, batch, staging, frame.columns, copies))
+        if all(each["attempt"] is not None for each in copies):
+            try:
+                self._run(
+                    place,
+                    lambda connection: self._move(connection, batch, staging, frame.columns, copies),
+                    database.refusals,
+                )
+            except RowsRefused:
+                pass
+            else:
+                return None
+        rows = self._frame(refusals.with_originals(batch.frame), refusals.ORIGINALS).toArrow()
+        refused: DataFrame | None = self._run(
+            place, lambda connection: self._sort_out(connection, batch, staging, rows)
+        )
+        return refused
 
     # ------------------------------------------------------------------------------------------------- the columns
 
@@ -141,15 +158,15 @@ class PostgresSink:
             found |= {field.name: database.write_type(field.dataType) for field in schema if field.name in METADATA}
         return found
 
-    def _frame(self, batch: Batch) -> DataFrame:
-        frame = chosen(batch.frame, self.include_metadata)
+    def _frame(self, rows: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
+        frame = chosen(rows, self.include_metadata, also)
         if self.payload_format != "columns":
-            payload = document(batch.frame)
+            payload = document(rows)
             if self.payload_format == "bytea":
                 payload = payload.cast("binary")
             metadata = metadata_columns(frame) if self.include_metadata else []
-            frame = batch.frame.select(payload.alias(PAYLOAD), *map(quoted, metadata))
-        return frame.select(*(_writable(frame, name) for name in frame.columns))
+            frame = rows.select(payload.alias(PAYLOAD), *map(quoted, [*metadata, *also]))
+        return frame.select(*(quoted(name) if name in also else _writable(frame, name) for name in frame.columns))
 
     # ------------------------------------------------------------------------------------------------ the statements
 
@@ -166,18 +183,21 @@ class PostgresSink:
         connection.execute(like.format(name, wanted, sql.Identifier(ATTEMPT), self._target()))
         return True
 
-    def _move(
-        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], copies: list[Row]
-    ) -> None:
-        sql = database.driver().sql
+    def _mark(self, connection: psycopg.Connection[Any], batch: Batch) -> bool:
+        """False if the batch is there already: the answer to an earlier try was lost."""
         marked = connection.execute(
             f"insert into {MARKERS} as known values (%s, %s) on conflict (writer) do update set batch = excluded.batch "
             "where known.batch < excluded.batch returning known.batch",
             [batch.writer, batch.number],
-        ).fetchone()
-        if marked is None:
-            # The answer to an earlier try was lost.
+        )
+        return marked.fetchone() is not None
+
+    def _move(
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], copies: list[Row]
+    ) -> None:
+        if not self._mark(connection, batch):
             return
+        sql = database.driver().sql
         name, attempt = sql.Identifier(staging), sql.Identifier(ATTEMPT)
         attempts = [each["attempt"] for each in copies]
         count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
@@ -188,6 +208,17 @@ class PostgresSink:
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
         connection.execute(move.format(self._target(), wanted, wanted, name, attempt), [attempts])
         connection.execute(sql.SQL("drop table {}").format(name))
+        batch.refusals.keep_none()
+
+    def _sort_out(
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, rows: pa.Table
+    ) -> DataFrame | None:
+        if not self._mark(connection, batch):
+            return batch.refusals.kept()
+        table = postgres_rows.Table(self._target(), staging, ATTEMPT)
+        refused = postgres_rows.insert(connection, table, rows.drop_columns(refusals.ORIGINALS), batch.refusals.stops)
+        connection.execute(database.driver().sql.SQL("drop table {}").format(database.driver().sql.Identifier(staging)))
+        return batch.refusals.keep(rows, refused)
 
     def _target(self) -> Any:
         return database.driver().sql.Identifier(*database.qualified(self.target_table))
@@ -196,9 +227,9 @@ class PostgresSink:
     def _retries(self) -> Retries:
         return Retries(self.max_retries, self.retry_delay, SinkError)
 
-    def _run(self, place: str, act: Any) -> Any:
+    def _run(self, place: str, act: Any, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:
         def once() -> Any:
-            with database.connect(self.connection_string) as connection:
+            with around(), database.connect(self.connection_string) as connection:
                 return act(connection)
 
         return self._retries.run(f"{place}: table {self.target_table}", once)

@@ -15,11 +15,14 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from app.pipeline import deduplication, markers, topics
+from app.pipeline.jobs import refusals
 from app.pipeline.jobs.counted import counted
 from app.pipeline.jobs.errors import FileError
 from app.pipeline.jobs.frames import PAYLOAD, Batch, document, identity, need_column, quoted
 from app.pipeline.jobs.gateway import Gateway
 from app.pipeline.jobs.keys import TEXT, TEXTS, TRUTH, key, one_of, whole
+
+EMPTY = "the payload is null or empty"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,9 +77,14 @@ class TopicSink:
             topics.create(gateway.session, self.name, self.create_topic, keeps_ids=True)
 
     def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        frame, refused = batch.frame, None
+        if self.schema != "json":
+            is_empty = F.coalesce(F.octet_length(PAYLOAD), F.lit(0)) == 0
+            frame, refused = frame.where(~is_empty), refusals.where(frame, is_empty, EMPTY)
+            batch.refusals.check(refused)
         last = markers.last(gateway.session, batch.writer)
         if last is not None and batch.number <= last:
-            return None
+            return refused
         columns = [self._value(batch).alias("value")]
         if self.key_field is not None:
             columns.append(quoted(self.key_field).cast("string").alias("key"))
@@ -85,9 +93,9 @@ class TopicSink:
             columns.append(own.alias("id"))
         options = gateway.options | {"topic": self.name, "batchSize": str(self.batch_length)}
         options |= {"idNamespace": batch.writer, "idBatch": str(batch.number)}
-        batch.frame.select(*columns).write.format("whippet").mode("append").options(**options).save()
+        frame.select(*columns).write.format("whippet").mode("append").options(**options).save()
         markers.store(gateway.session, batch.writer, batch.number)
-        return None
+        return refused
 
     def _value(self, batch: Batch) -> Column:
         return document(batch.frame, self.include_metadata) if self.schema == "json" else F.col(PAYLOAD)

@@ -101,6 +101,30 @@ def test_a_transform_that_fails_on_everything_stops_the_pipeline(
         job(source(topic) + AS_NUMBER + sink)
 
 
+def test_what_is_no_message_becomes_a_dead_letter_where_payloads_go_to_a_topic_as_they_are(
+    job: Job, lake: Lake, source: Source
+) -> None:
+    from app.pipeline.jobs.errors import BadRecordError  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"name":"a"}', '{"id":2,"name":""}', '{"id":3}', '{"id":4,"name":"d"}'])
+    as_payload = '[[transforms]]\ntype = "sql"\nquery = "SELECT *, name AS payload FROM input"\n'
+    into_text, good, bad = into(lake)
+    text = as_payload + into_text.replace("create_topic", 'schema = "text"\ncreate_topic', 1)
+    stopping = source(topic) + text[: text.index("[dead_letter]")]
+    where = rf"^{topic} partition 0 offset 1: \[sink\] \(topic\): the payload is null or empty; give it"
+    with pytest.raises(BadRecordError, match=where):
+        job(stopping)
+    assert lake.all_values(good) == [], "nothing of its batch is written"
+    job(source(topic) + text)
+    job.crash()
+    job(source(topic) + text)
+    assert lake.all_values(good) == ["a", "d"]
+    found = [(payload, headers["offset"], headers["reason"]) for payload, headers in letters(lake, bad)]
+    reason = "the payload is null or empty"
+    assert sorted(found) == [('{"id":2,"name":"","payload":""}', "1", reason), ('{"id":3}', "2", reason)]
+
+
 def test_windows_leave_bad_records_aside_too(job: Job, lake: Lake, source: Source) -> None:
     topic = lake.topic()
     times = ["09:00:10", "09:00:50", "09:01:00", "09:05:00"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.app.pipeline.conftest import Lake
 from tests.app.pipeline.jobs.conftest import Job
+from tests.app.pipeline.jobs.support.dead_letters import letters
 
 pl = pytest.importorskip("polars", reason="polars is not installed")
 pytest.importorskip("deltalake", reason="deltalake is not installed: pip install 'whippet[delta]'")
@@ -189,37 +190,105 @@ def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
     assert found(kind, job.folder, monkeypatch)["id"].to_list() == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_what_must_not_be_null_in_a_table_of_somebody_else_is_said(
-    kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
-) -> None:
+STRICT_FIELDS = "id bigint, country string, place struct<x: int, y: int>, tags array<string>"
+REFUSED = {
+    '{"country":"d"}': "'id' must not be null",
+    '{"id":21,"place":{"y":1}}': "'place.x' must not be null",
+    '{"id":22,"tags":["a",null]}': "'tags.element' must not be null",
+}
+FAILED_CHECKS = {
+    '{"id":-1,"country":"d"}': "it fails the check 'positive' of the table: id > 0",
+    '{"id":23,"country":"nowhere"}': "it fails the check 'real' of the table: country != 'nowhere'",
+}
+
+
+def strict_table(kind: str, folder: Path) -> None:
+    """Of somebody else."""
     import pyarrow as pa  # noqa: PLC0415
     from deltalake import DeltaTable  # noqa: PLC0415
     from pyiceberg.catalog import load_catalog  # noqa: PLC0415
 
-    from app.pipeline.jobs.errors import FileError, SinkError  # noqa: PLC0415
-
-    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("country", pa.string())])
-    folder = job.folder / kind
+    place = pa.struct([pa.field("x", pa.int32(), nullable=False), pa.field("y", pa.int32())])
+    tags = pa.list_(pa.field("element", pa.string(), nullable=False))
+    columns = [("country", pa.string()), ("place", place), ("tags", tags), ("unasked", pa.string())]
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), *(pa.field(*each) for each in columns)])
     if kind == "delta":
-        DeltaTable.create(str(folder), schema)
-    else:
-        folder.mkdir()
-        catalog = load_catalog(
-            "default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
-        )
-        catalog.create_namespace("shop")
-        catalog.create_table("shop.orders", schema)
-    table = sinks(kind, folder=job.folder, partition_by=["country"], include_metadata=False).replace(
-        'partition_by = ["country"]', ""
-    )
+        table = DeltaTable.create(str(folder), schema)
+        table.alter.add_constraint({"positive": "id > 0"})
+        table.alter.add_constraint({"real": "country <> 'nowhere'"})
+        return
+    folder.mkdir()
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", schema)
+
+
+def unparted(kind: str, folder: Path) -> str:
+    lines = sinks(kind, folder=folder, include_metadata=False).splitlines()
+    return "\n".join([*(line for line in lines if not line.startswith("partition_by")), ""])
+
+
+@pytest.mark.parametrize("crash", ["before the commit", "before the dead letters", "after everything"])
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others_go_in(
+    kind: str, crash: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.bad_records import BadRecords  # noqa: PLC0415
+    from app.pipeline.jobs.refusals import Refusals  # noqa: PLC0415
+
+    strict_table(kind, job.folder / kind)
+    refused = REFUSED | (FAILED_CHECKS if kind == "delta" else {})
     topic = lake.topic()
-    lake.send(topic, ['{"id":1,"country":"d"}'])
-    job(source(topic, "id bigint, country string") + table)
+    values = [f'{{"id":{n},"country":"d","place":{{"x":{n}}},"tags":["{n}"]}}' for n in range(1, 20)]
+    for place, value in enumerate(refused):
+        values.insert(4 * place, value)
+    lake.send(topic, values)
+    stream = topic.split("/")[0]
+    dead = f'[dead_letter]\nstream = "{stream}"\ntopic = "bad"\n'
+    text = source(topic, STRICT_FIELDS) + unparted(kind, job.folder) + dead
+    keep = Refusals.keep
+    with monkeypatch.context() as patched:
+        if crash == "before the commit":
+            patched.setattr(Refusals, "keep", lambda *given: _ends(keep(*given)))
+        if crash == "before the dead letters":
+            patched.setattr(BadRecords, "settle", _ends)
+        if crash == "after everything":
+            job(text)
+            job.crash()
+        else:
+            with pytest.raises(RuntimeError, match="the process ended here"):
+                job(text)
+    ran = job(text)
+    there = found(kind, job.folder, monkeypatch)
+    assert there["id"].to_list() == list(range(1, 20))
+    assert there["place"].struct.field("x").to_list() == list(range(1, 20))
+    dead_letters = letters(lake, f"{stream}/bad")
+    assert {payload: headers["reason"] for payload, headers in dead_letters} == refused
+    assert len(dead_letters) == len(refused) == ran.done.bad_records
+    for payload, headers in dead_letters:
+        assert (headers["step"], headers["offset"]) == (f"[[sinks]] 1 ({kind})", str(values.index(payload)))
+
+
+def _ends(*_: object) -> None:
+    raise RuntimeError("the process ended here")
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_without_a_place_for_it_a_row_that_a_table_does_not_take_stops_the_pipeline_and_nothing_goes_in(
+    kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.errors import BadRecordError, FileError  # noqa: PLC0415
+
+    strict_table(kind, job.folder / kind)
+    table = unparted(kind, job.folder)
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"country":"d"}', '{"country":"d"}', '{"country":"d"}'])
+    where = rf"{topic} partition 0 offset 1: \[\[sinks\]\] 1 \({kind}\)"
+    with pytest.raises(BadRecordError, match=rf"^{where}: 'id' must not be null; give it a \[dead_letter\] topic"):
+        job(source(topic, STRICT_FIELDS) + table)
+    assert found(kind, job.folder, monkeypatch)["id"].to_list() == []
+    assert job('on_error = "skip"\n' + source(topic, STRICT_FIELDS) + table).done.bad_records == 2
     assert found(kind, job.folder, monkeypatch)["id"].to_list() == [1]
-    lake.send(topic, ['{"country":"d"}'])
-    with pytest.raises(SinkError, match=r"^\[\[sinks\]\] 1 .*: .*'id'.* null"):
-        job(source(topic, "id bigint, country string") + table)
     with pytest.raises(FileError, match=r"column 'id' of table .* must not be null, and there is no such field"):
         job(source(topic, "country string") + table)
 

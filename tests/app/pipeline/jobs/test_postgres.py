@@ -14,6 +14,7 @@ import pytest
 
 from tests.app.pipeline.conftest import Lake
 from tests.app.pipeline.jobs.conftest import Job
+from tests.app.pipeline.jobs.support.dead_letters import letters
 from tests.app.pipeline.jobs.support.postgres_server import PASSWORD, Database
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'whippet[postgres]'")
@@ -166,14 +167,145 @@ def test_what_the_database_refuses_is_one_sentence_without_the_password(
     with pytest.raises(FileError, match=r"table orders has no column 'name': add it, or drop the field"):
         job(source(topic) + sink(database))
     database.run("alter table orders add name text")
-    twice = r"table orders: duplicate key value violates unique constraint \"orders_pkey\" \(Key \(id\)=\(1\) already"
-    with pytest.raises(SinkError, match=twice):
-        job(source(topic) + sink(database))
     wrong = Database(database.port)
     wrong.url = database.url.replace(PASSWORD, "not-the-password")
     with pytest.raises(SinkError, match="password authentication failed") as error:
         job(source(topic) + sink(wrong, max_retries=0))
     assert "not-the-password" not in str(error.value)
+
+
+STRICT = """
+    create table countries (code text primary key); insert into countries values ('de');
+    create function no_thirteen() returns trigger language plpgsql as
+      $$ begin if new.id = 13 then raise exception 'no thirteen'; end if; return new; end $$;
+    create table orders (
+      id bigint not null unique, name varchar(5), amount numeric(4,2) check (amount > 0), at timestamptz,
+      country text references countries deferrable initially deferred);
+    create trigger lucky before insert on orders for each row execute function no_thirteen();
+"""
+STRICT_FIELDS = "id bigint, name string, amount decimal(10,2), country string"
+REFUSED = {
+    '{"id":10,"name":"a\\u0000b"}': 'invalid byte sequence for encoding "UTF8": 0x00',
+    '{"id":11,"name":"longer"}': 'value too long for type character varying(5) (column name: "longer")',
+    '{"id":12,"amount":100.00}': "numeric field overflow (A field with precision 4, scale 2 must round to an absolute",
+    '{"id":13}': "no thirteen",
+    '{"name":"none"}': 'null value in column "id" of relation "orders" violates not-null constraint',
+    '{"id":3,"name":"again"}': 'duplicate key value violates unique constraint "orders_id_key" (Key (id)=(3) already',
+    '{"id":14,"amount":-1.00}': 'new row for relation "orders" violates check constraint "orders_amount_check"',
+    '{"id":15,"country":"xx"}': 'insert or update on table "orders" violates foreign key constraint',
+}
+
+
+WITH_METADATA = """
+    alter table orders add iggy_id text, add iggy_stream text, add iggy_topic text, add iggy_partition_id int,
+      add iggy_offset bigint, add iggy_timestamp timestamptz, add iggy_origin_timestamp timestamptz,
+      add iggy_headers jsonb;
+"""
+
+
+def letters_to(lake: Lake) -> tuple[str, str]:
+    stream, _ = lake.topic().split("/")
+    return f'\n[dead_letter]\nstream = "{stream}"\ntopic = "bad"\n', f"{stream}/bad"
+
+
+def orders_with_refused_ones() -> list[str]:
+    values = [f'{{"id":{n},"name":"n{n}","amount":"{n}.50","country":"de"}}' for n in range(9)]
+    for place, value in enumerate(REFUSED):
+        # Among the others, but the second one with its id behind the first.
+        values.insert(2 * place + 1 if place < 3 else len(values), value)
+    return values
+
+
+def _ends(*_: object) -> None:
+    raise RuntimeError("the process ended here")
+
+
+@pytest.mark.parametrize("crash", ["before the commit", "before the dead letters", "after everything"])
+def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_go_in(
+    crash: str, job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.bad_records import BadRecords  # noqa: PLC0415
+    from app.pipeline.jobs.refusals import Refusals  # noqa: PLC0415
+
+    database.run(STRICT + WITH_METADATA)
+    topic, values = lake.topic(), orders_with_refused_ones()
+    lake.send(topic, values)
+    dead, bad = letters_to(lake)
+    text = source(topic, STRICT_FIELDS) + sink(database, include_metadata=True) + dead
+    keep = Refusals.keep
+    with monkeypatch.context() as patched:
+        if crash == "before the commit":
+            patched.setattr(Refusals, "keep", lambda *given: _ends(keep(*given)))
+        if crash == "before the dead letters":
+            patched.setattr(BadRecords, "settle", _ends)
+        if crash == "after everything":
+            job(text)
+            job.crash()
+        else:
+            with pytest.raises(RuntimeError, match="the process ended here"):
+                job(text)
+    there = 0 if crash == "before the commit" else 9
+    assert database.rows("select count(*) from orders") == [(there,)]
+    ran = job(text)
+    assert database.rows("select id, name, amount, country, iggy_offset from orders order by id") == [
+        (n, f"n{n}", Decimal(f"{n}.50"), "de", offset)
+        for n, offset in enumerate(place for place, value in enumerate(values) if value not in REFUSED)
+    ]
+    found = letters(lake, bad)
+    assert sorted(payload for payload, _ in found) == sorted(REFUSED)
+    for payload, headers in found:
+        assert headers["reason"].startswith(REFUSED[payload])
+        assert (headers["step"], headers["offset"]) == ("[sink] (postgres)", str(values.index(payload)))
+    assert ran.done.bad_records == len(REFUSED)
+    left = database.rows("select relname from pg_class where relname like 'whippet%' and relkind = 'r'")
+    assert left == [("whippet_markers",)]
+
+
+def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_no_dead_letter(
+    job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.pipeline.jobs.bad_records import BadRecords  # noqa: PLC0415
+    from app.pipeline.jobs.refusals import Refusals  # noqa: PLC0415
+
+    database.run("create table orders (id bigint, name varchar(2))")
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"name":"a"}', '{"id":2,"name":"long"}'])
+    dead, bad = letters_to(lake)
+    text = source(topic) + sink(database) + dead
+    keep = Refusals.keep
+    for place, end in ((Refusals, lambda *given: _ends(keep(*given))), (BadRecords, _ends)):
+        with monkeypatch.context() as patched:
+            patched.setattr(place, "keep" if place is Refusals else "settle", end)
+            with pytest.raises(RuntimeError, match="the process ended here"):
+                job(text)
+        database.run("alter table orders alter name type text")
+    assert job(text).done.bad_records == 0
+    assert database.rows("select id, name from orders order by id") == [(1, "a"), (2, "long")]
+    assert letters(lake, bad) == []
+
+
+def test_without_a_place_for_it_a_row_that_the_database_refuses_stops_the_pipeline_and_nothing_goes_in(
+    job: Job, lake: Lake, source: Source, database: Database
+) -> None:
+    from app.pipeline.jobs.errors import BadRecordError  # noqa: PLC0415
+
+    database.run("create table orders (id bigint primary key, name text, payload jsonb)")
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"name":"a"}', '{"id":2,"name":"b"}', '{"id":1,"name":"c"}'])
+    whole = sink(database, include_metadata=True, payload_format="json", auto_create_table=True, target_table="whole")
+    where = rf"{topic} partition 0 offset 2: \[sink\] \(postgres\)"
+    twice = r"duplicate key value violates unique constraint \"orders_pkey\" \(Key \(id\)=\(1\) already exists\.\)"
+    way_out = r'give it a \[dead_letter\] topic, or say on_error = "skip"'
+    with pytest.raises(BadRecordError, match=f"^{where}: {twice}; {way_out}$"):
+        job(source(topic) + sink(database))
+    assert database.rows("select count(*) from orders") == [(0,)]
+    ran = job('on_error = "skip"\n' + source(topic) + sink(database))
+    assert database.rows("select id, name from orders order by id") == [(1, "a"), (2, "b")]
+    assert (ran.done.bad_records, ran.done.rows) == (1, 3)
+    (job.folder / "state").rename(job.folder / "old-state")
+    lake.send(topic, ['{"id":3,"name":"a\\u0000b"}'])
+    with pytest.raises(BadRecordError, match=r"offset 3: .* unsupported Unicode escape sequence"):
+        job(source(topic) + whole)
 
 
 # ------------------------------------------------------------------------------------------------------------- source

@@ -1,0 +1,46 @@
+"""Checks of a Delta table: conditions that each row has to meet. delta-rs says that rows do not, but not which; so they
+are tried on a table with the same columns and one of the checks, in a folder that goes when that is done."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from app.pipeline.jobs.sinks.tables import WhyNot
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+PREFIX = "delta.constraints."
+
+
+def checks_of(table: DeltaTable) -> Mapping[str, str]:
+    """Conditions, by their names."""
+    settings = table.metadata().configuration
+    return {name.removeprefix(PREFIX): text for name, text in settings.items() if name.startswith(PREFIX) and text}
+
+
+@contextmanager
+def trial(table: DeltaTable) -> Iterator[WhyNot]:
+    from deltalake import DeltaTable, write_deltalake  # noqa: PLC0415 -- an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="whippet-") as folder:
+        checks = checks_of(table)
+        for name, text in checks.items():
+            DeltaTable.create(str(Path(folder, name)), table.schema()).alter.add_constraint({name: text})
+
+        def why_not(rows: pa.Table) -> str | None:
+            for name, text in checks.items():
+                try:
+                    write_deltalake(str(Path(folder, name)), rows, mode="append", schema_mode="merge")
+                except DeltaError:
+                    return f"it fails the check '{name}' of the table: {text}"
+            return None
+
+        yield why_not
