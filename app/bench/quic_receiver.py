@@ -1,8 +1,9 @@
 """The yardstick of the benchmark over QUIC: what aioquic, unpaced, reaches when it does next to nothing.
 
 A stream is read to its end, its bytes go to one file, and the answer is eight zeros, with as many bytes after them as
-was said at the start, and the end of the stream. `python -m app.bench.quic_receiver FILE DATAGRAM_BYTES ANSWER_BYTES`
-prints its port and runs until SIGTERM.
+was said at the start, and the end of the stream. `python -m app.bench.quic_receiver FILE DATAGRAM_BYTES ANSWER_BYTES
+WRITER` prints its port and runs until SIGTERM. WRITER is `loop`, which waits for the file, or `thread`: a thread writes
+what has gathered, and who has sent it is answered then.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import queue
 import signal
 import socket
 import struct
 import sys
+import threading
 from typing import Any
 
 import uvloop
@@ -45,8 +48,36 @@ class Receiver(QuicConnectionProtocol):
             parts = self._parts.setdefault(event.stream_id, [])
             parts.append(event.data)
             if event.end_stream:
-                os.write(self.handle, b"".join(self._parts.pop(event.stream_id)))
-                self._quic.send_stream_data(event.stream_id, self.answer, end_stream=True)
+                self.take(event.stream_id, b"".join(self._parts.pop(event.stream_id)))
+
+    def take(self, stream_id: int, octets: bytes) -> None:
+        os.write(self.handle, octets)
+        self._quic.send_stream_data(stream_id, self.answer, end_stream=True)
+
+
+class Threaded(Receiver):
+    """Written by a thread."""
+
+    asked: queue.SimpleQueue[tuple[Threaded, int, bytes]] = queue.SimpleQueue()
+
+    def take(self, stream_id: int, octets: bytes) -> None:
+        self.asked.put((self, stream_id, octets))
+
+    @classmethod
+    def write(cls, loop: asyncio.AbstractEventLoop) -> None:
+        while True:
+            gathered = [cls.asked.get()]
+            while not cls.asked.empty():
+                gathered.append(cls.asked.get())
+            os.writev(cls.handle, [octets for _, _, octets in gathered])
+            loop.call_soon_threadsafe(cls.written, gathered)
+
+    @staticmethod
+    def written(gathered: list[tuple[Threaded, int, bytes]]) -> None:
+        for receiver, stream_id, _ in gathered:
+            receiver._quic.send_stream_data(stream_id, receiver.answer, end_stream=True)
+        for receiver in {each for each, _, _ in gathered}:
+            receiver.transmit()
 
 
 def certified(datagram_bytes: int) -> QuicConfiguration:
@@ -60,10 +91,14 @@ def certified(datagram_bytes: int) -> QuicConfiguration:
     return configuration
 
 
-async def _serve(path: str, datagram_bytes: str, answer_bytes: str) -> None:
+async def _serve(path: str, datagram_bytes: str, answer_bytes: str, writer: str) -> None:
     Receiver.handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     Receiver.answer = struct.pack("<II", 0, int(answer_bytes)) + os.urandom(int(answer_bytes))
-    server = await serve("127.0.0.1", 0, configuration=certified(int(datagram_bytes)), create_protocol=Receiver)
+    receiver = Receiver
+    if writer == "thread":
+        receiver = Threaded
+        threading.Thread(target=Threaded.write, args=(asyncio.get_running_loop(),), daemon=True).start()
+    server = await serve("127.0.0.1", 0, configuration=certified(int(datagram_bytes)), create_protocol=receiver)
     assert server._transport is not None
     link = server._transport.get_extra_info("socket")
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
