@@ -254,8 +254,10 @@ class Partition:
         self._gathered_bytes += size
         self._unflushed_bytes += size
         shared.unflushed.used += size
-        if self.durability is Durability.MEMORY or self._readers:
-            self._advance()
+        if self.durability is Durability.MEMORY:
+            self.readable = end
+        if self._readers:
+            self._readers.advance(self._reached)
         if level is Durability.MEMORY:
             if self._must_save():
                 self._schedule_hand_over()

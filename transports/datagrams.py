@@ -31,6 +31,7 @@ TURN_SECONDS = 0.002
 RUN_BYTES_MAX = 65_507
 """The most that UDP over IPv4 carries, and what one call gives at most."""
 SEGMENTS_MAX = 64
+FULL_BYTES = 1_000
 WAITING_BYTES_MAX = 1 << 20
 """Datagrams that the kernel has no room for. What is beyond is lost, as it may be on any way."""
 BUFFER_BYTES = 4 << 20
@@ -81,6 +82,9 @@ class Datagrams:
                         receive(run[start : start + step], peer)
                 else:
                     receive(run, peer)
+                    if size < FULL_BYTES:
+                        # Who has more to say fills his datagrams. To ask costs as much as to be told.
+                        break
                 if time.monotonic() > until:
                     break
         except (BlockingIOError, InterruptedError):

@@ -137,8 +137,13 @@ class QuicListener:
             if connection is None:
                 self._reset(datagram, peer)
         if connection is not None:
-            connection.receive(datagram, peer, time.monotonic())
-            self._touched.add(connection)
+            now = time.monotonic()
+            connection.receive(datagram, peer, now)
+            if connection.has_answers:
+                # While the rest of the turn is read, they are on their way.
+                connection.settle(now)
+            else:
+                self._touched.add(connection)
 
     def _long(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
         """Before a handshake is done packets have headers that say more."""

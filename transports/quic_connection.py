@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic import events
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
@@ -24,7 +24,7 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from app.errors import Code, CommandError
 from app.model.sessions import Session, Transport
 from storage.batch import Readable
-from transports import conversation
+from transports import begun, conversation
 from transports.conversation import BEGINNING_BYTES, Conversation
 from transports.datagrams import PeerAddress
 from transports.http3 import Http3
@@ -116,6 +116,8 @@ class Connection:
         self.is_counted = False
         """By the listener, as one that is through its handshake."""
         self.ending = False
+        self.has_answers = False
+        """They can be sent."""
         self._is_answered_soon = False
         self._parting = Taking()
         self._speaker: Speaker | None = None
@@ -127,8 +129,11 @@ class Connection:
     # -------------------------------------------------------------------------------------------------- datagrams, time
 
     def receive(self, datagram: bytes, peer: PeerAddress, now: float) -> None:
+        engine = self.engine
         try:
-            self.engine.receive_datagram(datagram, peer, now)
+            engine.receive_datagram(datagram, peer, now)
+            while (event := engine.next_event()) is not None:
+                self._on_event(event)
         except Exception:  # noqa: BLE001 -- whatever a datagram does to its connection, it does to no other
             _log.exception("%s: a datagram ended in a defect", self.session.address)
             self.lose()
@@ -148,10 +153,11 @@ class Connection:
         while (event := engine.next_event()) is not None:
             self._on_event(event)
         if self._is_answered_soon:
-            # What is said then is said together with what would be said now.
             self._is_answered_soon = False
-            self.touch()
-            return
+            if not self.has_answers:
+                # What is said then is said together with what would be said now.
+                self.touch()
+                return
         speaker = self._speaker
         if speaker is not None and not self._gone:
             speaker.on_taken()
@@ -167,6 +173,7 @@ class Connection:
             self._set_timer(now)
 
     def _transmit(self, now: float) -> None:
+        self.has_answers = False
         datagrams: list[bytes] = []
         to: PeerAddress | None = None
         send = self.listener.send
@@ -226,7 +233,9 @@ class Connection:
     # ------------------------------------------------------------------------------------------------------- events
 
     def _on_event(self, event: events.QuicEvent) -> None:
-        if isinstance(event, events.ConnectionIdIssued):
+        if type(event) is events.StreamDataReceived and self._speaker is not None:
+            self._speaker.on_event(event)
+        elif isinstance(event, events.ConnectionIdIssued):
             self.listener.know(self, event.connection_id)
         elif isinstance(event, events.ConnectionIdRetired):
             self.listener.unknow(self, event.connection_id)
@@ -321,7 +330,7 @@ class Binary:
         """The stream that is opened next."""
         self._arriving: dict[int, Request] = {}
         """Those that have not begun, in the order in which their streams were opened."""
-        self._in_hand: set[asyncio.Task[None]] = set()
+        self._in_hand: set[Request] = set()
         self._answering: dict[int, Request] = {}
         """Those whose answers the engine has not got completely."""
         self._ended = False
@@ -423,14 +432,17 @@ class Binary:
 
     def _make_room(self, request: Request, data: bytes) -> None:
         request.part = b""
+        if len(data) >= request.length:
+            # What comes after the end of a frame means nothing.
+            request.frame = memoryview(bytearray(data))[: request.length]
+            request.filled = request.length
+            return
         request.frame = memoryview(bytearray(request.length))
         request.deadline = time.monotonic() + self._listener.limits.frame_time + request.length / (1 << 20)
         self._fill(request, data)
-        if not request.is_whole:
-            self._engine.allow(request.stream_id, request.length)
+        self._engine.allow(request.stream_id, request.length)
 
     def _fill(self, request: Request, data: bytes) -> None:
-        """What comes after the end of a frame means nothing."""
         assert request.frame is not None
         start = request.filled
         request.filled = end = min(start + len(data), request.length)
@@ -457,9 +469,7 @@ class Binary:
 
     def _begin(self) -> None:
         """Whose turn it is. One that waits for room does not hold up those after it, which may have what it needs."""
-        if self._ended:
-            return
-        while self._arriving and self._has_a_hand:
+        while self._arriving and not self._ended and self._has_a_hand():
             for request in self._arriving.values():
                 if request.is_whole:
                     break
@@ -471,12 +481,12 @@ class Binary:
             if request.refusal is not None:
                 self._say(request, request.refusal)
             else:
-                task = asyncio.create_task(self._answer(request))
-                self._in_hand.add(task)
-                task.add_done_callback(self._in_hand.discard)
-                self._connection.await_answer()
+                self._in_hand.add(request)
+                if begun.begin(self._answer(request), self._answered_later, request):
+                    self._answered(request)
+                else:
+                    self._connection.await_answer()
 
-    @property
     def _has_a_hand(self) -> bool:
         if len(self._answering) >= IN_HAND_MAX:
             return False
@@ -485,29 +495,37 @@ class Binary:
     async def _answer(self, request: Request) -> None:
         talk = self._conversation
         assert talk is not None and request.frame is not None
-        try:
-            buffers = await talk.answer(request.frame)
-            if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
-                buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
-            self._say(request, buffers)
-        finally:
-            self._give_back(request)
-            self._in_hand.discard(cast(asyncio.Task[None], asyncio.current_task()))
-            if self._session.user_id is not None and not self._has_logged_in:
-                self._has_logged_in = True
-                self._engine.allow_streams(self._listener.streams_max)
+        buffers = await talk.answer(request.frame)
+        if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
+            buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
+        self._say(request, buffers)
+
+    def _answered_later(self, request: Request) -> None:
+        self._answered(request)
+        self._begin()
+        self._connection.touch()
+
+    def _answered(self, request: Request) -> None:
+        self._in_hand.discard(request)
+        self._give_back(request)
+        if self._session.user_id is not None and not self._has_logged_in:
+            self._has_logged_in = True
+            self._engine.allow_streams(self._listener.streams_max)
+        if self._session.user_id is None:
             self._silent_since = time.monotonic()
-            if talk.over and not self._ended:
-                self._connection.end()
-            self._begin()
-            self._connection.touch()
+        if self._conversation is not None and self._conversation.over and not self._ended:
+            self._connection.end()
 
     def _say(self, request: Request, buffers: list[Readable]) -> None:
         stream_id = request.stream_id
         if not self._engine.can_be_written(stream_id):
             return
-        if self._engine.is_being_received(stream_id) and not request.fin:
+        if not request.fin and self._engine.is_being_received(stream_id):
             self._engine.stop_stream(stream_id, NO_ERROR)
+        self._connection.has_answers = True
+        if not self._answering and sum(map(len, buffers)) <= self._listener.send_window:
+            self._engine.send_stream_data(stream_id, b"".join(buffers), end_stream=True)
+            return
         request.answer.extend(map(memoryview, buffers))
         self._answering[stream_id] = request
         self._hand_over(request, sum(map(self._engine.unsent, self._answering)))

@@ -26,7 +26,9 @@ from aioquic.quic.connection import (
     MAX_STREAM_DATA_FRAME_CAPACITY,
     Limit,
     QuicConnection,
+    QuicNetworkPath,
 )
+from aioquic.quic.events import StreamDataReceived
 from aioquic.quic.packet import (
     QuicFrameType,
     QuicPacketType,
@@ -59,6 +61,9 @@ UNIDIRECTIONAL_STREAMS = 8
 RESET_BYTES_MIN = 5 + 16
 PACED_SECONDS = 0.002
 """What may be sent at once is at least what is due in so long: timers are no finer than half of it."""
+STREAM_FIN, STREAM_LENGTH = QuicFrameType.STREAM_BASE | 1, 2
+STREAM_WHOLE = STREAM_FIN | STREAM_LENGTH
+STREAM_FRAME_HEAD_BYTES = 3 + 8
 BURST_DATAGRAMS = K_INITIAL_WINDOW
 USED_PART = 4
 """Of a congestion window so much of a part has to be in flight for it to grow."""
@@ -243,8 +248,110 @@ class Engine(QuicConnection):
         stream = self._streams.get(stream_id)
         return 0 if stream is None else len(stream.sender._buffer)
 
+    def _handle_stream_frame(self, context: Any, frame_type: int, buf: Buffer) -> None:
+        """As a rule a small request: the whole of the next stream of the peer in one frame. All else is aioquic's."""
+        start = buf.tell()
+        if frame_type & ~STREAM_LENGTH == STREAM_FIN:
+            stream_id = buf.pull_uint_var()
+            length = buf.pull_uint_var() if frame_type & STREAM_LENGTH else buf.capacity - buf.tell()
+            limit, data, window = (
+                self._local_max_streams_bidi,
+                self._local_max_data,
+                self._local_max_stream_data_bidi_remote,
+            )
+            if (
+                stream_id == limit.used << 2
+                and limit.used < limit.value
+                and 0 < length <= window
+                and data.used + length <= data.value
+            ):
+                octets = buf.pull_bytes(length)
+                limit.used += 1
+                data.used += length
+                stream = QuicStream(stream_id, window, self._remote_max_stream_data_bidi_local)
+                receiver = stream.receiver
+                receiver.highest_offset = receiver._buffer_start = receiver._final_size = length
+                receiver.is_finished = True
+                self._streams[stream_id] = stream
+                self._streams_queue.append(stream)
+                self._events.append(StreamDataReceived(octets, True, stream_id))
+                return
+            buf.seek(start)
+        super()._handle_stream_frame(context, frame_type, buf)
+
+    def _write_application(self, builder: QuicPacketBuilder, network_path: QuicNetworkPath, now: float) -> None:
+        """Acknowledgements, windows and data, where there is nothing else: aioquic looks for all that there could be,
+        and once more when everything is said."""
+        if not self._handshake_confirmed or self._has_business(network_path):
+            super()._write_application(builder, network_path, now)
+            return
+        space, crypto = self._spaces[tls.Epoch.ONE_RTT], self._cryptos[tls.Epoch.ONE_RTT]
+        pacer, streams = self._loss._pacer, self._streams
+        is_all_said = False
+        while not is_all_said:
+            if space.ack_at is None or space.ack_at >= now:
+                self._pacing_at = pacer.next_send_time(now=now)
+                if self._pacing_at is not None:
+                    return
+            builder.start_packet(QuicPacketType.ONE_RTT, crypto)
+            if space.ack_at is not None and space.ack_at <= now:
+                self._write_ack_frame(builder=builder, space=space, now=now)
+            self._write_connection_limits(builder, space)
+            for stream in streams.values():
+                self._write_stream_limits(builder, space, stream)
+            is_all_said = self._write_streams(builder, space)
+            if builder.packet_is_empty:
+                return
+            pacer.update_after_send(now=now)
+
+    def _write_streams(self, builder: QuicPacketBuilder, space: QuicPacketSpace) -> bool:
+        """What fits into the packet; True if that was all. Who had a turn is behind the others after it."""
+        queue = self._streams_queue
+        waiting = [stream for stream in queue if not (stream.sender.buffer_is_empty or stream.is_blocked)]
+        served = []
+        try:
+            for stream in waiting:
+                most = self._remote_max_data - self._remote_max_data_used + stream.sender.highest_offset
+                written = self._write_stream_frame(builder, space, stream, min(most, stream.max_stream_data_remote))
+                self._remote_max_data_used += written
+                if written:
+                    served.append(stream)
+        finally:
+            if served and len(served) < len(queue):
+                self._streams_queue = [stream for stream in queue if stream not in served] + served
+        return all(stream.sender.buffer_is_empty for stream in waiting)
+
+    def _write_stream_frame(
+        self, builder: QuicPacketBuilder, space: QuicPacketSpace, stream: QuicStream, max_offset: int
+    ) -> int:
+        sender = stream.sender
+        size = sender._buffer_stop
+        if (
+            size
+            and not sender.highest_offset
+            and sender._buffer_fin == size <= min(builder.remaining_flight_space - STREAM_FRAME_HEAD_BYTES, max_offset)
+        ):
+            # The whole of a small answer, which was not sent yet. All else is aioquic's.
+            args = (0, size, True)
+            buf = builder.start_frame(STREAM_WHOLE, STREAM_FRAME_HEAD_BYTES, sender.on_data_delivery, args)
+            buf.push_uint_var(cast(int, stream.stream_id))
+            buf.push_uint16(size | 0x4000)
+            buf.push_bytes(bytes(sender._buffer))
+            sender._pending.shift()
+            sender._pending_eof, sender.buffer_is_empty, sender.highest_offset = False, True, size
+            return size
+        written = super()._write_stream_frame(builder, space, stream, max_offset)
+        if not (sender._pending_eof or len(sender._pending)):
+            # Which it would notice when it is asked for more.
+            sender.buffer_is_empty = True
+        return written
+
     def send_stream_data(self, stream_id: int, data: bytes, end_stream: bool = False) -> None:
-        super().send_stream_data(stream_id, data, end_stream)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            super().send_stream_data(stream_id, data, end_stream)
+        else:
+            stream.sender.write(data, end_stream)
         if not stream_id & 3:
             self._said_bytes += len(data)
 
@@ -349,22 +456,7 @@ class Engine(QuicConnection):
     def _is_quiet(self, now: float) -> bool:
         """There is nothing to send: to find that out by building packets costs a good part of a small request."""
         ack_at, path = self._spaces[tls.Epoch.ONE_RTT].ack_at, self._network_paths[0]
-        if (
-            (ack_at is not None and ack_at <= now)
-            or path is not self._path
-            or not path.is_validated
-            or path.remote_challenges
-            or len(self._network_paths) > 1
-            or self._close_pending
-            or self._probe_pending
-            or self._ping_pending
-            or self._retire_connection_ids
-            or self._datagrams_pending
-            or self._handshake_done_pending
-            or self._streams_blocked_pending
-            or (self._sizes and not self._is_trying)
-            or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
-        ):
+        if (ack_at is not None and ack_at <= now) or self._close_pending or self._has_business(path):
             return False
         data, streams = self._local_max_data, self._local_max_streams_bidi
         if data.sent - data.used <= self._rules.receive_window // 2 or data.value != data.sent:
@@ -374,14 +466,33 @@ class Engine(QuicConnection):
         half = self._rules.stream_receive_window // 2
         for stream in self._streams.values():
             receiver, sender = stream.receiver, stream.sender
-            if not sender.buffer_is_empty or sender.reset_pending or receiver.stop_pending:
+            if not sender.buffer_is_empty:
                 return False
             if not receiver.is_finished and (
                 stream.max_stream_data_local - receiver._buffer_start <= half
                 or stream.max_stream_data_local != stream.max_stream_data_local_sent
             ):
                 return False
-        return all(connection_id.was_sent for connection_id in self._host_cids)
+        return True
+
+    def _has_business(self, path: QuicNetworkPath) -> bool:
+        """There is something to say besides acknowledgements, windows and the data of streams."""
+        return bool(
+            path is not self._path
+            or not path.is_validated
+            or path.remote_challenges
+            or len(self._network_paths) > 1
+            or self._probe_pending
+            or self._ping_pending
+            or self._retire_connection_ids
+            or self._datagrams_pending
+            or self._handshake_done_pending
+            or self._streams_blocked_pending
+            or (self._sizes and not self._is_trying)
+            or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
+            or any(stream.sender.reset_pending or stream.receiver.stop_pending for stream in self._streams.values())
+            or not all(connection_id.was_sent for connection_id in self._host_cids)
+        )
 
     def _watch_path(self) -> None:
         """Another path, or one on which nothing gets through any more, is as wide as any again."""

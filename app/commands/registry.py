@@ -130,9 +130,10 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
         if user is None:
             return await command.handler(gateway, session, request, Target())
         if not command.changes:
-            return await _carry_out(gateway, session, command, request, user)
+            target = _permitted(gateway, command, request, user)
+            return None if target is None else await command.handler(gateway, session, request, target)
         async with gateway.changing:
-            return await _carry_out(gateway, session, command, request, user)
+            return await _change(gateway, session, command, request, user)
     except StorageError as error:
         refused = of_storage(error)
         gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
@@ -156,7 +157,8 @@ def _who_asks(gateway: Gateway, session: Session, command: Command) -> User | No
     return user
 
 
-async def _carry_out(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:
+def _permitted(gateway: Gateway, command: Command, request: ask.Request, user: User) -> Target | None:
+    """None: what the request names is not there, and nothing is the answer."""
     target = _find(gateway, command, request)
     if target is None:
         return None
@@ -164,8 +166,13 @@ async def _carry_out(gateway: Gateway, session: Session, command: Command, reque
         granted = user.permissions is not None and command.right(user.permissions, target.stream_id, target.topic_id)
         if not granted:
             raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
-    if not command.changes:
-        return await command.handler(gateway, session, request, target)
+    return target
+
+
+async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:
+    target = _permitted(gateway, command, request, user)
+    if target is None:
+        return None
     tell = gateway.news.of(request, target)
     answer = await command.handler(gateway, session, request, target)
     if tell is not None:

@@ -58,7 +58,9 @@ class Browser:
     def begin(self, method: str, path: str, headers: dict[str, str] | None = None, *, end: bool = True) -> int:
         stream_id = self.client.quic.get_next_available_stream_id()
         fields = {":method": method, ":scheme": "https", ":authority": "localhost", ":path": path} | (headers or {})
-        self.done[stream_id] = asyncio.get_running_loop().create_future()
+        done = self.done[stream_id] = asyncio.get_running_loop().create_future()
+        # Who does not wait for it any more is not told when it fails.
+        done.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         self.http.send_headers(stream_id, [(n.encode(), v.encode()) for n, v in fields.items()], end)
         self.client.transmit()
         return stream_id

@@ -1,15 +1,28 @@
-"""How much is sent at once over QUIC, without a network: numbers in, numbers out."""
+"""The engine of a QUIC connection without a network: how much is sent at once, and what arrives of what is said over a
+path that loses datagrams and changes their order."""
 
 from __future__ import annotations
 
+import heapq
+import random
+import ssl
+from collections.abc import Callable
+
 import pytest
 from aioquic import tls
+from aioquic.quic import events
+from aioquic.quic.configuration import QuicConfiguration
+from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicSentPacket
 
-from transports.quic_engine import BURST_DATAGRAMS, Congestion, Pacer
+from app.bench.quic_unpaced import unpace
+from transports.certificates import self_signed
+from transports.datagrams import PeerAddress
+from transports.quic_engine import BURST_DATAGRAMS, Congestion, Engine, Pacer, Rules, configuration
 
 SIZE = 1452
+CLIENT, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 3_000)
 
 
 def sent_at_once(pacer: Pacer, now: float, most: int) -> int:
@@ -61,3 +74,100 @@ def test_a_congestion_window_grows_only_while_it_is_filled() -> None:
         control.on_packet_acked(now=2.0, packet=packet(number))
     assert 1.5 * first < control.congestion_window < 2 * first
     assert control.bytes_in_flight == 0
+
+
+# ------------------------------------------------------------------------------------- both ends, and a path between
+
+
+class Path:
+    """Datagrams of both ends, of which some are lost and some come late."""
+
+    def __init__(self, rules: Rules, seed: int, loss: float) -> None:
+        self.random, self.loss, self.now = random.Random(seed), loss, 1.0
+        settings = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", max_datagram_size=SIZE)
+        self.client = QuicConnection(configuration=settings)
+        unpace(self.client)
+        self.server = Engine(rules, self.client.original_destination_connection_id, None)
+        self.client.connect(SERVER, now=self.now)
+        self.under_way: list[tuple[float, int, QuicConnection, bytes, PeerAddress]] = []
+        self.sent = 0
+
+    def carry(self, end: QuicConnection, other: QuicConnection, back: PeerAddress) -> None:
+        if not end._network_paths:
+            # Nobody has come yet.
+            return
+        for datagram, _ in end.datagrams_to_send(self.now):
+            self.sent += 1
+            if self.random.random() >= self.loss:
+                arrives = self.now + self.random.choice((0.001, 0.001, 0.004))
+                heapq.heappush(self.under_way, (arrives, self.sent, other, datagram, back))
+
+    def step(self, hear: Callable[[QuicConnection, events.QuicEvent], None]) -> None:
+        """To the next thing that happens on either side."""
+        self.carry(self.client, self.server, CLIENT)
+        self.carry(self.server, self.client, SERVER)
+        timers = [at for end in (self.client, self.server) if (at := end.get_timer()) is not None]
+        # Timers are late, if only by so much.
+        self.now = max(min([*timers, *(each[0] for each in self.under_way[:1])]), self.now) + 1e-6
+        while self.under_way and self.under_way[0][0] <= self.now:
+            _, _, end, datagram, back = heapq.heappop(self.under_way)
+            end.receive_datagram(datagram, back, self.now)
+        for end in (self.client, self.server):
+            if (at := end.get_timer()) is not None and at <= self.now:
+                end.handle_timer(self.now)
+            while (event := end.next_event()) is not None:
+                hear(end, event)
+
+
+@pytest.fixture(scope="module")
+def rules() -> Rules:
+    settings = configuration(60.0, 1 << 20, 1 << 16)
+    self_signed().put_on(settings)
+    return Rules(settings, SIZE, SIZE, 1 << 20, 1 << 16, b"key", ())
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.15])
+@pytest.mark.parametrize("seed", range(4))
+def test_requests_and_answers_of_any_size_are_whole_whatever_is_lost_or_late(
+    rules: Rules, seed: int, loss: float
+) -> None:
+    path = Path(rules, seed, loss)
+    choose = random.Random(seed)
+    sizes = [choose.choice((1, 8, 100, 1_400, 3_000, 70_000)) for _ in range(150)]
+    asked = {number * 4: choose.randbytes(size) for number, size in enumerate(sizes)}
+    answers = {stream_id: choose.randbytes(choose.choice((0, 8, 16, 1_430, 5_000, 40_000))) for stream_id in asked}
+    heard = {end: dict[int, bytearray]() for end in (path.client, path.server)}
+    ended = {end: set[int]() for end in (path.client, path.server)}
+    waiting = sorted(asked)
+
+    def hear(end: QuicConnection, event: events.QuicEvent) -> None:
+        if isinstance(event, events.HandshakeCompleted) and end is path.server:
+            path.server.allow_streams(100)
+        if not isinstance(event, events.StreamDataReceived):
+            assert not isinstance(event, events.ConnectionTerminated), event
+            return
+        heard[end].setdefault(event.stream_id, bytearray()).extend(event.data)
+        if event.end_stream:
+            assert event.stream_id not in ended[end], "a stream ends once"
+            ended[end].add(event.stream_id)
+            if end is path.server:
+                answer = answers[event.stream_id]
+                half = choose.choice((0, len(answer) // 2))
+                if half:
+                    path.server.send_stream_data(event.stream_id, answer[:half])
+                path.server.send_stream_data(event.stream_id, answer[half:], end_stream=True)
+
+    for _ in range(100_000):
+        while waiting and len(heard[path.client]) + 8 > len(asked) - len(waiting):
+            stream_id = waiting.pop(0)
+            path.client.send_stream_data(stream_id, asked[stream_id], end_stream=True)
+        path.step(hear)
+        if len(ended[path.client]) == len(asked):
+            break
+    assert {number: bytes(found) for number, found in heard[path.server].items()} == asked
+    assert {number: bytes(found) for number, found in heard[path.client].items()} == answers
+    while path.server.all_unsent:
+        path.step(hear)
+    path.carry(path.server, path.client, SERVER)
+    assert not path.server._streams, "what was said is acknowledged in the end, and forgotten"
+    assert path.server._local_max_data.used == sum(map(len, asked.values()))

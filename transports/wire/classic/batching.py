@@ -77,9 +77,11 @@ class Plain(NamedTuple):
 
 def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Place = UNPLACED) -> list[Made]:
     if len(messages) == 1:
-        return [_one_by_one(messages, messages[0].origin, random_bytes, place)]
+        return [_alone(messages[0], random_bytes, place)]
     return [
         _one_by_one(messages[first:last], lowest, random_bytes, place)
+        if last - first > 1
+        else _alone(messages[first], random_bytes, place)
         for first, last, lowest in _runs([message.origin for message in messages])
     ]
 
@@ -137,6 +139,18 @@ def _runs(origins: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 # ------------------------------------------------------------------------------------------------------- one by one
 
 
+def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Made:
+    """As `_one_by_one`, in a third of the time: so do most producers send."""
+    identity, origin, headers_length, payload_length, body, headers = message
+    if identity == NO_ID and random_bytes:
+        identity = _uuid(random_bytes(16))
+    frame = FRAME.pack(0, identity, 0, 0, headers_length, payload_length, 0)
+    batch = bytearray().join((_NO_HEADER, frame, body, headers))
+    found = CHECKSUM.pack(checksum_of(memoryview(batch)[HEADER_BYTES + 8 :]))
+    batch[HEADER_BYTES : HEADER_BYTES + 8] = found
+    return _finished(batch, origin, 1, len(batch) - HEADER_BYTES, found, place)
+
+
 def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomBytes | None, place: Place) -> Made:
     parts: list[Readable] = [_NO_HEADER]
     random = random_bytes(16 * len(messages)) if random_bytes else b""
@@ -156,8 +170,7 @@ def _one_by_one(messages: Sequence[Plain], lowest: int, random_bytes: RandomByte
         found.append(digest)
         positions.append(end)
         position = end
-    frames = position - HEADER_BYTES if len(messages) == 1 else positions
-    return _finished(batch, lowest, len(messages), frames, b"".join(found), place)
+    return _finished(batch, lowest, len(messages), positions, b"".join(found), place)
 
 
 _NO_HEADER = bytes(HEADER_BYTES)

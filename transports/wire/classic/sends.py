@@ -11,7 +11,6 @@ batches. Our own client encodes.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import NoReturn
 
 import numpy as np
@@ -55,7 +54,7 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     if header_size and count > FEW:
         made = _many(index, area, count, header_size, random_bytes, limits)
     else:
-        made = batching.plain(list(_one_by_one(index, area, count, header_size or LONG, limits)), random_bytes)
+        made = batching.plain(_one_by_one(index, area, count, header_size or LONG, limits), random_bytes)
     if made is None:
         _refuse(index, area, count, header_size or LONG, limits)
     dialect.on_send(header_size or LONG)
@@ -75,14 +74,13 @@ def _header_size(index: memoryview, area: memoryview, count: int) -> int | None:
 
 
 def _refuse(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> NoReturn:
-    for _ in _one_by_one(index, area, count, header_size, limits):
-        pass
+    _one_by_one(index, area, count, header_size, limits)
     raise AssertionError("what is wrong with many messages is wrong with one of them")
 
 
-def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> Iterator[Plain]:
+def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: int, limits: Limits) -> list[Plain]:
     """The messages in their order, or the first thing that is wrong, in the order in which the protocol checks."""
-    size = len(area)
+    found, size = list[Plain](), len(area)
     start = total = previous = previous_offset = 0
     for i in range(count):
         index_offset, position, index_timestamp = INDEX.unpack_from(index, i * INDEX_BYTES)
@@ -111,13 +109,14 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
             raise CommandError(Code.CANNOT_READ_INDEX_POSITION, f"message {i}: position {position} after {previous}")
         if headers and header_size == SHORT:
             block = userheaders.from_short(area[body + payload : body + payload + headers], limits.user_headers_bytes)
-            yield Plain(identity, origin, len(block), payload, area[body : body + payload], block)
+            found.append(Plain(identity, origin, len(block), payload, area[body : body + payload], block))
         else:
-            yield Plain(identity, origin, headers, payload, area[body : body + payload + headers])
+            found.append(Plain(identity, origin, headers, payload, area[body : body + payload + headers]))
         total += header_size + headers + payload
         start, previous, previous_offset = end, position, offset
     if total != size:
         raise CommandError(Code.INVALID_MESSAGES_SIZE, f"messages of {total} bytes are not the {size} that were sent")
+    return found
 
 
 def _many(
@@ -135,7 +134,7 @@ def _many(
         if not _good(heads, size - header_size, limits):
             return None
         if header_size == SHORT and heads["headers"].any():
-            return batching.plain(list(_one_by_one(index, area, count, header_size, limits)), random_bytes)
+            return batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
         return batching.uniform(area, heads, header_size, random_bytes)
     table = np.frombuffer(index, dtype=_INDEX_TYPE)
     ends = table["position"].astype(np.int64)
@@ -150,7 +149,7 @@ def _many(
     if not _good(heads, sizes - header_size, limits):
         return None
     if header_size == SHORT and heads["headers"].any():
-        return batching.plain(list(_one_by_one(index, area, count, header_size, limits)), random_bytes)
+        return batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
     return batching.mixed(area, heads, starts, ends, header_size, random_bytes)
 
 
