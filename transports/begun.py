@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 
 def begin(coroutine: Coroutine[Any, Any, None], at_the_end: Callable[[T], None], subject: T) -> bool:
-    """True: it is done already. Else `at_the_end` is called with the subject when it is, also if it has failed, which
-    the loop is told. It must not ask for the task that it is, as `asyncio.timeout` does; nobody can cancel it."""
+    """True: it is done already; a failure so far is raised. Else `at_the_end` is called with the subject when it is,
+    also if it has failed, which the loop is told. It must not ask for the task that it is, as `asyncio.timeout` does;
+    nobody can cancel it."""
     try:
         waits_for = coroutine.send(None)
     except StopIteration:

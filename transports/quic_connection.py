@@ -424,9 +424,13 @@ class Binary:
             self._engine.hold(request.stream_id)
 
     def _again(self, request: Request) -> None:
-        """There is room for the one that waited."""
+        """There is room for the one that waited. It begins in a turn of its own: it may be done at once, and then there
+        is room for the next one, and so on."""
         request.resume = None
         self._make_room(request, request.part)
+        asyncio.get_running_loop().call_soon(self._go_on)
+
+    def _go_on(self) -> None:
         self._begin()
         self._connection.touch()
 
@@ -481,11 +485,19 @@ class Binary:
             if request.refusal is not None:
                 self._say(request, request.refusal)
             else:
-                self._in_hand.add(request)
-                if begun.begin(self._answer(request), self._answered_later, request):
-                    self._answered(request)
-                else:
-                    self._connection.await_answer()
+                self._carry_out(request)
+
+    def _carry_out(self, request: Request) -> None:
+        self._in_hand.add(request)
+        try:
+            is_done = begun.begin(self._answer(request), self._answered_later, request)
+        except BaseException:
+            self._answered(request)
+            raise
+        if is_done:
+            self._answered(request)
+        else:
+            self._connection.await_answer()
 
     def _has_a_hand(self) -> bool:
         if len(self._answering) >= IN_HAND_MAX:
@@ -502,8 +514,7 @@ class Binary:
 
     def _answered_later(self, request: Request) -> None:
         self._answered(request)
-        self._begin()
-        self._connection.touch()
+        self._go_on()
 
     def _answered(self, request: Request) -> None:
         self._in_hand.discard(request)

@@ -32,6 +32,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from app.bench.quic_unpaced import unpace
 
 BUFFER_BYTES = 4 << 20
+PIECES_MAX = 1_024
+"""Of one call of `writev`."""
 
 
 class Receiver(QuicConnectionProtocol):
@@ -67,7 +69,7 @@ class Threaded(Receiver):
     def write(cls, loop: asyncio.AbstractEventLoop) -> None:
         while True:
             gathered = [cls.asked.get()]
-            while not cls.asked.empty():
+            while not cls.asked.empty() and len(gathered) < PIECES_MAX:
                 gathered.append(cls.asked.get())
             os.writev(cls.handle, [octets for _, _, octets in gathered])
             loop.call_soon_threadsafe(cls.written, gathered)

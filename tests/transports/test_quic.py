@@ -351,6 +351,30 @@ def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> N
     run(main())
 
 
+def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
+    """Each is answered at once, which makes room for the next one."""
+
+    async def main() -> None:
+        async with served(tmp_path, frames_bytes=MIB) as world:
+            holding = await world.root()
+            await make_topic(holding)
+            held = holding.open()
+            whole = frame(SEND, message_body(MIB - 1000))
+            holding.say(held, whole[: MIB // 2], fin=False)
+            await until(lambda: world.listener.budget.used > MIB // 2)
+            nowhere = frame(SEND, message_body(65_600, partition_id=7))
+            clients = [await world.root() for _ in range(5)]
+            waiting = [client.begin(nowhere) for client in clients for _ in range(100)]
+            await until(lambda: len(world.listener.budget._waiting) == len(waiting))
+            holding.say(held, whole[MIB // 2 :])
+            assert (await holding.waiting[held])[:4] == bytes(4)
+            answers = await asyncio.gather(*waiting)
+            assert {struct.unpack_from("<I", answer)[0] for answer in answers} == {Code.PARTITION_NOT_FOUND}
+            assert world.listener.budget.used == 0
+
+    run(main())
+
+
 def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path, connections=2) as world:

@@ -42,8 +42,10 @@ PAUSE_S_MAX = 30.0
 SETTINGS = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3"
 # No answer, too many connections, shutting down, starting up, a deadlock, a serialization that failed.
 PASSING = ("08", "53", "57P", "40")
-# A value that does not fit its type, a constraint, a view's check, a trigger that raises something itself.
-REFUSING = ("22", "23", "44", "P0001")
+# A value that does not fit its type, a constraint, a view's check, a trigger that raises something itself, a value that
+# is too large for an index.
+REFUSING = ("22", "23", "44", "P0001", "54000")
+FOREIGN_KEY = "23503"
 
 
 def driver() -> Any:
@@ -64,6 +66,11 @@ def connect(url: Secret) -> psycopg.Connection[Any]:
 class RowsRefused(Exception):
     """A statement has failed for what is in its rows; trying again would not help, and other rows may be taken."""
 
+    def __init__(self, reason: str, state: str = "") -> None:
+        super().__init__(reason)
+        self.misses_another = state == FOREIGN_KEY
+        """A row that it refers to, which may be there later."""
+
 
 @contextmanager
 def refusals() -> Iterator[None]:
@@ -74,7 +81,7 @@ def refusals() -> Iterator[None]:
     except driver().Error as error:
         if not (error.sqlstate or "").startswith(REFUSING):
             raise
-        raise RowsRefused(sentence(error)) from None
+        raise RowsRefused(sentence(error), error.sqlstate) from None
 
 
 class Retries(NamedTuple):
@@ -112,6 +119,11 @@ def sentence(error: Any) -> str:
     said = (diagnosis.message_primary if diagnosis else None) or str(error).strip().splitlines()[0]
     more = _OF_COPY.sub("", diagnosis.message_detail or diagnosis.context or "") if diagnosis else None
     return f"{said} ({more})" if more else said
+
+
+def named(*names: str) -> Any:
+    """An identifier, for a statement that has parameters: there a '%' begins one of them."""
+    return driver().sql.Identifier(*(name.replace("%", "%%") for name in names))
 
 
 def qualified(name: str) -> tuple[str, ...]:

@@ -87,16 +87,19 @@ class DeltaSink:
                 wanted = pa.schema(table.schema().to_arrow())
         if last is not None and last >= batch.number:
             return batch.refusals.kept()
+        tables.need(wanted, chosen_schema(batch.frame.schema, self.include_metadata).names, self.path, place)
         taken = tables.taken(batch, self.include_metadata, lambda rows: tables.null_in(rows, wanted))
         has_checks = table is not None and bool(delta_checks.checks_of(table))
         if not self._append(delta, batch, taken.rows, wanted, place, may_fail=has_checks):
-            with delta_checks.trial(table) as fails:
+            with tables.failures(place), delta_checks.trial(table) as fails:
                 taken = tables.taken(
                     batch,
                     self.include_metadata,
                     lambda rows: tables.null_in(rows, wanted) or fails(tables.cast(rows, wanted)),
                 )
             self._append(delta, batch, taken.rows, wanted, place)
+        if not taken.rows.num_rows:
+            return taken.refused
         if self.compact_after and (batch.number + 1) % self.compact_after == 0:
             self._compact(delta.DeltaTable(self.path), place)
         return taken.refused
@@ -104,7 +107,7 @@ class DeltaSink:
     def _append(
         self, delta: Any, batch: Batch, rows: pa.Table, columns: pa.Schema, place: str, *, may_fail: bool = False
     ) -> bool:
-        """In one commit. False if delta-rs refuses them; without `may_fail` that is an error."""
+        """In one commit. False if one of them fails a check of the table; without `may_fail` that is an error."""
         if not rows.num_rows:
             return True
         mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
@@ -119,8 +122,8 @@ class DeltaSink:
                     partition_by=list(self.partition_by) or None,
                     commit_properties=mark,
                 )
-            except delta.exceptions.DeltaError:
-                if not may_fail:
+            except delta.exceptions.DeltaError as error:
+                if not (may_fail and delta_checks.is_about_rows(error)):
                     raise
                 return False
         return True

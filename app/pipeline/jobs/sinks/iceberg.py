@@ -139,6 +139,7 @@ class IcebergSink:
         if int(table.properties.get(mark, -1)) >= batch.number:
             return batch.refusals.kept()
         there = table.schema().as_arrow()
+        tables.need(there, chosen_schema(batch.frame.schema, self.include_metadata).names, self.tables[0], place)
         rows, refused = tables.taken(batch, self.include_metadata, lambda some: tables.null_in(some, there))
         if not rows.num_rows:
             return refused

@@ -53,7 +53,8 @@ class Lost(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSink:
-    """A table of PostgreSQL, whose columns are found by their names."""
+    """A table of PostgreSQL, whose columns are found by their names. A batch with rows that it refuses passes through
+    the driver."""
 
     TYPE: ClassVar[str] = "postgres"
     PROMISE: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
@@ -204,9 +205,9 @@ class PostgresSink:
         if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
             # Which also takes the marker back.
             raise Lost(LOST)
-        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        target, wanted = database.named(*database.qualified(self.target_table)), postgres_rows.listed(columns)
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
-        connection.execute(move.format(self._target(), wanted, wanted, name, attempt), [attempts])
+        connection.execute(move.format(target, wanted, wanted, name, attempt), [attempts])
         connection.execute(sql.SQL("drop table {}").format(name))
         batch.refusals.keep_none()
 
@@ -215,7 +216,7 @@ class PostgresSink:
     ) -> DataFrame | None:
         if not self._mark(connection, batch):
             return batch.refusals.kept()
-        table = postgres_rows.Table(self._target(), staging, ATTEMPT)
+        table = postgres_rows.Table(database.named(*database.qualified(self.target_table)), staging, ATTEMPT)
         refused = postgres_rows.insert(connection, table, rows.drop_columns(refusals.ORIGINALS), batch.refusals.stops)
         connection.execute(database.driver().sql.SQL("drop table {}").format(database.driver().sql.Identifier(staging)))
         return batch.refusals.keep(rows, refused)

@@ -6,7 +6,7 @@ their order, so that of two that cannot both be there it is the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -28,12 +28,15 @@ class Table(NamedTuple):
     """The column of `staging` that tells rows apart."""
 
 
+def listed(columns: Iterable[str]) -> Any:
+    return database.driver().sql.SQL(", ").join(map(database.named, columns))
+
+
 def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, only_first: bool) -> dict[int, str]:
     """In the transaction that is open; the places of rows that were refused, and why. `only_first`: one of them is
     enough."""
     sql = database.driver().sql
-    staging, number = sql.Identifier(table.staging), sql.Identifier(table.number)
-    columns = sql.SQL(", ").join(map(sql.Identifier, rows.schema.names))
+    staging, number, columns = sql.Identifier(table.staging), sql.Identifier(table.number), listed(rows.schema.names)
     numbered = rows.append_column(table.number, pa.array(range(rows.num_rows), pa.int64()))
     move = sql.SQL("insert into {} ({}) select {} from {} where {} >= %s and {} < %s order by {}").format(
         table.target, columns, columns, staging, number, number, number
@@ -58,17 +61,25 @@ def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, on
 def _tried(
     connection: psycopg.Connection[Any], count: int, act: Callable[[int, int], None], only_first: bool
 ) -> dict[int, str]:
+    early = set[int]()
+    """Places of rows that refer to others, which came later."""
+
     def why_not(start: int, end: int) -> str | None:
         try:
             with database.refusals(), connection.transaction():
                 act(start, end)
         except RowsRefused as error:
+            if error.misses_another and end - start == 1:
+                early.add(start)
             return str(error)
         return None
 
     found: dict[int, str] = {}
     for place, why in isolating.alone(count, why_not):
         found[place] = why
-        if only_first:
-            break
+        if only_first and place not in early:
+            return {place: why}
+    while late := [place for place in sorted(early & found.keys()) if why_not(place, place + 1) is None]:
+        for place in late:
+            del found[place]
     return found

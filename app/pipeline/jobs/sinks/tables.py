@@ -3,7 +3,7 @@ it takes, and what is said where its library goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from app.pipeline.errors import PipelineError
 from app.pipeline.jobs import isolating
 from app.pipeline.jobs.errors import FileError, SinkError
 from app.pipeline.jobs.frames import Batch, chosen
@@ -42,6 +43,13 @@ def compare(
     for name, column in there.items():
         if column.is_required and name not in ours:
             raise FileError(f"{place}: column '{name}' of table {table} must not be null, and there is no such field")
+
+
+def need(columns: pa.Schema, names: Iterable[str], table: str, place: str) -> None:
+    """Somebody may have changed the table since it was compared."""
+    for name in names:
+        if name not in columns.names:
+            raise SinkError(f"{place}: table {table} has no column '{name}' any more")
 
 
 class Taken(NamedTuple):
@@ -119,8 +127,10 @@ def _with_anything_for_null(values: pa.Array) -> pa.Array:
 
 @contextmanager
 def failures(place: str) -> Iterator[None]:
-    """Around calls of a library alone: such libraries raise whatever they like, some of it with traces in the text."""
+    """Around calls of a library: such libraries raise whatever they like, some of it with traces in the text."""
     try:
         yield
+    except PipelineError:
+        raise
     except Exception as error:
         raise SinkError(f"{place}: {first_line(error)}") from error

@@ -29,7 +29,8 @@ _FILE, _BROKEN = "_file", "_broken"
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource:
-    """Files of a folder, those that come later, too: `json` has an object in each line, `csv` a record."""
+    """Files of a folder, those that come later, too: `json` has an object in each line, `csv` a record, with quotes
+    around what goes over several lines."""
 
     TYPE: ClassVar[str] = "files"
     path: str = key(PATH, "a folder, or a pattern such as 'in/*.csv'; the executors have to see it, too")
@@ -39,6 +40,11 @@ class FilesSource:
     )
     header: bool = key(TRUTH, "with csv: the first line has names, and is no record", True)
     delimiter: str = key(TEXT, "with csv: what parts the fields", ",")
+    multiline: bool = key(
+        TRUTH,
+        "with csv: fields in quotes may have line breaks; without, a file that has none is read by many tasks at once",
+        True,
+    )
     files_per_batch: int = key(whole(1), "how many files a batch has at most", 100)
     poll_interval: int = key(DURATION, "how often is looked for new files", 1000, shown='"1 s"')
 
@@ -78,6 +84,7 @@ class FilesSource:
             reader = (
                 reader.option("escape", '"').option("columnNameOfCorruptRecord", _BROKEN).option("enforceSchema", False)
             )
+            reader = reader.option("multiLine", self.multiline)
             frame = reader.schema(kind).option("header", self.header).option("sep", self.delimiter).csv(self.path)
             return _placed(frame.withColumn(CORRUPT, F.col(_BROKEN).cast("binary")).drop(_BROKEN))
         frame = reader.schema(self._parquet(spark)).parquet(self.path)

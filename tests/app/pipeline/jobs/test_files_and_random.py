@@ -77,6 +77,27 @@ def test_csv_and_parquet(job: Job, lake: Lake, tmp_path: Path, spark: SparkSessi
     assert lake.values(f"{stream}/good")[0][-1] == '{"id":7,"name":"p"}'
 
 
+def test_a_field_of_csv_may_go_over_several_lines_in_quotes(job: Job, lake: Lake, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    quoted = '2,"a ""quoted"" one,\r\nand\n\nmore",2026-01-01T00:00:00Z'
+    text = f'id,name,at\n1,"two\nlines",\n{quoted}\nx,"bad\nrecord",\n3,plain,\n'
+    (folder / "a.csv").write_bytes(text.encode())
+    (folder / "b.csv").write_bytes(b"id,name,at\r\n4,d,\r\n\r\n5,e,")
+    table, stream = into(lake)
+    job(files(folder, "csv") + table)
+    rows = sorted((json.loads(value) for value in lake.values(f"{stream}/good")[0]), key=lambda row: row["id"])
+    assert rows == [
+        {"id": 1, "name": "two\nlines"},
+        {"id": 2, "name": 'a "quoted" one,\r\nand\n\nmore', "at": "2026-01-01T00:00:00.000000Z"},
+        {"id": 3, "name": "plain"},
+        {"id": 4, "name": "d"},
+        {"id": 5, "name": "e"},
+    ]
+    ((payload, _),) = letters(lake, f"{stream}/bad")
+    assert payload == 'x,"bad\nrecord",'
+
+
 def test_made_up_records_are_as_many_as_wanted_and_the_same_again(job: Job, lake: Lake) -> None:
     table, stream = into(lake)
     text = '[source]\ntype = "random"\nmax_count = 120\npayload_size = 10\nmessages_range = [50, 60]\n' + table

@@ -274,6 +274,49 @@ def _ends(*_: object) -> None:
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_batch_of_which_nothing_is_left_makes_no_table_and_no_trouble(
+    kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"country":"d"}'])
+    only = '[[transforms]]\ntype = "sql"\nquery = "SELECT * FROM input WHERE id > %d"\n'
+    table = unparted(kind, job.folder) + "compact_after = 1\n"
+    assert job(source(topic, "id bigint, country string") + only % 1 + table).done.rows == 1
+    lake.send(topic, ['{"id":2,"country":"d"}'])
+    job(source(topic, "id bigint, country string") + only % 1 + table)
+    assert found(kind, job.folder, monkeypatch)["id"].to_list() == [2]
+
+
+def test_a_disk_that_is_full_is_no_fault_of_the_rows(
+    job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import deltalake  # noqa: PLC0415 -- an extra
+
+    from app.pipeline.jobs.errors import SinkError  # noqa: PLC0415
+
+    strict_table("delta", job.folder / "delta")
+    topic = lake.topic()
+    lake.send(topic, ['{"id":1,"country":"d"}', '{"id":-1,"country":"d"}'])
+    text = 'on_error = "skip"\n' + source(topic, STRICT_FIELDS) + unparted("delta", job.folder)
+    write = deltalake.write_deltalake
+
+    def is_full(path: str, *given: Any, **named: Any) -> None:
+        if "commit_properties" not in named:
+            raise deltalake.exceptions.DeltaError(
+                "Generic LocalFileSystem error: No space left on device (os error 28)"
+            )
+        write(path, *given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deltalake, "write_deltalake", is_full)
+        with pytest.raises(SinkError, match=r"^\[\[sinks\]\] 1 \(delta\): .*No space left on device"):
+            job(text)
+    assert found("delta", job.folder, monkeypatch)["id"].to_list() == []
+    assert job(text).done.bad_records == 1
+    assert found("delta", job.folder, monkeypatch)["id"].to_list() == [1]
+
+
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_without_a_place_for_it_a_row_that_a_table_does_not_take_stops_the_pipeline_and_nothing_goes_in(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,6 +284,28 @@ def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_
     assert letters(lake, bad) == []
 
 
+def test_a_bad_row_takes_no_good_one_with_it_whatever_they_refer_to(
+    job: Job, lake: Lake, source: Source, database: Database
+) -> None:
+    database.run(
+        'create table orders (id bigint primary key, parent bigint references orders, "100% of" varchar(4));'
+        "create index on orders (parent)"
+    )
+    topic = lake.topic()
+    # Each but the last refers to the one behind it, and 30 to nobody.
+    rows = [f'{{"id":{n},"parent":{n + 1},"100% of":"n{n}"}}' for n in range(20)] + ['{"id":20}']
+    rows.insert(7, '{"id":40,"100% of":"longer"}')
+    rows.insert(3, '{"id":30,"parent":31}')
+    lake.send(topic, rows)
+    dead, bad = letters_to(lake)
+    job(source(topic, "id bigint, parent bigint, `100% of` string") + sink(database) + dead)
+    assert database.rows('select id, parent, "100% of" from orders order by id') == [
+        *((n, n + 1, f"n{n}") for n in range(20)),
+        (20, None, None),
+    ]
+    assert sorted(headers["offset"] for _, headers in letters(lake, bad)) == ["3", "8"]
+
+
 def test_without_a_place_for_it_a_row_that_the_database_refuses_stops_the_pipeline_and_nothing_goes_in(
     job: Job, lake: Lake, source: Source, database: Database
 ) -> None:
