@@ -240,7 +240,8 @@ export class Client extends EventTarget {
   #refreshLater() {
     clearTimeout(this.#refreshing)
     if (this.expiry === undefined) return
-    const ms = Math.max((this.expiry * 1000 - Date.now() + this.#ahead) * REFRESHED_AT, 1000)
+    // A token says in whole seconds when it was given: it may be older than that by nearly one.
+    const ms = Math.max((this.expiry * 1000 - Date.now() + this.#ahead - 1000) * REFRESHED_AT, 1000)
     const refresh = ms > TIMER_MS_MAX ? () => this.#refreshLater() : () => this.#refresh()
     this.#refreshing = setTimeout(refresh, Math.min(ms, TIMER_MS_MAX))
   }
