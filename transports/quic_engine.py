@@ -455,8 +455,8 @@ class Engine(QuicConnection):
 
     def _is_quiet(self, now: float) -> bool:
         """There is nothing to send: to find that out by building packets costs a good part of a small request."""
-        ack_at, path = self._spaces[tls.Epoch.ONE_RTT].ack_at, self._network_paths[0]
-        if (ack_at is not None and ack_at <= now) or self._close_pending or self._has_business(path):
+        ack_at = self._spaces[tls.Epoch.ONE_RTT].ack_at
+        if (ack_at is not None and ack_at <= now) or self._close_pending:
             return False
         data, streams = self._local_max_data, self._local_max_streams_bidi
         if data.sent - data.used <= self._rules.receive_window // 2 or data.value != data.sent:
@@ -473,10 +473,16 @@ class Engine(QuicConnection):
                 or stream.max_stream_data_local != stream.max_stream_data_local_sent
             ):
                 return False
-        return True
+        return not self._has_business(self._network_paths[0])
 
     def _has_business(self, path: QuicNetworkPath) -> bool:
         """There is something to say besides acknowledgements, windows and the data of streams."""
+        for stream in self._streams.values():
+            if stream.sender.reset_pending or stream.receiver.stop_pending:
+                return True
+        for connection_id in self._host_cids:
+            if not connection_id.was_sent:
+                return True
         return bool(
             path is not self._path
             or not path.is_validated
@@ -490,8 +496,6 @@ class Engine(QuicConnection):
             or self._streams_blocked_pending
             or (self._sizes and not self._is_trying)
             or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
-            or any(stream.sender.reset_pending or stream.receiver.stop_pending for stream in self._streams.values())
-            or not all(connection_id.was_sent for connection_id in self._host_cids)
         )
 
     def _watch_path(self) -> None:
