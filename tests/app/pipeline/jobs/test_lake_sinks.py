@@ -11,6 +11,7 @@ import pytest
 
 from tests.app.pipeline.conftest import Lake
 from tests.app.pipeline.jobs.conftest import Job
+from tests.app.pipeline.jobs.support.crashes import CRASHES, run_up_to
 from tests.app.pipeline.jobs.support.dead_letters import letters
 
 pl = pytest.importorskip("polars", reason="polars is not installed")
@@ -228,14 +229,11 @@ def unparted(kind: str, folder: Path) -> str:
     return "\n".join([*(line for line in lines if not line.startswith("partition_by")), ""])
 
 
-@pytest.mark.parametrize("crash", ["before the commit", "before the dead letters", "after everything"])
+@pytest.mark.parametrize("crash", CRASHES)
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others_go_in(
     kind: str, crash: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.pipeline.jobs.bad_records import BadRecords  # noqa: PLC0415
-    from app.pipeline.jobs.refusals import Refusals  # noqa: PLC0415
-
     strict_table(kind, job.folder / kind)
     refused = REFUSED | (FAILED_CHECKS if kind == "delta" else {})
     topic = lake.topic()
@@ -246,18 +244,7 @@ def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others
     stream = topic.split("/")[0]
     dead = f'[dead_letter]\nstream = "{stream}"\ntopic = "bad"\n'
     text = source(topic, STRICT_FIELDS) + unparted(kind, job.folder) + dead
-    keep = Refusals.keep
-    with monkeypatch.context() as patched:
-        if crash == "before the commit":
-            patched.setattr(Refusals, "keep", lambda *given: _ends(keep(*given)))
-        if crash == "before the dead letters":
-            patched.setattr(BadRecords, "settle", _ends)
-        if crash == "after everything":
-            job(text)
-            job.crash()
-        else:
-            with pytest.raises(RuntimeError, match="the process ended here"):
-                job(text)
+    run_up_to(crash, job, text, monkeypatch)
     ran = job(text)
     there = found(kind, job.folder, monkeypatch)
     assert there["id"].to_list() == list(range(1, 20))
@@ -267,10 +254,6 @@ def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others
     assert len(dead_letters) == len(refused) == ran.done.bad_records
     for payload, headers in dead_letters:
         assert (headers["step"], headers["offset"]) == (f"[[sinks]] 1 ({kind})", str(values.index(payload)))
-
-
-def _ends(*_: object) -> None:
-    raise RuntimeError("the process ended here")
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])

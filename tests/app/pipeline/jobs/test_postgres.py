@@ -14,6 +14,7 @@ import pytest
 
 from tests.app.pipeline.conftest import Lake
 from tests.app.pipeline.jobs.conftest import Job
+from tests.app.pipeline.jobs.support.crashes import CRASHES, ends, run_up_to
 from tests.app.pipeline.jobs.support.dead_letters import letters
 from tests.app.pipeline.jobs.support.postgres_server import PASSWORD, Database
 
@@ -216,34 +217,16 @@ def orders_with_refused_ones() -> list[str]:
     return values
 
 
-def _ends(*_: object) -> None:
-    raise RuntimeError("the process ended here")
-
-
-@pytest.mark.parametrize("crash", ["before the commit", "before the dead letters", "after everything"])
+@pytest.mark.parametrize("crash", CRASHES)
 def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_go_in(
     crash: str, job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from app.pipeline.jobs.bad_records import BadRecords  # noqa: PLC0415
-    from app.pipeline.jobs.refusals import Refusals  # noqa: PLC0415
-
     database.run(STRICT + WITH_METADATA)
     topic, values = lake.topic(), orders_with_refused_ones()
     lake.send(topic, values)
     dead, bad = letters_to(lake)
     text = source(topic, STRICT_FIELDS) + sink(database, include_metadata=True) + dead
-    keep = Refusals.keep
-    with monkeypatch.context() as patched:
-        if crash == "before the commit":
-            patched.setattr(Refusals, "keep", lambda *given: _ends(keep(*given)))
-        if crash == "before the dead letters":
-            patched.setattr(BadRecords, "settle", _ends)
-        if crash == "after everything":
-            job(text)
-            job.crash()
-        else:
-            with pytest.raises(RuntimeError, match="the process ended here"):
-                job(text)
+    run_up_to(crash, job, text, monkeypatch)
     there = 0 if crash == "before the commit" else 9
     assert database.rows("select count(*) from orders") == [(there,)]
     ran = job(text)
@@ -273,7 +256,7 @@ def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_
     dead, bad = letters_to(lake)
     text = source(topic) + sink(database) + dead
     keep = Refusals.keep
-    for place, end in ((Refusals, lambda *given: _ends(keep(*given))), (BadRecords, _ends)):
+    for place, end in ((Refusals, lambda *given: ends(keep(*given))), (BadRecords, ends)):
         with monkeypatch.context() as patched:
             patched.setattr(place, "keep" if place is Refusals else "settle", end)
             with pytest.raises(RuntimeError, match="the process ended here"):
