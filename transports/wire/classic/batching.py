@@ -140,7 +140,7 @@ def _runs(origins: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _alone(message: Plain, random_bytes: RandomBytes | None, place: Place) -> Made:
-    """As `_one_by_one`, in a third of the time: so do most producers send."""
+    """As `_one_by_one`, without what many need: single messages come often, and each of them counts."""
     identity, origin, headers_length, payload_length, body, headers = message
     if identity == NO_ID and random_bytes:
         identity = _uuid(random_bytes(16))

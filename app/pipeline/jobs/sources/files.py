@@ -42,7 +42,8 @@ class FilesSource:
     delimiter: str = key(TEXT, "with csv: what parts the fields", ",")
     multiline: bool = key(
         TRUTH,
-        "with csv: fields in quotes may have line breaks; without, a file that has none is read by many tasks at once",
+        "with csv: fields in quotes may have line breaks, and a quote that is never closed takes in what follows; "
+        "without, each line is a record, and many tasks read a file at once",
         True,
     )
     files_per_batch: int = key(whole(1), "how many files a batch has at most", 100)
