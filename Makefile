@@ -3,28 +3,49 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON2 ?= python2.7
-STAMP  := $(VENV)/.whippet-installed
 
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
-.PHONY: run test setup programs lint types imports docs openapi bench torture torture-spark fuzz schemathesis autobahn spark-zip clean
+.PHONY: run pipelines test setup programs lint types imports tree docs openapi bench torture torture-spark fuzz \
+  schemathesis autobahn spark-zip wheel lock clean
 
-run: setup  ## set up, then start the gateway on its embedded local store
+run: $(VENV)/.installed-server  ## set up what the server needs, then start it on its embedded local store
 	exec $(BIN)/whippet serve
+
+pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs: Spark, and what its sinks speak with
 
 test: setup programs  ## set up, then pass all tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
-setup: $(STAMP)
+setup: $(VENV)/.installed-dev  ## set up everything
 
-$(STAMP): pyproject.toml
+# The versions, with their hashes, are in requirements/. What is installed for more than was asked serves for less, too.
+$(VENV)/.installed-%: requirements/%.txt setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "whippet needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
 	  || { rm -rf $(VENV); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); } \
 	  || { echo "python3 cannot make a virtual environment: install it with 'apt-get install python3-venv'" >&2; exit 1; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@# Spark asks the folders on its path, not the import system, which modules are installed.
+	@ln -sfn "$(CURDIR)/pyspark_whippet" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pyspark_whippet"
+	@touch $@ $(if $(filter dev,$*),$(VENV)/.installed-server $(VENV)/.installed-pipelines $(VENV)/.installed-lint) \
+	  $(if $(filter pipelines lint,$*),$(VENV)/.installed-server)
+
+lock:  ## take the newest versions that pyproject.toml allows into requirements/
+	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+	rm -f requirements/*.txt
+	$(LOCK) --extra dev --output-file requirements/dev.txt
+	$(LOCK) --constraint requirements/dev.txt --output-file requirements/server.txt
+	$(LOCK) --constraint requirements/dev.txt --extra lint --output-file requirements/lint.txt
+	$(LOCK) --constraint requirements/dev.txt --extra pipelines --output-file requirements/pipelines.txt
+
+LOCK := echo 'setuptools>=77,<90' | $(BIN)/uv pip compile --quiet pyproject.toml - --universal --python-version 3.11 \
+  --generate-hashes --no-header --annotation-style line
+
+wheel: setup  ## the wheel and the source distribution, in dist/
+	$(BIN)/python -m build --no-isolation --outdir dist .
 
 programs:  ## installed if we may; else it is said, and the tests that need them are skipped
 	@for each in $(PROGRAMS); do command -v $${each%%:*} >/dev/null || missing="$$missing $${each##*:}"; done; \
@@ -32,22 +53,30 @@ programs:  ## installed if we may; else it is said, and the tests that need them
 	  || { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing; } \
 	  || echo "some tests are skipped without these: apt-get install$$missing" >&2
 
-lint: setup  ## style
+lint: $(VENV)/.installed-lint  ## style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-types: setup  ## mypy, strict
-	$(BIN)/mypy
+# The folders under the names that they are installed by: tools that read files do not know what setup.py says.
+TREE := $(VENV)/tree
+tree:
+	@rm -rf $(TREE) && mkdir -p $(TREE)/whippet
+	@cp -al whippet/. $(TREE)/whippet
+	@cp -al app bench pipelines storage transports $(TREE)/whippet
+	@cp -al pyspark_whippet tests deploy $(TREE)
 
-imports: setup  ## dependencies point one way
-	$(BIN)/lint-imports
+types: setup tree  ## mypy, strict
+	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
+
+imports: setup tree  ## dependencies point one way
+	cd $(TREE) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.import_linter_cache
 
 docs: setup  ## write the pages that are generated from the code
 	$(BIN)/whippet config --docs > docs/configuration.md
 	$(BIN)/whippet config --toml > deploy/server.toml
-	$(BIN)/python -m app.pipeline.jobs.docs > docs/pipelines.md
+	$(BIN)/python -m whippet.pipelines.docs > docs/pipelines.md
 
 openapi: setup  ## write the OpenAPI document from the table of routes
-	$(BIN)/python -m transports.http.openapi > openapi/openapi.json
+	$(BIN)/python -m whippet.transports.http.openapi > openapi/openapi.json
 
 bench: setup  ## the benchmarks, with their yardsticks
 	$(BIN)/whippet bench storage
@@ -62,7 +91,7 @@ torture: setup  ## kill -9 under load, for as long as you like: make torture ROU
 	  tests/transports/http/test_kill_over_http.py
 
 torture-spark: setup  ## kill -9 of Spark and of the gateway while topics are copied: make torture-spark ROUNDS=100
-	WHIPPET_SPARK_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/app/pipeline/test_kills.py
+	WHIPPET_SPARK_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/pyspark_whippet/test_kills.py
 
 fuzz: setup  ## a live server against bytes that no client should send: make fuzz SECONDS=600
 	WHIPPET_FUZZ_SECONDS=$(or $(SECONDS),60) $(BIN)/python -m pytest -s tests/transports/test_fuzz.py
@@ -75,7 +104,7 @@ autobahn: setup  ## Autobahn's suite for WebSocket, with a Python 2 to run it: m
 	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
 
 spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
-	$(BIN)/python -m app.pipeline.zipped dist/whippet-spark.zip
+	$(BIN)/python -m whippet.pipelines.zipped dist/whippet-spark.zip
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Mapping
 
-from app.config.formats import Address
-from app.version import version
-from storage.options import Durability, StoreOptions
+from whippet.app.config.formats import Address
+from whippet.app.version import version
+from whippet.storage.options import Durability, StoreOptions
 
 SCHEMES = {"metrics": "http"}
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from app.config import Loaded, render
-from app.config.formats import Address
-from storage import files
+from whippet.app.config import Loaded, render
+from whippet.app.config.formats import Address
+from whippet.storage import files
 
 logger = logging.getLogger(__name__)
 

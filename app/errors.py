@@ -13,8 +13,8 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-from storage import errors as storage_errors
-from storage.errors import BatchFault
+from whippet.storage import errors as storage_errors
+from whippet.storage.errors import BatchFault
 
 
 class Code(enum.IntEnum):

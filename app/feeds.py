@@ -15,9 +15,9 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from storage.batch import Readable
-from storage.errors import StorageError
-from storage.partition import Partition
+from whippet.storage.batch import Readable
+from whippet.storage.errors import StorageError
+from whippet.storage.partition import Partition
 
 _log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
-"""The gateway: everything that commands work on, in one place. Made by app.server, handed to every command.
+"""The gateway: everything that commands work on, in one place. Made by app/server.py, handed to every command.
 
-It holds no behaviour of commands. What it does itself is to come up from the store, and to run what app.housekeeping
+It holds no behaviour of commands. What it does itself is to come up from the store, and to run what app/housekeeping.py
 does at intervals.
 """
 
@@ -11,26 +11,26 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from app import housekeeping
-from app.access.tokens import Tokens
-from app.access.users import Users
-from app.commands.deduplication import Deduplication
-from app.config import Config
-from app.model.answered import AnsweredSessions
-from app.model.catalogue import Shelf, Stream, Topic
-from app.model.groups import Group
-from app.model.sessions import Sessions, Transport
-from app.model.topic_options import TopicDefaults
-from app.news import News
-from app.rates import Rates
-from app.readiness import Readiness, Stage
-from app.returning_clients import ReturningClients
-from app.telemetry.machine import Machine
-from app.telemetry.measured import Measured
-from storage.catalog import Stream as StoredStream
-from storage.catalog import Topic as StoredTopic
-from storage.partition import Partition
-from storage.store import Store
+from whippet.app import housekeeping
+from whippet.app.access.tokens import Tokens
+from whippet.app.access.users import Users
+from whippet.app.commands.deduplication import Deduplication
+from whippet.app.config import Config
+from whippet.app.model.answered import AnsweredSessions
+from whippet.app.model.catalogue import Shelf, Stream, Topic
+from whippet.app.model.groups import Group
+from whippet.app.model.sessions import Sessions, Transport
+from whippet.app.model.topic_options import TopicDefaults
+from whippet.app.news import News
+from whippet.app.rates import Rates
+from whippet.app.readiness import Readiness, Stage
+from whippet.app.returning_clients import ReturningClients
+from whippet.app.telemetry.machine import Machine
+from whippet.app.telemetry.measured import Measured
+from whippet.storage.catalog import Stream as StoredStream
+from whippet.storage.catalog import Topic as StoredTopic
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 
 class Addresses:

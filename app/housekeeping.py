@@ -11,13 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from app.commands import groups
-from app.commands.names import UNLIMITED
-from app.model.sessions import Transport
-from storage.errors import StorageError
+from whippet.app.commands import groups
+from whippet.app.commands.names import UNLIMITED
+from whippet.app.model.sessions import Transport
+from whippet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
+    from whippet.app.gateway import Gateway
 
 _log = logging.getLogger(__name__)
 

@@ -21,12 +21,12 @@ import secrets
 from collections.abc import AsyncIterator
 from functools import partial
 
-from app.commands import answers, groups
-from app.commands import requests as ask
-from app.commands.registry import carry_out
-from app.config.listeners import HttpLeases
-from app.gateway import Gateway
-from app.model.sessions import Session, Transport
+from whippet.app.commands import answers, groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import carry_out
+from whippet.app.config.listeners import HttpLeases
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session, Transport
 
 _log = logging.getLogger(__name__)
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.target import Target
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
+    from whippet.app.gateway import Gateway
 
 LOOK_SECONDS = 0.25
 

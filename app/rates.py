@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from storage.offsets import Kind
+from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.catalogue import Stream, Topic
-    from storage.partition import Partition
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.catalogue import Stream, Topic
+    from whippet.storage.partition import Partition
 
 PERIOD_SECONDS = 1.0
 

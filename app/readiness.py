@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import time
 
-from storage.store import Progress
+from whippet.storage.store import Progress
 
 
 class Stage(enum.Enum):

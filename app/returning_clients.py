@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from storage import files
+from whippet.storage import files
 
 logger = logging.getLogger(__name__)
 

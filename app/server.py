@@ -18,32 +18,32 @@ from collections.abc import Mapping
 
 import uvloop
 
-from app import banner, current_config
-from app.access.access_tokens import AccessTokens
-from app.collector import spare_the_living
-from app.config import Config, ConfigError, Loaded, load, render
-from app.config.formats import Address
-from app.config.store import store_options
-from app.gateway import Gateway
-from app.model.sessions import Transport
-from app.readiness import Readiness, Stage
-from app.telemetry import logs
-from app.telemetry.measured import Measured
-from app.telemetry.timed_files import TimedFiles
-from storage.errors import StorageError
-from storage.options import StoreOptions
-from storage.store import Progress, Store
-from transports.certificates import Renewals
-from transports.http import application
-from transports.http import server as http_server
-from transports.http.api import Api
-from transports.http.front import Front
-from transports.http.server import HttpServer
-from transports.http3 import Announced
-from transports.listening import ListenError
-from transports.quic import QuicListener
-from transports.tcp import FramesBudget, TcpListener
-from transports.websocket.listener import WebSockets, upgrade_required
+from whippet.app import banner, current_config
+from whippet.app.access.access_tokens import AccessTokens
+from whippet.app.collector import spare_the_living
+from whippet.app.config import Config, ConfigError, Loaded, load, render
+from whippet.app.config.formats import Address
+from whippet.app.config.store import store_options
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Transport
+from whippet.app.readiness import Readiness, Stage
+from whippet.app.telemetry import logs
+from whippet.app.telemetry.measured import Measured
+from whippet.app.telemetry.timed_files import TimedFiles
+from whippet.storage.errors import StorageError
+from whippet.storage.options import StoreOptions
+from whippet.storage.store import Progress, Store
+from whippet.transports.certificates import Renewals
+from whippet.transports.http import application
+from whippet.transports.http import server as http_server
+from whippet.transports.http.api import Api
+from whippet.transports.http.front import Front
+from whippet.transports.http.server import HttpServer
+from whippet.transports.http3 import Announced
+from whippet.transports.listening import ListenError
+from whippet.transports.quic import QuicListener
+from whippet.transports.tcp import FramesBudget, TcpListener
+from whippet.transports.websocket.listener import WebSockets, upgrade_required
 
 logger = logging.getLogger(__name__)
 

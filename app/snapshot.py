@@ -9,7 +9,7 @@ import resource
 import zipfile
 from collections.abc import Callable, Sequence
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    return metadata.version("whippet")
+    return metadata.version("whippet-gateway")
 
 
 IGGY_VERSION = "0.8.0"

@@ -1,19 +1,61 @@
-"""Found by Spark: every installed module whose name begins with `pyspark_` is asked for a `DefaultSource`.
+"""Topics as tables and streams of Apache Spark: the data source `whippet`, on the Python Data Source API.
 
-Only what is installed is found, not what `--py-files` brings: there, `app.pipeline.register(spark)`. A module that
-cannot be imported would keep Spark from finding all others, so what is needed is imported when somebody asks.
+    from pyspark_whippet import register
+    register(spark)
+    spark.read.format("whippet").option("subscribe", "orders/eu").load()
+
+1. It travels to executors as a zip without the server, so nothing here imports anything of `whippet`: the standard
+   library, numpy, pyarrow and pyspark are all there is. xxhash, where it is installed, lets batches be written in the
+   form in which they are stored; without it they are sent as JSON.
+2. It speaks to the gateway over HTTP alone. `session` is the one module that has a socket.
+3. What Spark calls where, and in which process, is in the docstrings of `reader`, `stream_reader` and `writer`.
+   Whatever is pickled (options, readers, writers, slices, commit messages) holds plain values and no socket.
+4. Spark asks every installed module whose name begins with `pyspark_` for a `DefaultSource`. It finds only what is
+   installed, not what `--py-files` brings: there, call `register`. A module that cannot be imported would keep Spark
+   from finding all others, so what is needed is imported when somebody asks.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["log_sink", "register"]
 
 
 def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(name)
     try:
-        from app.pipeline.source import WhippetSource  # noqa: PLC0415
+        from pyspark_whippet.source import WhippetSource  # noqa: PLC0415
     except ImportError as error:
         raise AttributeError(f"{name}: {error}") from error
     return WhippetSource
+
+
+def register(spark: SparkSession) -> None:
+    """Makes `format("whippet")` known to a session; needed where discovery of installed packages does not reach, and in
+    every thread that writes but is not the one in which the session was made."""
+    # Importing a package must not need pyspark.
+    from pyspark_whippet import registration  # noqa: PLC0415
+    from pyspark_whippet.carried import put_where_streams_look  # noqa: PLC0415
+    from pyspark_whippet.source import WhippetSource  # noqa: PLC0415
+
+    put_where_streams_look()
+    registration.register(spark, WhippetSource)
+
+
+def log_sink(name: str, **options: str) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`: appends each batch to a topic, with ids that come out the same when it is replayed.
+
+    `name` stands for the query in them: a query that begins anew, with a new checkpoint, needs a new one.
+    """
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        writer = frame.write.format("whippet").mode("append").options(**options)
+        writer.options(idNamespace=name, idBatch=str(batch_id)).save()
+
+    return append

@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import xxhash
 
-from storage.errors import BatchFault, InvalidBatch
-from storage.options import StoreOptions
+from whippet.storage.errors import BatchFault, InvalidBatch
+from whippet.storage.options import StoreOptions
 
 HEADER_BYTES = 256
 FRAME_BYTES = 48

@@ -14,9 +14,9 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from storage.errors import CatalogueError
-from storage.files import Files, make_folders, read_all, replace
-from storage.layout import (
+from whippet.storage.errors import CatalogueError
+from whippet.storage.files import Files, make_folders, read_all, replace
+from whippet.storage.layout import (
     STAGING_FOLDER,
     STREAM_FILE,
     TOKENS_FOLDER,
@@ -29,7 +29,7 @@ from storage.layout import (
     number,
     segment_of,
 )
-from storage.options import TopicOptions
+from whippet.storage.options import TopicOptions
 
 PARTITIONS_MAX = 2**20
 """Of one topic: a document that says more was not written by this program, and is not tried."""

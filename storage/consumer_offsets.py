@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from storage.errors import WriteFailed
-from storage.offsets import Key, Kind, OffsetFiles
-from storage.shard import Shard
+from whippet.storage.errors import WriteFailed
+from whippet.storage.offsets import Key, Kind, OffsetFiles
+from whippet.storage.shard import Shard
 
 _log = logging.getLogger(__name__)
 

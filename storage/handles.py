@@ -8,9 +8,9 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 
-from storage.files import Files
-from storage.index import Index
-from storage.segment import Segment
+from whippet.storage.files import Files
+from whippet.storage.index import Index
+from whippet.storage.segment import Segment
 
 _log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from storage.options import StoreOptions
+from whippet.storage.options import StoreOptions
 
 FORMAT_VERSION = 1
 FORMAT_FILE = "FORMAT"

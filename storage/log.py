@@ -14,16 +14,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage import batch as batches
-from storage import recovery, scan
-from storage.errors import InvalidBatch, ReadFailed
-from storage.files import Files, read_fully, write_all, write_some
-from storage.handles import Handles, IndexCache
-from storage.index import Index
-from storage.layout import log_file
-from storage.producer_file import ProducerFile
-from storage.producers import Bounds, Record
-from storage.segment import Damage, Segment
+from whippet.storage import batch as batches
+from whippet.storage import recovery, scan
+from whippet.storage.errors import InvalidBatch, ReadFailed
+from whippet.storage.files import Files, read_fully, write_all, write_some
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.index import Index
+from whippet.storage.layout import log_file
+from whippet.storage.producer_file import ProducerFile
+from whippet.storage.producers import Bounds, Record
+from whippet.storage.segment import Damage, Segment
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 

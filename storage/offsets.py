@@ -11,8 +11,8 @@ import struct
 
 import xxhash
 
-from storage.files import Files, make_folders, read_all, replace, write_all
-from storage.layout import CONSUMERS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
+from whippet.storage.files import Files, make_folders, read_all, replace, write_all
+from whippet.storage.layout import CONSUMERS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
 
 PLACE = struct.Struct("<QQQ")
 """sequence, offset, checksum of the two"""

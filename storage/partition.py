@@ -23,20 +23,20 @@ from functools import partial
 
 import msgspec
 
-from storage import batch as batches
-from storage.batch import Limits
-from storage.completion import to_the_end
-from storage.consumer_offsets import ConsumerOffsets
-from storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
-from storage.layout import PartitionId
-from storage.log import Entry, Fetched, Log, LogState
-from storage.offsets import Key, Kind, OffsetFiles
-from storage.options import Durability, StoreOptions, TopicSettings
-from storage.producers import Bounds, Producer, Producers, Record
-from storage.segment import Segment
-from storage.shard import Order, Shard, Written
-from storage.tail import Tail, TailBudget, UnflushedBudget
-from storage.waiting import Exclusion, Readers, Waiting, wake
+from whippet.storage import batch as batches
+from whippet.storage.batch import Limits
+from whippet.storage.completion import to_the_end
+from whippet.storage.consumer_offsets import ConsumerOffsets
+from whippet.storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
+from whippet.storage.layout import PartitionId
+from whippet.storage.log import Entry, Fetched, Log, LogState
+from whippet.storage.offsets import Key, Kind, OffsetFiles
+from whippet.storage.options import Durability, StoreOptions, TopicSettings
+from whippet.storage.producers import Bounds, Producer, Producers, Record
+from whippet.storage.segment import Segment
+from whippet.storage.shard import Order, Shard, Written
+from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
+from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
 
 _log = logging.getLogger(__name__)
 

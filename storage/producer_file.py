@@ -15,13 +15,13 @@ from typing import NamedTuple
 
 import xxhash
 
-from storage import recovery
-from storage.errors import InvalidProducer
-from storage.files import Files, read_all, read_fully, write_all, write_beside
-from storage.handles import Handles
-from storage.layout import PRODUCERS_FILE, producers_file
-from storage.producers import Bounds, Producer, Producers, Record
-from storage.segment import Damage
+from whippet.storage import recovery
+from whippet.storage.errors import InvalidProducer
+from whippet.storage.files import Files, read_all, read_fully, write_all, write_beside
+from whippet.storage.handles import Handles
+from whippet.storage.layout import PRODUCERS_FILE, producers_file
+from whippet.storage.producers import Bounds, Producer, Producers, Record
+from whippet.storage.segment import Damage
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
+from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
 
 ID_BYTES_MAX = 64
 EPOCH_MAX = 2**32 - 1

@@ -13,10 +13,10 @@ from typing import Annotated, NamedTuple
 
 import msgspec
 
-from storage import scan
-from storage.files import Files, make_folders, read_all, replace, write_all
-from storage.index import Index, decode, encode, entries_in
-from storage.layout import (
+from whippet.storage import scan
+from whippet.storage.files import Files, make_folders, read_all, replace, write_all
+from whippet.storage.index import Index, decode, encode, entries_in
+from whippet.storage.layout import (
     ASIDE_FOLDER,
     INTENT_FILE,
     OFFSETS_FOLDER,
@@ -25,7 +25,7 @@ from storage.layout import (
     producers_file,
     segment_of,
 )
-from storage.segment import Damage, Segment
+from whippet.storage.segment import Damage, Segment
 
 RECHECKED_BYTES = 1 << 20
 """How much of a log is checked again although its index, written when the log was closed and synced, describes it."""

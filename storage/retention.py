@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from storage.segment import Segment
+from whippet.storage.segment import Segment
 
 TRIM_TO = 0.9
 """A topic over its size limit is brought below this part of it, so that the cleaner has not to come back at once."""

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import xxhash
 
-from storage import batch as batches
-from storage.errors import InvalidBatch
-from storage.files import Files, read_fully
-from storage.index import Index
-from storage.segment import Damage
+from whippet.storage import batch as batches
+from whippet.storage.errors import InvalidBatch
+from whippet.storage.files import Files, read_fully
+from whippet.storage.index import Index
+from whippet.storage.segment import Damage
 
 CHUNK_BYTES = 8 << 20
 

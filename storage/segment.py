@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from storage.index import Index
+from whippet.storage.index import Index
 
 
 class Damage(msgspec.Struct, frozen=True):

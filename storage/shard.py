@@ -17,13 +17,13 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import mmh3
 
-from storage.errors import PartitionClosed
-from storage.files import Files
-from storage.handles import Handles, IndexCache
-from storage.layout import PartitionId
-from storage.log import Entry, Log, LogState
-from storage.options import StoreOptions
-from storage.producers import Record
+from whippet.storage.errors import PartitionClosed
+from whippet.storage.files import Files
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.layout import PartitionId
+from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.options import StoreOptions
+from whippet.storage.producers import Record
 
 _log = logging.getLogger(__name__)
 

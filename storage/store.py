@@ -18,14 +18,14 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from storage import recovery, retention
-from storage.batch import Limits
-from storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
-from storage.completion import to_the_end
-from storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
-from storage.files import Files, make_folders, read_all, replace
-from storage.handles import close
-from storage.layout import (
+from whippet.storage import recovery, retention
+from whippet.storage.batch import Limits
+from whippet.storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
+from whippet.storage.completion import to_the_end
+from whippet.storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
+from whippet.storage.files import Files, make_folders, read_all, replace
+from whippet.storage.handles import close
+from whippet.storage.layout import (
     FORMAT_FILE,
     FORMAT_VERSION,
     LOCK_FILE,
@@ -34,14 +34,14 @@ from storage.layout import (
     Layout,
     PartitionId,
 )
-from storage.log import Log
-from storage.offsets import Key, OffsetFiles
-from storage.options import StoreOptions, TopicSettings, settings_of
-from storage.partition import Partition, Surroundings
-from storage.producers import Bounds, Record
-from storage.segment import Damage, Segment
-from storage.shard import Shard, shard_of
-from storage.tail import TailBudget, UnflushedBudget
+from whippet.storage.log import Log
+from whippet.storage.offsets import Key, OffsetFiles
+from whippet.storage.options import StoreOptions, TopicSettings, settings_of
+from whippet.storage.partition import Partition, Surroundings
+from whippet.storage.producers import Bounds, Record
+from whippet.storage.segment import Damage, Segment
+from whippet.storage.shard import Shard, shard_of
+from whippet.storage.tail import TailBudget, UnflushedBudget
 
 _log = logging.getLogger(__name__)
 

@@ -10,13 +10,22 @@ from itertools import pairwise
 
 import msgspec
 
-from storage import producer_file, recovery, scan
-from storage.errors import StoreLocked, UnsupportedFormat
-from storage.files import Files, read_all
-from storage.index import Index
-from storage.layout import FORMAT_FILE, LOCK_FILE, Layout, PartitionId, log_file, number, producers_file, segment_of
-from storage.options import StoreOptions
-from storage.segment import Damage, Segment
+from whippet.storage import producer_file, recovery, scan
+from whippet.storage.errors import StoreLocked, UnsupportedFormat
+from whippet.storage.files import Files, read_all
+from whippet.storage.index import Index
+from whippet.storage.layout import (
+    FORMAT_FILE,
+    LOCK_FILE,
+    Layout,
+    PartitionId,
+    log_file,
+    number,
+    producers_file,
+    segment_of,
+)
+from whippet.storage.options import StoreOptions
+from whippet.storage.segment import Damage, Segment
 
 
 class Surveyed(msgspec.Struct, frozen=True):

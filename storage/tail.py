@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
 
-from storage import batch as batches
-from storage.log import Entry, Fetched
+from whippet.storage import batch as batches
+from whippet.storage.log import Entry, Fetched
 
 OBJECT_BYTES = 400
 """What Python needs for one entry besides the bytes of the batch."""

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from storage.options import Durability
+from whippet.storage.options import Durability
 
 Future = asyncio.Future[None]
 

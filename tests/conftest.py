@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-WITH_SPARK = ("tests/app/pipeline/", "tests/deploy/", "tests/app/bench/test_spark_bench.py")
+WITH_SPARK = ("tests/pyspark_whippet/", "tests/deploy/", "tests/bench/test_spark_bench.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import SUBCOMMANDS
 from tests.app.support.process import starting
+from whippet.app.cli.main import SUBCOMMANDS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "certs/README.md")

@@ -22,8 +22,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from app.config import ConfigError
-from app.config.listeners import HttpTls, QuicCertificate, Tls
+from whippet.app.config import ConfigError
+from whippet.app.config.listeners import HttpTls, QuicCertificate, Tls
 
 _log = logging.getLogger(__name__)
 

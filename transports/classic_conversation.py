@@ -7,15 +7,15 @@ import os
 
 import msgspec
 
-from app.commands import groups
-from app.commands.registry import carry_out
-from app.commands.requests import PollMessages
-from app.errors import Code, CommandError
-from app.gateway import Gateway
-from app.model.sessions import Session
-from storage.batch import Limits, Readable
-from transports.wire.classic import answers, frames, requests
-from transports.wire.classic.dialect import Dialect
+from whippet.app.commands import groups
+from whippet.app.commands.registry import carry_out
+from whippet.app.commands.requests import PollMessages
+from whippet.app.errors import Code, CommandError
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session
+from whippet.storage.batch import Limits, Readable
+from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports.wire.classic.dialect import Dialect
 
 _log = logging.getLogger(__name__)
 

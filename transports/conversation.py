@@ -1,7 +1,7 @@
 """One client's side of a binary protocol, on whatever transport carries it: a frame in, a response out.
 
 TCP, QUIC and WebSocket each have one for a connection, and get it from `begin` when they have seen its first bytes. A
-conversation decides nothing: it has a frame decoded by transports.wire, the request carried out by the command layer,
+conversation decides nothing: it has a frame decoded by transports/wire, the request carried out by the command layer,
 and the answer encoded again.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.errors import Code
-from app.gateway import Gateway
-from app.model.sessions import Session
-from storage.batch import Readable
-from transports.classic_conversation import ClassicConversation
-from transports.modern_conversation import ModernConversation
-from transports.wire.classic import polls
+from whippet.app.errors import Code
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session
+from whippet.storage.batch import Readable
+from whippet.transports.classic_conversation import ClassicConversation
+from whippet.transports.modern_conversation import ModernConversation
+from whippet.transports.wire.classic import polls
 
 ANSWER_HEADER_BYTES = 512
 """More than any protocol has around the batches of an answer."""

@@ -17,10 +17,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from app.config.formats import Address
-from app.config.listeners import QuicSocket
-from transports import listening
-from transports.listening import ListenError
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import QuicSocket
+from whippet.transports import listening
+from whippet.transports.listening import ListenError
 
 _log = logging.getLogger(__name__)
 

@@ -24,11 +24,11 @@ from aioquic.h3.events import DataReceived, Headers, HeadersReceived
 from aioquic.quic import events
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from transports.quic_engine import Engine
-from transports.taking import Taking
+from whippet.transports.quic_engine import Engine
+from whippet.transports.taking import Taking
 
 if TYPE_CHECKING:
-    from transports.quic_connection import Connection
+    from whippet.transports.quic_connection import Connection
 
 _log = logging.getLogger(__name__)
 

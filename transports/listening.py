@@ -10,7 +10,7 @@ import contextlib
 import socket
 from typing import Any
 
-from app.config.formats import Address
+from whippet.app.config.formats import Address
 
 BACKLOG_CONNECTIONS = 2048
 """Connections the operating system keeps waiting for us while the loop is busy; it may cap this lower."""

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import xxhash
 
-from app.commands import groups
-from app.commands.registry import carry_out
-from app.commands.requests import PollMessages
-from app.errors import Code, CommandError
-from app.gateway import Gateway
-from app.model.answered import Answered
-from app.model.sessions import Registration, Session
-from app.version import MODERN_IGGY_VERSION
-from storage.batch import Readable
-from transports.classic_conversation import STRANGER_FRAME_BYTES
-from transports.wire.modern import answers, frames, registration, requests
-from transports.wire.modern.frames import HEADER_BYTES, Reason
-from transports.wire.modern.operations import (
+from whippet.app.commands import groups
+from whippet.app.commands.registry import carry_out
+from whippet.app.commands.requests import PollMessages
+from whippet.app.errors import Code, CommandError
+from whippet.app.gateway import Gateway
+from whippet.app.model.answered import Answered
+from whippet.app.model.sessions import Registration, Session
+from whippet.app.version import MODERN_IGGY_VERSION
+from whippet.storage.batch import Readable
+from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.wire.modern import answers, frames, registration, requests
+from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
+from whippet.transports.wire.modern.operations import (
     CODES,
     LOGINS,
     LOGOUT,

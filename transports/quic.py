@@ -26,19 +26,19 @@ from aioquic.quic.packet import (
 from aioquic.quic.retry import QuicRetryTokenHandler
 from starlette.types import ASGIApp
 
-from app.config.formats import Address
-from app.config.listeners import Quic
-from app.config.system import Limits
-from app.gateway import Gateway
-from transports import certificates, datagrams, listening, quic_engine
-from transports.certificates import Pair
-from transports.datagrams import Datagrams, PeerAddress
-from transports.quic_connection import Connection
-from transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP3, Engine, Rules
-from transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Quic
+from whippet.app.config.system import Limits
+from whippet.app.gateway import Gateway
+from whippet.transports import certificates, datagrams, listening, quic_engine
+from whippet.transports.certificates import Pair
+from whippet.transports.datagrams import Datagrams, PeerAddress
+from whippet.transports.quic_connection import Connection
+from whippet.transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP3, Engine, Rules
+from whippet.transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
 
 if TYPE_CHECKING:
-    from transports.http.protocol import Door
+    from whippet.transports.http.protocol import Door
 
 _log = logging.getLogger(__name__)
 

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING, Protocol
 from aioquic.quic import events
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
-from app.errors import Code, CommandError
-from app.model.sessions import Session, Transport
-from storage.batch import Readable
-from transports import begun, conversation
-from transports.conversation import BEGINNING_BYTES, Conversation
-from transports.datagrams import PeerAddress
-from transports.http3 import Http3
-from transports.quic_engine import HTTP3, Engine
-from transports.taking import Taking
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Session, Transport
+from whippet.storage.batch import Readable
+from whippet.transports import begun, conversation
+from whippet.transports.conversation import BEGINNING_BYTES, Conversation
+from whippet.transports.datagrams import PeerAddress
+from whippet.transports.http3 import Http3
+from whippet.transports.quic_engine import HTTP3, Engine
+from whippet.transports.taking import Taking
 
 if TYPE_CHECKING:
-    from transports.quic import QuicListener
+    from whippet.transports.quic import QuicListener
 
 _log = logging.getLogger(__name__)
 

@@ -39,7 +39,7 @@ from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, Qu
 from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 
-from transports.datagrams import PeerAddress
+from whippet.transports.datagrams import PeerAddress
 
 HTTP3 = "h3"
 FOR_EVER = 10 * 365 * 86_400.0

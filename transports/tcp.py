@@ -22,15 +22,15 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from app.config.formats import Address
-from app.config.system import Limits
-from app.errors import CommandError
-from app.gateway import Gateway
-from app.model.sessions import Session, Transport
-from storage.batch import Readable
-from transports import conversation, listening
-from transports.conversation import BEGINNING_BYTES, Conversation
-from transports.handshakes import Handshakes
+from whippet.app.config.formats import Address
+from whippet.app.config.system import Limits
+from whippet.app.errors import CommandError
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session, Transport
+from whippet.storage.batch import Readable
+from whippet.transports import conversation, listening
+from whippet.transports.conversation import BEGINNING_BYTES, Conversation
+from whippet.transports.handshakes import Handshakes
 
 _log = logging.getLogger(__name__)
 

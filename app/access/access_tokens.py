@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from app.access import jws, signing_key
-from app.access.ended_tokens import End, EndedTokens, Entry
-from app.access.jws import Forged, NotAToken, Secret, WrongAlgorithm
-from app.access.trusted_issuers import TrustedIssuers
-from app.access.users import User, Users
-from app.config.error import ConfigError
-from app.config.listeners import HttpJwt
-from app.errors import Code, CommandError
+from whippet.app.access import jws, signing_key
+from whippet.app.access.ended_tokens import End, EndedTokens, Entry
+from whippet.app.access.jws import Forged, NotAToken, Secret, WrongAlgorithm
+from whippet.app.access.trusted_issuers import TrustedIssuers
+from whippet.app.access.users import User, Users
+from whippet.app.config.error import ConfigError
+from whippet.app.config.listeners import HttpJwt
+from whippet.app.errors import Code, CommandError
 
 FOLDER = "access"
 NEVER_SECONDS = 1_000_000_000

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from storage import files
+from whippet.storage import files
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 _log = logging.getLogger(__name__)
 

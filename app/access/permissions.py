@@ -1,7 +1,7 @@
 """Permissions as values: what a user may do everywhere, in a stream, or with a topic. There is no "may not".
 
 The questions that commands ask of them are in this module too, so that what a flag implies is written down once: a
-table of rights, each with the flags that grant it. The table of commands in `app.commands.registry` names them.
+table of rights, each with the flags that grant it. The table of commands in `whippet.app.commands.registry` names them.
 """
 
 from __future__ import annotations

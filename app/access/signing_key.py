@@ -11,9 +11,9 @@ import logging
 import os
 import secrets
 
-from app.config.error import ConfigError
-from app.config.listeners import HttpJwt
-from storage import files
+from whippet.app.config.error import ConfigError
+from whippet.app.config.listeners import HttpJwt
+from whippet.storage import files
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, NamedTuple, TypeVar
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 _log = logging.getLogger(__name__)
 

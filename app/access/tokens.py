@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 import msgspec
 from blake3 import blake3
 
-from app.access.users import User, Users
-from app.errors import Code, CommandError
-from storage.store import Store
+from whippet.app.access.users import User, Users
+from whippet.app.errors import Code, CommandError
+from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
 

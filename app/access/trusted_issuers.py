@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 import httpx
 import msgspec
 
-from app.access import jws
-from app.access.jws import Forged, Key, NotAToken
-from app.config.listeners import TrustedIssuer
+from whippet.app.access import jws
+from whippet.app.access.jws import Forged, Key, NotAToken
+from whippet.app.config.listeners import TrustedIssuer
 
 _log = logging.getLogger(__name__)
 

@@ -14,16 +14,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from app.access import passwords as hashes
-from app.access.passwords import Passwords
-from app.access.permissions import ALL, Permissions, without_stream, without_topic
-from app.access.throttle import Throttle
-from app.commands.requests import Identifier, UserStatus
-from app.config import ConfigError
-from app.errors import Code, CommandError
-from app.model.catalogue import Shelf
-from storage.errors import CatalogueError
-from storage.store import Store
+from whippet.app.access import passwords as hashes
+from whippet.app.access.passwords import Passwords
+from whippet.app.access.permissions import ALL, Permissions, without_stream, without_topic
+from whippet.app.access.throttle import Throttle
+from whippet.app.commands.requests import Identifier, UserStatus
+from whippet.app.config import ConfigError
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Shelf
+from whippet.storage.errors import CatalogueError
+from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ import sys
 
 import msgspec
 
-from app.config import ConfigError, load
-from app.config.store import store_options
-from storage.errors import StorageError
-from storage.survey import Surveyed, survey
+from whippet.app.config import ConfigError, load
+from whippet.app.config.store import store_options
+from whippet.storage.errors import StorageError
+from whippet.storage.survey import Surveyed, survey
 
 SOUND = 0
 DAMAGED = 1

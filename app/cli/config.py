@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from app.config import ConfigError, docs, load, render
+from whippet.app.config import ConfigError, docs, load, render
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,20 +24,29 @@ class Subcommand(NamedTuple):
 
 
 SUBCOMMANDS = (
-    Subcommand(("serve",), "app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
-    Subcommand(("config",), "app.cli.config", "show the effective configuration and where each value comes from"),
-    Subcommand(("check",), "app.cli.check", "read every message of a data folder and say what is damaged"),
-    Subcommand(("pipeline", "run"), "app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"),
+    Subcommand(("serve",), "whippet.app.cli.serve", "run the gateway until SIGTERM or Ctrl-C"),
     Subcommand(
-        ("pipeline", "check"), "app.cli.pipeline_check", "say what a pipeline would do, or what is wrong with it"
+        ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
     ),
-    Subcommand(("bench", "storage"), "app.bench.storage", "measure the store on this machine, beside its yardsticks"),
-    Subcommand(("bench", "tcp"), "app.bench.tcp", "measure the server over TCP, beside a bare one"),
-    Subcommand(("bench", "http"), "app.bench.http", "measure the HTTP API, beside a bare application"),
-    Subcommand(("bench", "quic"), "app.bench.quic", "measure the server over QUIC, beside aioquic alone"),
-    Subcommand(("bench", "ws"), "app.bench.ws", "measure the server over WebSocket, beside a bare one"),
-    Subcommand(("bench", "spark"), "app.bench.spark", "measure the data source of Spark, beside Parquet"),
-    Subcommand(("version",), "app.cli.version", "print the version"),
+    Subcommand(("check",), "whippet.app.cli.check", "read every message of a data folder and say what is damaged"),
+    Subcommand(("certs",), "whippet.app.cli.certs", "make an authority and a certificate for development"),
+    Subcommand(
+        ("pipeline", "run"), "whippet.app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"
+    ),
+    Subcommand(
+        ("pipeline", "check"),
+        "whippet.app.cli.pipeline_check",
+        "say what a pipeline would do, or what is wrong with it",
+    ),
+    Subcommand(
+        ("bench", "storage"), "whippet.bench.storage", "measure the store on this machine, beside its yardsticks"
+    ),
+    Subcommand(("bench", "tcp"), "whippet.bench.tcp", "measure the server over TCP, beside a bare one"),
+    Subcommand(("bench", "http"), "whippet.bench.http", "measure the HTTP API, beside a bare application"),
+    Subcommand(("bench", "quic"), "whippet.bench.quic", "measure the server over QUIC, beside aioquic alone"),
+    Subcommand(("bench", "ws"), "whippet.bench.ws", "measure the server over WebSocket, beside a bare one"),
+    Subcommand(("bench", "spark"), "whippet.bench.spark", "measure the data source of Spark, beside Parquet"),
+    Subcommand(("version",), "whippet.app.cli.version", "print the version"),
 )
 
 GROUPS = {"bench": "measure speed", "pipeline": "move data with Spark"}
@@ -88,7 +97,7 @@ def _parser(chosen: Subcommand | None) -> argparse.ArgumentParser:
 
 class _ShowVersion(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        parser.exit(importlib.import_module("app.cli.version").run(argparse.Namespace()))
+        parser.exit(importlib.import_module("whippet.app.cli.version").run(argparse.Namespace()))
 
 
 if __name__ == "__main__":

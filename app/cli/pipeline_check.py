@@ -8,10 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli import pipelines
+from whippet.app.cli import pipelines
 
 if TYPE_CHECKING:
-    from app.pipeline.jobs.pipeline_file import Pipeline
+    from whippet.pipelines.pipeline_file import Pipeline
 
 SOUND = 0
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
-    from app.pipeline.jobs import plan, secrets  # noqa: PLC0415 -- an extra
+    from whippet.pipelines import plan, secrets  # noqa: PLC0415 -- an extra
 
     for line in plan.lines(pipeline, look=not arguments.offline):
         print(secrets.scrub(line, pipeline.secrets))
@@ -42,7 +42,7 @@ def _columns(pipeline: Pipeline, remote: str | None) -> str:
     """What comes out of the transforms, if the sinks take it: only Spark knows what a statement means."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 -- an extra
 
-    from app.pipeline.jobs import flow, plan, sentences, spark_session  # noqa: PLC0415
+    from whippet.pipelines import flow, plan, sentences, spark_session  # noqa: PLC0415
 
     print("starting Spark to look at the transforms ...", file=sys.stderr, flush=True)
     is_own = not spark_session.is_there()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from app.cli import pipelines
+from whippet.app.cli import pipelines
 
 if TYPE_CHECKING:
-    from app.pipeline.jobs.pipeline_file import Pipeline
+    from whippet.pipelines.pipeline_file import Pipeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
-    from app.pipeline.jobs import command  # noqa: PLC0415 -- an extra
+    from whippet.pipelines import command  # noqa: PLC0415 -- an extra
 
     return command.run(pipeline, once=arguments.once, progress_s=arguments.progress, remote=arguments.remote)

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.pipeline.jobs.pipeline_file import Pipeline
+    from whippet.pipelines.pipeline_file import Pipeline
 
 REFUSED = 2
-NEEDS_SPARK = "whippet: pipelines need Spark: pip install 'whippet[spark]'"
+NEEDS_SPARK = "whippet: pipelines need Spark: install whippet-gateway[spark] (docs/install.md)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> int:
     try:
-        from app.pipeline.jobs import command  # noqa: PLC0415 -- an extra
+        from whippet.pipelines import command  # noqa: PLC0415 -- an extra
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in ("pyspark", "pyarrow", "py4j"):
             raise

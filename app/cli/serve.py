@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import os
 
-from app import server
-from app.allocator import keep_freed_memory
+from whippet.app import server
+from whippet.app.allocator import keep_freed_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from app.version import version
+from whippet.app.version import version
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,15 +7,15 @@ Every command is a method that gives a future: requests that are not awaited one
 answers come in order. A refusal is a CommandError with the number that the server gave it; a connection that is gone
 is a Disconnected. `Producer`, `Consumer` and `GroupConsumer` are built on these commands and nothing else.
 
-A program that sends megabytes starts with `app.allocator.keep_freed_memory()`: encoding 1 MB then takes a seventh.
+A program that sends megabytes starts with `allocator.keep_freed_memory()`: encoding 1 MB then takes a seventh.
 """
 
-from app.client.client import Client, Reconnect
-from app.client.commits import AutoCommit
-from app.client.connection import Connection, Disconnected
-from app.client.consumer import Consumer, GroupConsumer, Received
-from app.client.packing import pack
-from app.client.producer import FailedSend, Producer, SendsFailed
+from whippet.app.client.client import Client, Reconnect
+from whippet.app.client.commits import AutoCommit
+from whippet.app.client.connection import Connection, Disconnected
+from whippet.app.client.consumer import Consumer, GroupConsumer, Received
+from whippet.app.client.packing import pack
+from whippet.app.client.producer import FailedSend, Producer, SendsFailed
 
 __all__ = [
     "AutoCommit",

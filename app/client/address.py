@@ -17,10 +17,10 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from app.client.wires import WIRES
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
-from app.config.formats import Invalid, parse_duration
-from app.version import version
+from whippet.app.client.wires import WIRES
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from whippet.app.config.formats import Invalid, parse_duration
+from whippet.app.version import version
 
 PORTS = {"tcp": 8090}
 """Transports that there are, and the port of each."""

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from app.client import tcp
-from app.client.address import Destination, Reconnect, parse
-from app.client.commands import Commands
-from app.client.connection import Connection, Disconnected
-from app.commands import requests as ask
+from whippet.app.client import tcp
+from whippet.app.client.address import Destination, Reconnect, parse
+from whippet.app.client.commands import Commands
+from whippet.app.client.connection import Connection, Disconnected
+from whippet.app.commands import requests as ask
 
 __all__ = ["Client", "Reconnect"]
 

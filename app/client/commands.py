@@ -11,13 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from app.access.permissions import Permissions
-from app.client.packing import as_batch
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import Consumer, Identifier, Partitioning, PartitioningKind, Strategy, StrategyKind
-from app.model.options import Option, OptionScope
-from storage.batch import Message
+from whippet.app.access.permissions import Permissions
+from whippet.app.client.packing import as_batch
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, Identifier, Partitioning, PartitioningKind, Strategy, StrategyKind
+from whippet.app.model.options import Option, OptionScope
+from whippet.storage.batch import Message
 
 Future = asyncio.Future
 
@@ -155,7 +155,7 @@ class Commands(ABC):
         count: int = 1000,
         auto_commit: bool = False,
     ) -> Future[answers.Polled]:
-        """Batches; `storage.batch.messages` makes single messages of one."""
+        """Batches; `whippet.storage.batch.messages` makes single messages of one."""
         return self.call(ask.PollMessages(consumer, stream, topic, partition_id, strategy, count, auto_commit))
 
     def flush_unsaved_buffer(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from app.commands.requests import Request
-from app.errors import Code, CommandError
+from whippet.app.commands.requests import Request
+from whippet.app.errors import Code, CommandError
 
 
 class Disconnected(CommandError):

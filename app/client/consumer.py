@@ -22,15 +22,15 @@ from types import TracebackType
 
 import msgspec
 
-from app.client.client import Client
-from app.client.commands import FIRST, NEXT, from_offset
-from app.client.commits import AutoCommit
-from app.client.connection import Disconnected
-from app.commands import requests as ask
-from app.commands.answers import Polled
-from app.commands.requests import ConsumerKind, Identifier, Strategy
-from app.errors import Code, CommandError
-from storage import batch as batches
+from whippet.app.client.client import Client
+from whippet.app.client.commands import FIRST, NEXT, from_offset
+from whippet.app.client.commits import AutoCommit
+from whippet.app.client.connection import Disconnected
+from whippet.app.commands import requests as ask
+from whippet.app.commands.answers import Polled
+from whippet.app.commands.requests import ConsumerKind, Identifier, Strategy
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
 
 IDLE_S = 0.1
 

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Writable
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Message, Writable
 
 FEW = 8
 _HEADER = bytes(HEADER_BYTES)

@@ -21,13 +21,13 @@ from typing import Any
 
 import msgspec
 
-from app.client.client import Client
-from app.client.commands import BALANCED
-from app.client.connection import Disconnected
-from app.client.packing import as_batch
-from app.commands.requests import Identifier, Partitioning
-from app.errors import Code, CommandError
-from storage.batch import HEADER_BYTES, Message
+from whippet.app.client.client import Client
+from whippet.app.client.commands import BALANCED
+from whippet.app.client.connection import Disconnected
+from whippet.app.client.packing import as_batch
+from whippet.app.commands.requests import Identifier, Partitioning
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import HEADER_BYTES, Message
 
 OBJECT_BYTES = 64
 """What a message counts besides its payload and headers: what it takes more on the wire."""

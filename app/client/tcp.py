@@ -10,11 +10,11 @@ import socket
 from collections import deque
 from typing import Any, cast
 
-from app.client.address import Destination
-from app.client.connection import Disconnected
-from app.client.wires import WIRES, NoAnswer, Prepared, Wire
-from app.commands.requests import Request
-from app.errors import Code, CommandError
+from whippet.app.client.address import Destination
+from whippet.app.client.connection import Disconnected
+from whippet.app.client.wires import WIRES, NoAnswer, Prepared, Wire
+from whippet.app.commands.requests import Request
+from whippet.app.errors import Code, CommandError
 
 SCRATCH_BYTES = 64 << 10
 GONE_S = 30

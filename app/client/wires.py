@@ -1,6 +1,6 @@
 """What the client says over a connection, in either of the two protocols: requests into frames, frames into answers.
 
-The codec is the server's own, `transports.wire`: pure functions over bytes. This module is the only one of `app` that
+The codec is the server's own, `transports/wire`: pure functions over bytes. This module is the only one of `app` that
 knows it (but for the composition root), and pyproject.toml says so to import-linter.
 """
 
@@ -14,18 +14,18 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import xxhash
 
-from app.commands.answers import LoggedIn
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request
-from app.errors import Code, CommandError
-from app.version import version
-from storage.batch import Readable
-from transports.wire.classic import answers, frames, requests
-from transports.wire.classic.dialect import Dialect
-from transports.wire.modern import answers as modern_answers
-from transports.wire.modern import frames as modern_frames
-from transports.wire.modern import operations, registration
-from transports.wire.modern import requests as modern_requests
-from transports.wire.modern.frames import Reason
+from whippet.app.commands.answers import LoggedIn
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request
+from whippet.app.errors import Code, CommandError
+from whippet.app.version import version
+from whippet.storage.batch import Readable
+from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports.wire.classic.dialect import Dialect
+from whippet.transports.wire.modern import answers as modern_answers
+from whippet.transports.wire.modern import frames as modern_frames
+from whippet.transports.wire.modern import operations, registration
+from whippet.transports.wire.modern import requests as modern_requests
+from whippet.transports.wire.modern.frames import Reason
 
 Answer = TypeVar("Answer")
 PROTOCOL = registration.packed(0, 11, 0)

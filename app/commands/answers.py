@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from app.access.permissions import Permissions
-from app.commands.requests import UserStatus
-from app.model.options import Option
-from storage.batch import Readable
-from storage.options import Durability
+from whippet.app.access.permissions import Permissions
+from whippet.app.commands.requests import UserStatus
+from whippet.app.model.options import Option
+from whippet.storage.batch import Readable
+from whippet.storage.options import Durability
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):

@@ -13,18 +13,18 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from app.config.system import System
-from app.model.duplicates import Bounds, Taken, Window
-from app.model.topic_options import UNLIMITED
-from storage import batch as batches
-from storage.batch import Message, Writable
-from storage.errors import StorageError
-from storage.options import Durability, TopicOptions
-from storage.partition import Appended, Partition
-from storage.producers import Producer
+from whippet.app.config.system import System
+from whippet.app.model.duplicates import Bounds, Taken, Window
+from whippet.app.model.topic_options import UNLIMITED
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message, Writable
+from whippet.storage.errors import StorageError
+from whippet.storage.options import Durability, TopicOptions
+from whippet.storage.partition import Appended, Partition
+from whippet.storage.producers import Producer
 
 if TYPE_CHECKING:
-    from app.model.catalogue import Topic
+    from whippet.app.model.catalogue import Topic
 
 _log = logging.getLogger(__name__)
 

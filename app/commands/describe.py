@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.commands import answers
-from app.model.catalogue import Stream, Topic
-from app.model.topic_options import TopicDefaults
+from whippet.app.commands import answers
+from whippet.app.model.catalogue import Stream, Topic
+from whippet.app.model.topic_options import TopicDefaults
 
 
 def stream(stream: Stream) -> answers.StreamInfo:

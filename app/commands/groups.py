@@ -10,19 +10,19 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.names import check_name
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model.catalogue import Topic
-from app.model.groups import Group
-from storage.catalog import GroupDocument
-from storage.offsets import Kind
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.names import check_name
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Topic
+from whippet.app.model.groups import Group
+from whippet.storage.catalog import GroupDocument
+from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 _log = logging.getLogger(__name__)
 

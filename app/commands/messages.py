@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
 
-from app.commands import answers, offsets, system
-from app.commands import requests as ask
-from app.commands.partitions import find_partition
-from app.commands.requests import ConsumerKind, PartitioningKind, StrategyKind
-from app.commands.target import Target
-from app.errors import Code, CommandError, of_storage
-from app.model.catalogue import Topic
-from app.model.sessions import NOT_REGISTERED
-from storage.errors import ProducerFenced
-from storage.log import Fetched
-from storage.options import Durability
-from storage.partition import Appended, Partition
-from storage.producers import Producer
+from whippet.app.commands import answers, offsets, system
+from whippet.app.commands import requests as ask
+from whippet.app.commands.partitions import find_partition
+from whippet.app.commands.requests import ConsumerKind, PartitioningKind, StrategyKind
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError, of_storage
+from whippet.app.model.catalogue import Topic
+from whippet.app.model.sessions import NOT_REGISTERED
+from whippet.storage.errors import ProducerFenced
+from whippet.storage.log import Fetched
+from whippet.storage.options import Durability
+from whippet.storage.partition import Appended, Partition
+from whippet.storage.producers import Producer
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 class Followed(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 NAME_BYTES_MAX = 255
 UNLIMITED = 2**64 - 1

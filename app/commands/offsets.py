@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.groups import find_group
-from app.commands.partitions import find_partition
-from app.commands.requests import ConsumerKind
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model.catalogue import Topic
-from app.model.groups import Group
-from storage.errors import InvalidOffset
-from storage.offsets import Key, Kind
-from storage.partition import Partition
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.groups import find_group
+from whippet.app.commands.partitions import find_partition
+from whippet.app.commands.requests import ConsumerKind
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Topic
+from whippet.app.model.groups import Group
+from whippet.storage.errors import InvalidOffset
+from whippet.storage.offsets import Key, Kind
+from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 async def get_offset(

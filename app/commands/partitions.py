@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.commands import groups
-from app.commands import requests as ask
-from app.commands.target import Target
-from app.commands.topics import PARTITIONS_MAX, check_reserved
-from app.errors import Code, CommandError
-from app.model.catalogue import Topic
-from storage.options import settings_of
-from storage.partition import Partition
+from whippet.app.commands import groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
+from whippet.app.commands.topics import PARTITIONS_MAX, check_reserved
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Topic
+from whippet.storage.options import settings_of
+from whippet.storage.partition import Partition
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 async def create_partitions(gateway: Gateway, session: Session, request: ask.CreatePartitions, target: Target) -> None:

@@ -12,18 +12,18 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from app.access import permissions as may
-from app.access.permissions import Permissions
-from app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
-from app.commands import requests as ask
-from app.commands.target import Target
-from app.errors import TABLE, Code, CommandError, of_storage
-from storage.errors import StorageError
+from whippet.app.access import permissions as may
+from whippet.app.access.permissions import Permissions
+from whippet.app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
+from whippet.app.errors import TABLE, Code, CommandError, of_storage
+from whippet.storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from app.access.users import User
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.access.users import User
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 Handler = Callable[["Gateway", "Session", Any, Target], Awaitable[Any]]
 Right = Callable[[Permissions, int, int], bool]

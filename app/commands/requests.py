@@ -1,6 +1,6 @@
 """What can be asked of Whippet: a frozen struct for every command, whoever asks and however they ask.
 
-Transports make these and hand them to `app.commands.registry.carry_out`; no transport knows what happens then. Streams,
+Transports make these and hand them to `registry.carry_out`; no transport knows what happens then. Streams,
 topics, groups, users and consumers are named by an `Identifier`: a number or a name.
 """
 
@@ -10,13 +10,13 @@ import enum
 
 import msgspec
 
-from app.access.permissions import Permissions
-from app.errors import Code, CommandError, of_storage
-from app.model.options import Option, OptionScope
-from storage.batch import Checked, Writable
-from storage.errors import InvalidProducer
-from storage.options import Durability
-from storage.producers import Producer
+from whippet.app.access.permissions import Permissions
+from whippet.app.errors import Code, CommandError, of_storage
+from whippet.app.model.options import Option, OptionScope
+from whippet.storage.batch import Checked, Writable
+from whippet.storage.errors import InvalidProducer
+from whippet.storage.options import Durability
+from whippet.storage.producers import Producer
 
 Identifier = int | str
 

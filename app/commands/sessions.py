@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.access.users import User
-from app.commands import answers, groups
-from app.commands import requests as ask
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model.sessions import Registration
+from whippet.app.access.users import User
+from whippet.app.commands import answers, groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Registration
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 async def login_user(gateway: Gateway, session: Session, request: ask.LoginUser, target: Target) -> answers.LoggedIn:

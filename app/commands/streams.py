@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.commands import answers, describe, groups
-from app.commands import requests as ask
-from app.commands.names import check_name
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model.catalogue import Shelf, Stream
-from app.model.options import OptionScope, refuse_any
-from storage.catalog import StreamDocument
+from whippet.app.commands import answers, describe, groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.names import check_name
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Shelf, Stream
+from whippet.app.model.options import OptionScope, refuse_any
+from whippet.storage.catalog import StreamDocument
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 async def get_stream(

@@ -7,16 +7,16 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-from app import snapshot
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model.sessions import Session
-from app.version import IGGY_VERSION, semantic_number
+from whippet.app import snapshot
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Session
+from whippet.app.version import IGGY_VERSION, semantic_number
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
+    from whippet.app.gateway import Gateway
 
 
 EVERYWHERE = ("0.0.0.0", "::")

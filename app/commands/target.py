@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.model.catalogue import Stream, Topic
+from whippet.app.model.catalogue import Stream, Topic
 
 
 class Target(NamedTuple):

@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.commands import answers, describe, groups
-from app.commands import requests as ask
-from app.commands.names import check_name
-from app.commands.target import Target
-from app.errors import Code, CommandError
-from app.model import topic_options
-from app.model.catalogue import Shelf, Stream, Topic
-from app.model.options import OptionScope
-from app.model.topic_options import CATALOGUE, COMPRESSIONS
-from storage.catalog import TopicDocument
-from storage.options import TopicOptions, TopicSettings, settings_of
+from whippet.app.commands import answers, describe, groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.names import check_name
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model import topic_options
+from whippet.app.model.catalogue import Shelf, Stream, Topic
+from whippet.app.model.options import OptionScope
+from whippet.app.model.topic_options import CATALOGUE, COMPRESSIONS
+from whippet.storage.catalog import TopicDocument
+from whippet.storage.options import TopicOptions, TopicSettings, settings_of
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
 UNCOMPRESSED = 1

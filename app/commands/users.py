@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.access.users import User
-from app.commands import answers, groups
-from app.commands import requests as ask
-from app.commands.target import Target
-from app.model.options import OptionScope, refuse_any
+from whippet.app.access.users import User
+from whippet.app.commands import answers, groups
+from whippet.app.commands import requests as ask
+from whippet.app.commands.target import Target
+from whippet.app.model.options import OptionScope, refuse_any
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from app.model.sessions import Session
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
 
 
 async def get_user(

@@ -4,8 +4,8 @@ The composition root and the command line call `load`; everybody else is handed 
 means is written where it is defined, in `schema`, `listeners` and `system`.
 """
 
-from app.config.error import ConfigError
-from app.config.load import Loaded, load
-from app.config.schema import Config
+from whippet.app.config.error import ConfigError
+from whippet.app.config.load import Loaded, load
+from whippet.app.config.schema import Config
 
 __all__ = ["Config", "ConfigError", "Loaded", "load"]

@@ -6,7 +6,7 @@ the same place, the key of today counts.
 
 from __future__ import annotations
 
-from app.config.keys import KEYS, numbered, variable
+from whippet.app.config.keys import KEYS, numbered, variable
 
 ALIASES = {
     "message_cleaner.enabled": "data_maintenance.messages.cleaner_enabled",

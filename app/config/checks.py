@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Iterator
 from operator import attrgetter
 
-from app.config.formats import DURATION, Address, write_protocol_version, write_size
-from app.config.schema import Config
+from whippet.app.config.formats import DURATION, Address, write_protocol_version, write_size
+from whippet.app.config.schema import Config
 
 MIB = 1024 * 1024
 BATCH_OVERHEAD = 256 + 48

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from app.config.formats import Format, Invalid
+from whippet.app.config.formats import Format, Invalid
 
 
 class Allocation(msgspec.Struct, frozen=True):

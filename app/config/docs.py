@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.config.aliases import ALIASES
-from app.config.keys import KEYS, Key, section_of, variable
-from app.config.render import literal, tables
+from whippet.app.config.aliases import ALIASES
+from whippet.app.config.keys import KEYS, Key, section_of, variable
+from whippet.app.config.render import literal, tables
 
 INTRODUCTION = """\
 # Configuration

@@ -18,9 +18,9 @@ from typing import Any
 
 import msgspec
 
-from app.config.formats import Format
-from app.config.schema import Config
-from app.config.section import Section
+from whippet.app.config.formats import Format
+from whippet.app.config.schema import Config
+from whippet.app.config.section import Section
 
 TABLES_MAX = 10
 """A list of tables can be given in variables for the numbers 0 to 9."""

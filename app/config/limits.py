@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from app.config import formats
-from app.config.keys import walk
-from app.config.schema import Config
+from whippet.app.config import formats
+from whippet.app.config.keys import walk
+from whippet.app.config.schema import Config
 
 TABLES = ("http.limits.", "http.leases.", "http.readers.", "system.limits.")
 KEYS = frozenset(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from app.config import formats
-from app.config.formats import Address, Secret, choice, integer, list_of, optional, size
-from app.config.section import Section
+from whippet.app.config import formats
+from whippet.app.config.formats import Address, Secret, choice, integer, list_of, optional, size
+from whippet.app.config.section import Section
 
 Boolean = Annotated[bool, formats.BOOLEAN]
 Text = Annotated[str, formats.TEXT]

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from app.config import dotenv
-from app.config.checks import problems
-from app.config.error import ConfigError
-from app.config.formats import MASK, Secret
-from app.config.keys import KEYS, LISTS, canonical, fields, walk
-from app.config.schema import Config
-from app.config.section import Section
-from app.config.sources import FOREIGN_NAMES, Setting, find_file, from_file, from_variables, settle
+from whippet.app.config import dotenv
+from whippet.app.config.checks import problems
+from whippet.app.config.error import ConfigError
+from whippet.app.config.formats import MASK, Secret
+from whippet.app.config.keys import KEYS, LISTS, canonical, fields, walk
+from whippet.app.config.schema import Config
+from whippet.app.config.section import Section
+from whippet.app.config.sources import FOREIGN_NAMES, Setting, find_file, from_file, from_variables, settle
 
 SHOWN_MAX = 80
 """Characters of a wrong value that an error repeats."""

@@ -10,8 +10,8 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator
 
-from app.config.keys import KEYS, LISTS, Key, section_of, walk
-from app.config.load import Loaded
+from whippet.app.config.keys import KEYS, LISTS, Key, section_of, walk
+from whippet.app.config.load import Loaded
 
 COMMENT_WIDTH = 100
 

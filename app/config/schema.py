@@ -1,4 +1,4 @@
-"""The whole configuration as one frozen value, made by `app.config.load` and read by the composition root.
+"""The whole configuration as one frozen value, made by `whippet.app.config.load` and read by the composition root.
 
 The sections about listeners and about the data have modules of their own; the rest, what the server does in the
 background and tells others, is here. The docstring of a field is its sentence in the documentation.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from app.config import formats
-from app.config.formats import Secret, choice, integer, optional
-from app.config.listeners import Boolean, Hidden, Http, Metrics, Name, Quic, Seconds, Tcp, Text, Websocket
-from app.config.section import Section
-from app.config.system import Period, System
+from whippet.app.config import formats
+from whippet.app.config.formats import Secret, choice, integer, optional
+from whippet.app.config.listeners import Boolean, Hidden, Http, Metrics, Name, Quic, Seconds, Tcp, Text, Websocket
+from whippet.app.config.section import Section
+from whippet.app.config.system import Period, System
 
 Transport = Annotated[Literal["grpc", "http"], choice("grpc", "http")]
 OptionalPort = Annotated[int | None, optional(integer(1, 65_535))]

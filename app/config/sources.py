@@ -1,7 +1,7 @@
 """Where settings come from: the TOML file and the variables, both turned into settings by dotted name.
 
 Spelling is settled here: names that nobody knows are refused with the nearest one that is known, and older spellings
-become the key that they mean. Values are still what was written; `app.config.load` parses them.
+become the key that they mean. Values are still what was written; `whippet.app.config.load` parses them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from app.config.aliases import ALIASES, NAMES, TABLES, VARIABLES
-from app.config.error import ConfigError
-from app.config.keys import KEYS, LISTS, canonical
+from whippet.app.config.aliases import ALIASES, NAMES, TABLES, VARIABLES
+from whippet.app.config.error import ConfigError
+from whippet.app.config.keys import KEYS, LISTS, canonical
 
 PREFIX = "IGGY_"
 FOREIGN_NAMES = frozenset(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from app.config.cores import Machine, resolve, this_machine
-from app.config.error import ConfigError
-from app.config.schema import Config
-from storage.options import Durability, StoreOptions
+from whippet.app.config.cores import Machine, resolve, this_machine
+from whippet.app.config.error import ConfigError
+from whippet.app.config.schema import Config
+from whippet.storage.options import Durability, StoreOptions
 
 
 def durability(config: Config) -> Durability:

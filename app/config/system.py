@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from app.config import formats
-from app.config.cores import CPU_ALLOCATION, Allocation
-from app.config.formats import Secret, choice, integer, size
-from app.config.listeners import Boolean, Bytes, Hidden, Microseconds, Name, Seconds
-from app.config.section import Section
-from storage.options import GIB, MIB
+from whippet.app.config import formats
+from whippet.app.config.cores import CPU_ALLOCATION, Allocation
+from whippet.app.config.formats import Secret, choice, integer, size
+from whippet.app.config.listeners import Boolean, Bytes, Hidden, Microseconds, Name, Seconds
+from whippet.app.config.section import Section
+from whippet.storage.options import GIB, MIB
 
 Folder = Annotated[str, formats.FOLDER]
 Period = Annotated[float, formats.PERIOD]

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 
 class _Asked(NamedTuple):

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
-from app.model.groups import Group
-from storage.catalog import StreamDocument, TopicDocument
-from storage.partition import Partition
+from whippet.app.model.groups import Group
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.partition import Partition
 
 
 class HasName(Protocol):

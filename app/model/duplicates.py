@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.model.recent_ids import NOT_FOUND, Ids, Numbers, RecentIds
+from whippet.app.model.recent_ids import NOT_FOUND, Ids, Numbers, RecentIds
 
 Future = asyncio.Future[None]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError
 
 OPTIONS_MAX = 1024
 OPTIONS_BYTES_MAX = 100_000

@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from app.config.formats import Invalid, parse_expiry, parse_size
-from app.config.system import System
-from app.errors import Code, CommandError
-from app.model import options
-from app.model.options import Option, Value, ValueKind, short
-from storage.catalog import TopicDocument
-from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
+from whippet.app.config.formats import Invalid, parse_expiry, parse_size
+from whippet.app.config.system import System
+from whippet.app.errors import Code, CommandError
+from whippet.app.model import options
+from whippet.app.model.options import Option, Value, ValueKind, short
+from whippet.storage.catalog import TopicDocument
+from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
 UNLIMITED = 2**64 - 1
 """Never, of an expiry; and all, of ids."""

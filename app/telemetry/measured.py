@@ -1,6 +1,6 @@
 """What is counted and timed while the server works: plain numbers, found without looking up any label.
 
-`app.telemetry.metrics` tells them to whoever scrapes. The event loop alone changes what is here, but for `Shared`.
+`telemetry.metrics` tells them to whoever scrapes. The event loop alone changes what is here, but for `Shared`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from typing import Any
 
-from app.model.sessions import Transport
+from whippet.app.model.sessions import Transport
 
 BOUNDS = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),

@@ -18,14 +18,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest as as_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from app.commands.registry import BY_REQUEST
-from app.model.sessions import Transport
-from app.telemetry.measured import BOUNDS, Histogram
-from storage.offsets import Kind
+from whippet.app.commands.registry import BY_REQUEST
+from whippet.app.model.sessions import Transport
+from whippet.app.telemetry.measured import BOUNDS, Histogram
+from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
-    from app.gateway import Gateway
-    from storage.partition import Partition
+    from whippet.app.gateway import Gateway
+    from whippet.storage.partition import Partition
 
 TEXT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE = openmetrics.CONTENT_TYPE_LATEST

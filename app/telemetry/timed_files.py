@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from app.telemetry.measured import Measured
-from storage.files import Files
+from whippet.app.telemetry.measured import Measured
+from whippet.storage.files import Files
 
 
 class TimedFiles(Files):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from app.pipeline.jobs import command
+from whippet.pipelines import command
 
 
 def main() -> int:

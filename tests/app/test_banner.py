@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app import banner
-from app.config.formats import Address
-from storage.options import Durability, StoreOptions
+from whippet.app import banner
+from whippet.app.config.formats import Address
+from whippet.storage.options import Durability, StoreOptions
 
 
 def test_every_address_has_a_line_that_can_be_opened() -> None:

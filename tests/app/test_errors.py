@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from app import errors
-from app.errors import TABLE, Code, CommandError
-from storage import errors as storage_errors
-from storage.errors import (
+from whippet.app import errors
+from whippet.app.errors import TABLE, Code, CommandError
+from whippet.storage import errors as storage_errors
+from whippet.storage.errors import (
     BatchFault,
     DiskError,
     InvalidBatch,

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.client.packing import pack
-from app.feeds import Cursor, Feed, Feeds, Part, Piece, Position
-from storage.batch import messages
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import PartitionClosed
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.world import opened, split
+from whippet.app.client.packing import pack
+from whippet.app.feeds import Cursor, Feed, Feeds, Part, Piece, Position
+from whippet.storage.batch import messages
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import PartitionClosed
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 Test = Callable[[Feeds, tuple[Partition, ...], Store], Awaitable[None]]
 

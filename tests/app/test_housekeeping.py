@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from app import housekeeping
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
-from app.errors import Code, CommandError
-from app.model.options import from_text
-from storage.batch import Message, build
 from tests.app.access.support.world import SECOND, Person, make_group, world
 from tests.storage.support.world import run
+from whippet.app import housekeeping
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import from_text
+from whippet.storage.batch import Message, build
 
 ME = Consumer(ConsumerKind.CONSUMER, 1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.returning_clients import AWAY_MAX, NAME, RETURN_US, ReturningClients
+from whippet.app.returning_clients import AWAY_MAX, NAME, RETURN_US, ReturningClients
 
 WHO, OTHER = "10.0.0.1 iggy", "10.0.0.2 iggy"
 

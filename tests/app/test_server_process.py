@@ -18,7 +18,7 @@ from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
 
 SLOW_ROUTE = """
 from starlette.responses import PlainTextResponse
-from transports.http import bodies, routes
+from whippet.transports.http import bodies, routes
 
 async def slow(call):
     print("request in hand", flush=True)
@@ -32,7 +32,7 @@ routes.OPERATIONS += (
 """
 
 BROKEN_ROUTE = """
-from transports.http import routes
+from whippet.transports.http import routes
 
 async def broken(call):
     raise RuntimeError("nobody thought of this")
@@ -46,7 +46,7 @@ routes.OPERATIONS += (
 
 SLOW_OPENING = """
 import asyncio, sys
-from storage.store import Store
+from whippet.storage.store import Store
 
 open_store = Store.open
 
@@ -59,7 +59,7 @@ Store.open = slow
 """
 
 BROKEN_OPENING = """
-from storage.store import Store
+from whippet.storage.store import Store
 
 async def broken(options, progress=None, **others):
     raise RuntimeError("nobody thought of this")
@@ -68,8 +68,8 @@ Store.open = broken
 """
 
 BROKEN_CLOSING = """
-from storage.errors import StorageError
-from storage.store import Store
+from whippet.storage.errors import StorageError
+from whippet.storage.store import Store
 
 async def full(store):
     raise StorageError("streams/1: the disk is full")

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import pytest
 
-from app.pipeline.zipped import make
-from tests.app.pipeline.conftest import PASSWORD, Lake, need_spark
 from tests.app.support.process import starting
+from tests.pyspark_whippet.conftest import PASSWORD, Lake, need_spark
+from whippet.pipelines.zipped import make
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -77,14 +77,19 @@ def clean() -> dict[str, str]:
 
 
 def python_without_whippet(folder: Path) -> Path:
-    """What lies in site-packages is found, but not what is only mentioned there: .pth files are not read."""
-    packages = next(path for path in sys.path if path.endswith("site-packages"))
+    """What lies in site-packages is found, but not Whippet: .pth files, by which it is found, are not read."""
+    packages = folder / "packages"
+    packages.mkdir()
+    for installed in Path(next(path for path in sys.path if path.endswith("site-packages"))).iterdir():
+        if not installed.name.startswith("pyspark_whippet"):
+            (packages / installed.name).symlink_to(installed)
     script = folder / "python"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec "{sys.executable}" -S "$@"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    command = [str(script), "-c", "import app"]
-    found = subprocess.run(command, cwd=folder, env=clean(), capture_output=True, text=True, check=False)
-    assert "No module named 'app'" in found.stderr
+    for name in ("whippet", "pyspark_whippet"):
+        command = [str(script), "-c", f"import {name}"]
+        found = subprocess.run(command, cwd=folder, env=clean(), capture_output=True, text=True, check=False)
+        assert f"No module named '{name}'" in found.stderr
     return script
 
 
@@ -98,7 +103,7 @@ def free_port() -> str:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     need_spark()
     for package in ("grpc", "pandas"):
-        pytest.importorskip(package, reason=f"{package} is not installed: pip install 'whippet[connect]'")
+        pytest.importorskip(package, reason=f"{package} is not installed: install whippet-gateway[connect]")
     folder = tmp_path_factory.mktemp("cluster")
     python = python_without_whippet(folder)
     zipped = folder / "whippet-spark.zip"
@@ -156,7 +161,7 @@ def test_a_client_without_java_does_the_same_through_a_connect_server(cluster: C
 @pytest.mark.parametrize("way", ["submit", "connect"])
 def test_the_pipelines_of_the_box_run_on_the_cluster(cluster: Cluster, way: str) -> None:
     polars = pytest.importorskip("polars", reason="polars is not installed: pip install polars")
-    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: pip install 'whippet[iceberg]'")
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: install whippet-gateway[iceberg]")
     lake, folder = cluster.lake, cluster.folder / way
     lake.forget("shop")
     shutil.copytree(ROOT / "deploy" / "pipelines", folder / "deploy" / "pipelines")
@@ -178,7 +183,7 @@ def test_the_pipelines_of_the_box_run_on_the_cluster(cluster: Cluster, way: str)
 
 
 def connected(cluster: Cluster) -> list[str]:
-    return [sys.executable, "-m", "app.cli.main", "pipeline", "run", "--remote", cluster.connect]
+    return [sys.executable, "-m", "whippet.app.cli.main", "pipeline", "run", "--remote", cluster.connect]
 
 
 PIPELINE = """

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.sdk.support.inspector import Inspector
 from tests.sdk.support.program import Program, Sdk
 from tests.sdk.support.server import Server
-from transports.certificates import self_signed
+from whippet.transports.certificates import self_signed
 
 UNAUTHENTICATED, WRONG = "Unauthenticated", "InvalidCredentials"
 

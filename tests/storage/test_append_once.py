@@ -11,20 +11,6 @@ from typing import Any
 
 import pytest
 
-from storage import producer_file
-from storage.errors import (
-    PartitionFailed,
-    ProducerFenced,
-    SequenceForgotten,
-    SequencePassed,
-    WriteFailed,
-)
-from storage.files import Files
-from storage.layout import PRODUCERS_FILE
-from storage.options import Durability
-from storage.partition import Appended, Partition
-from storage.producers import Producer
-from storage.store import Store
 from tests.storage.support import scenario
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.promises import read_everything
@@ -40,6 +26,20 @@ from tests.storage.support.world import (
     texts,
     with_topic,
 )
+from whippet.storage import producer_file
+from whippet.storage.errors import (
+    PartitionFailed,
+    ProducerFenced,
+    SequenceForgotten,
+    SequencePassed,
+    WriteFailed,
+)
+from whippet.storage.files import Files
+from whippet.storage.layout import PRODUCERS_FILE
+from whippet.storage.options import Durability
+from whippet.storage.partition import Appended, Partition
+from whippet.storage.producers import Producer
+from whippet.storage.store import Store
 
 LEVELS = list(Durability)
 levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())

@@ -19,16 +19,16 @@ from typing import Any
 
 import pytest
 
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import ProducerFenced, StorageError
-from storage.options import Durability
-from storage.partition import Appended, Partition
-from storage.producers import Producer
-from storage.store import Store
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
 from tests.storage.support.promises import read_everything
 from tests.storage.support.scenario import open_store, run
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import ProducerFenced, StorageError
+from whippet.storage.options import Durability
+from whippet.storage.partition import Appended, Partition
+from whippet.storage.producers import Producer
+from whippet.storage.store import Store
 
 SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "2"))
 CHUNKS = 4

@@ -15,8 +15,10 @@ import xxhash
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage import batch as batches
-from storage.batch import (
+from tests.storage.support.captured import V16_SENT, V18_SENT, V20_STORED, V22_SLICE
+from tests.storage.support.world import NOON, random_bytes, sized, texts
+from whippet.storage import batch as batches
+from whippet.storage.batch import (
     FRAME_BYTES,
     HEADER_BYTES,
     UNLIMITED,
@@ -34,10 +36,8 @@ from storage.batch import (
     stamp,
     start_of,
 )
-from storage.errors import BatchFault, InvalidBatch
-from storage.options import StoreOptions
-from tests.storage.support.captured import V16_SENT, V18_SENT, V20_STORED, V22_SLICE
-from tests.storage.support.world import NOON, random_bytes, sized, texts
+from whippet.storage.errors import BatchFault, InvalidBatch
+from whippet.storage.options import StoreOptions
 
 NO_LIMITS = Limits(2**63, 2**32, 2**32, 2**32)
 

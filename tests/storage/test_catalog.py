@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from storage.catalog import GroupDocument, StreamDocument, TopicDocument
-from storage.errors import CatalogueError
-from storage.layout import PartitionId
-from storage.options import TopicOptions
-from storage.store import Store
 from tests.storage.support.world import Clock, SlowDisk, opened, payloads, run, settled, texts, with_topic
+from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
+from whippet.storage.errors import CatalogueError
+from whippet.storage.layout import PartitionId
+from whippet.storage.options import TopicOptions
+from whippet.storage.store import Store
 
 
 def stream(identity: int, name: str = "") -> StreamDocument:

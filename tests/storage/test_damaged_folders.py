@@ -18,9 +18,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import StoreLocked, UnsupportedFormat
-from storage.offsets import encode
-from storage.store import Store
 from tests.storage.support.folders import (
     BATCH_BYTES,
     BATCH_MESSAGES,
@@ -39,6 +36,9 @@ from tests.storage.support.folders import (
     reopened,
 )
 from tests.storage.support.segments import open_log, payload_of, read_log, stamped, tree
+from whippet.storage.errors import StoreLocked, UnsupportedFormat
+from whippet.storage.offsets import encode
+from whippet.storage.store import Store
 
 LAST = SEGMENTS - 1
 LAST_START = LAST * SEGMENT_MESSAGES

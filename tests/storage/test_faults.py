@@ -17,16 +17,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import PartitionFailed, StorageError, WriteFailed
-from storage.layout import PartitionId
-from storage.options import Durability, TopicOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import PartitionFailed, StorageError, WriteFailed
+from whippet.storage.layout import PartitionId
+from whippet.storage.options import Durability, TopicOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "2"))
 CHUNKS = 4

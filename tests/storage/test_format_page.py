@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import storage
-from storage import batch, index, layout, offsets, producer_file, producers
+from whippet import storage
+from whippet.storage import batch, index, layout, offsets, producer_file, producers
 
 PAGE = Path(storage.__file__).with_name("FORMAT.md").read_text()
 

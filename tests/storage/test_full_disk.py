@@ -15,15 +15,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import DiskError, StorageError, WriteFailed
-from storage.offsets import Kind
-from storage.options import Durability, StoreOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.segments import messages_in
 from tests.storage.support.small_disk import exhaust, on_a_small_disk
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import DiskError, StorageError, WriteFailed
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 BATCH_BYTES = 40_000
 ROOM_BYTES = 300_000

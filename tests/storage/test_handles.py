@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import Files
-from storage.handles import Handles, IndexCache
-from storage.index import Index
-from storage.segment import Segment
+from whippet.storage.files import Files
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.index import Index
+from whippet.storage.segment import Segment
 
 
 class Counted(Files):

@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode
+from whippet.storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode
 
 fuzz = settings(deadline=None, max_examples=80)
 

@@ -20,12 +20,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from storage.offsets import Kind
-from storage.options import Durability
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support import appender
 from tests.storage.support.segments import messages_in
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "50"))
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from storage.options import Durability
-from storage.store import Store
 from tests.storage.support import appender, numbering
 from tests.storage.support.numbering import PRODUCERS
 from tests.storage.support.promises import read_everything
+from whippet.storage.options import Durability
+from whippet.storage.store import Store
 
 ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "20"))
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)

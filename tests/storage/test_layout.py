@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from storage.layout import Layout, PartitionId, index_file, log_file, number, segment_name, segment_of
-from storage.options import StoreOptions
-from storage.shard import shard_of
+from whippet.storage.layout import Layout, PartitionId, index_file, log_file, number, segment_name, segment_of
+from whippet.storage.options import StoreOptions
+from whippet.storage.shard import shard_of
 
 
 def test_given_ids_when_named_should_be_the_folders_of_the_format_page() -> None:

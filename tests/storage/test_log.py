@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.errors import ReadFailed
-from storage.files import Files
 from tests.storage.support.world import NOON, Clock, offsets, partition_in, run, sized, texts
+from whippet.storage.errors import ReadFailed
+from whippet.storage.files import Files
 
 FOLDER = "streams/0/topics/0/partitions/0"
 

@@ -21,14 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from storage.batch import Message, build
-from storage.errors import InvalidOffset
-from storage.log import Fetched
-from storage.offsets import Kind
-from storage.options import Durability, StoreOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.world import HANGS_S, Clock, random_bytes, stored, with_topic
+from whippet.storage.batch import Message, build
+from whippet.storage.errors import InvalidOffset
+from whippet.storage.log import Fetched
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
 

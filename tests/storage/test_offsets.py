@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.files import Buffer, Files
-from storage.offsets import PLACE, Kind, OffsetFiles, decode, encode
+from whippet.storage.files import Buffer, Files
+from whippet.storage.offsets import PLACE, Kind, OffsetFiles, decode, encode
 
 CONSUMER_7 = (Kind.CONSUMER, 7)
 

@@ -12,14 +12,6 @@ from typing import Any
 
 import pytest
 
-from storage import batch as batches
-from storage.batch import HEADER_BYTES, Message, build
-from storage.errors import BatchFault, InvalidBatch, InvalidOffset, PartitionClosed, WriteFailed
-from storage.files import Buffer, Files
-from storage.log import Fetched
-from storage.offsets import Kind
-from storage.options import Durability
-from storage.partition import Partition
 from tests.storage.support.world import (
     NOON,
     Clock,
@@ -38,6 +30,14 @@ from tests.storage.support.world import (
     texts,
     with_topic,
 )
+from whippet.storage import batch as batches
+from whippet.storage.batch import HEADER_BYTES, Message, build
+from whippet.storage.errors import BatchFault, InvalidBatch, InvalidOffset, PartitionClosed, WriteFailed
+from whippet.storage.files import Buffer, Files
+from whippet.storage.log import Fetched
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability
+from whippet.storage.partition import Partition
 
 CONSUMER, GROUP = Kind.CONSUMER, Kind.GROUP
 MEMORY, WRITTEN, SYNCED = Durability

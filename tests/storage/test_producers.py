@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from storage import producer_file
-from storage.errors import InvalidProducer, ProducerFenced, SequencePassed
-from storage.producers import EPOCH_MAX, ID_BYTES_MAX, SEQUENCE_MAX, Bounds, Producer, Producers, Record
+from whippet.storage import producer_file
+from whippet.storage.errors import InvalidProducer, ProducerFenced, SequencePassed
+from whippet.storage.producers import EPOCH_MAX, ID_BYTES_MAX, SEQUENCE_MAX, Bounds, Producer, Producers, Record
 
 
 def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> Record:

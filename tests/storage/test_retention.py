@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage.retention import Closed, expired, is_read, oldest, oversize
-from storage.segment import Segment
+from whippet.storage.retention import Closed, expired, is_read, oldest, oversize
+from whippet.storage.segment import Segment
 
 
 def closed(*segments: tuple[int, int, int], barrier: int | None = None) -> Closed:

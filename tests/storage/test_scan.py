@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from storage import batch as batches
-from storage import scan
-from storage.files import Files
-from storage.index import Index
-from storage.scan import Scan, Window
 from tests.storage.support.world import sized
+from whippet.storage import batch as batches
+from whippet.storage import scan
+from whippet.storage.files import Files
+from whippet.storage.index import Index
+from whippet.storage.scan import Scan, Window
 
 PARTITION = 3
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.segment import Damage, Segment
+from whippet.storage.segment import Damage, Segment
 
 
 def test_given_a_new_segment_when_looked_at_should_be_empty_whole_and_ready_to_grow() -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from storage.errors import PartitionClosed, PartitionFailed
-from storage.files import Files
-from storage.options import Durability, StoreOptions
-from storage.shard import Shard
 from tests.storage.support.world import HANGS_S, SlowDisk, opened, payloads, reached, run, settled, texts, with_topic
+from whippet.storage.errors import PartitionClosed, PartitionFailed
+from whippet.storage.files import Files
+from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.shard import Shard
 
 
 @contextlib.asynccontextmanager

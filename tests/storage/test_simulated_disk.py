@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from storage.files import Files
 from tests.storage.support.disk import SECTOR_BYTES, Fault, FaultKind, PowerCut, SimulatedDisk
+from whippet.storage.files import Files
 
 NAMES = ("a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "a/x/w")
 

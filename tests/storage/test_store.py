@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
-from storage.layout import PartitionId
-from storage.offsets import Kind
-from storage.options import StoreOptions
-from storage.store import Store
 from tests.storage.support.world import NOON, Clock, opened, payloads, run, settled, sized, texts, with_topic
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
+from whippet.storage.layout import PartitionId
+from whippet.storage.offsets import Kind
+from whippet.storage.options import StoreOptions
+from whippet.storage.store import Store
 
 
 def test_given_a_new_folder_when_opened_should_say_what_it_is(tmp_path: Path) -> None:

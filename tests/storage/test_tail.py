@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from storage import batch as batches
-from storage.batch import HEADER_BYTES
-from storage.log import Entry
-from storage.tail import OBJECT_BYTES, Tail, TailBudget, UnflushedBudget
 from tests.storage.support.world import offsets, run, settled, sized, texts
+from whippet.storage import batch as batches
+from whippet.storage.batch import HEADER_BYTES
+from whippet.storage.log import Entry
+from whippet.storage.tail import OBJECT_BYTES, Tail, TailBudget, UnflushedBudget
 
 
 def entry(base: int, count: int, time: int = 0, payload_bytes: int = 10) -> Entry:

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.catalog import StreamDocument, TopicDocument
-from storage.files import Files
-from storage.layout import Layout, log_file
-from storage.offsets import Kind
-from storage.options import MIB, Durability, StoreOptions, TopicOptions, TopicSettings, settings_of
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.world import offsets, opened, payloads, run, settled, sized, texts
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.files import Files
+from whippet.storage.layout import Layout, log_file
+from whippet.storage.offsets import Kind
+from whippet.storage.options import MIB, Durability, StoreOptions, TopicOptions, TopicSettings, settings_of
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 MEMORY, WRITTEN, SYNCED = Durability
 

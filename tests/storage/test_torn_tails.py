@@ -14,12 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.index import Index, encode
-from storage.options import StoreOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.segments import (
     FIRST_SEGMENT,
     Opened,
@@ -35,6 +29,12 @@ from tests.storage.support.segments import (
     stamped,
     tree,
 )
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.index import Index, encode
+from whippet.storage.options import StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 UNIFORM = [25] * 14
 MIXED = [1, 60, 7, 33]

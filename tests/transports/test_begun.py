@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.storage.support.world import run
-from transports import begun
+from whippet.transports import begun
 
 
 async def soon() -> None:

@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from app.config import ConfigError
-from app.config.listeners import QuicCertificate, Tls
-from transports import certificates
-from transports.certificates import Pair, Renewals
+from whippet.app.config import ConfigError
+from whippet.app.config.listeners import QuicCertificate, Tls
+from whippet.transports import certificates
+from whippet.transports.certificates import Pair, Renewals
 
 
 def test_a_made_certificate_stays_the_same(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from app.config.formats import Address
-from app.config.listeners import QuicSocket
 from tests.transports.support.raw import run
-from transports import datagrams, listening
-from transports.datagrams import Datagrams
-from transports.listening import ListenError
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import QuicSocket
+from whippet.transports import datagrams, listening
+from whippet.transports.datagrams import Datagrams
+from whippet.transports.listening import ListenError
 
 
 class End:

@@ -23,13 +23,13 @@ import pytest
 from aioquic.asyncio.client import connect
 from aioquic.quic.configuration import QuicConfiguration
 
-from app.client import Client as App
 from tests.app.support.process import DEADLINE_S, Gateway, starting
 from tests.transports.fuzzing.leftovers import TELLS, Leftovers
 from tests.transports.fuzzing.over_quic import VERSION_1, hello
 from tests.transports.support.quic import Client as QuicClient
 from tests.transports.websocket.support.talking import frame, handshake
-from transports.quic import RETRY_ABOVE
+from whippet.app.client import Client as App
+from whippet.transports.quic import RETRY_ABOVE
 
 MIB = 1 << 20
 EACH = 100

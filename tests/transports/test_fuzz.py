@@ -17,12 +17,6 @@ import struct
 import time
 from pathlib import Path
 
-from app.access.permissions import GlobalPermissions
-from app.client import Client as App
-from app.client.commands import FIRST, to_partition
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from storage import batch as batches
 from tests.app.access.support.world import everywhere
 from tests.app.support.process import Gateway, starting
 from tests.transports.fuzzing import over_channel, over_http3, over_quic, over_tcp, over_websocket
@@ -30,7 +24,13 @@ from tests.transports.fuzzing.leftovers import LEFT_SECONDS, TELLS, Leftovers
 from tests.transports.fuzzing.place import Client, Place
 from tests.transports.support import made_up
 from tests.transports.support.raw import asked
-from transports.wire.classic import frames
+from whippet.app.access.permissions import GlobalPermissions
+from whippet.app.client import Client as App
+from whippet.app.client.commands import FIRST, to_partition
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.transports.wire.classic import frames
 
 SECONDS = float(os.environ.get("WHIPPET_FUZZ_SECONDS", "20"))
 SEED = int(os.environ.get("WHIPPET_FUZZ_SEED", "0")) or random.SystemRandom().getrandbits(32)

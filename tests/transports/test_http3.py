@@ -18,11 +18,11 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from starlette.types import Message, Receive, Scope, Send
 
-from app.config.listeners import HttpLimits
 from tests.transports.support.quic import Client, World, served
 from tests.transports.support.raw import run
-from transports.http.protocol import Door
-from transports.http3 import AHEAD_BYTES_MAX, PIECE_BYTES, Announced
+from whippet.app.config.listeners import HttpLimits
+from whippet.transports.http.protocol import Door
+from whippet.transports.http3 import AHEAD_BYTES_MAX, PIECE_BYTES, Announced
 
 MIB = 1 << 20
 

@@ -1,6 +1,6 @@
 """HTTP/3 with a client that shares no line with the server's: libcurl, whose QUIC is ngtcp2 and whose HTTP is nghttp3.
 
-It trusts the authority that `python -m certs` has made, and nothing else, and speaks HTTP/3 or not at all.
+It trusts the authority that `whippet certs` has made, and nothing else, and speaks HTTP/3 or not at all.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from curl_cffi.const import CurlHttpVersion
 from curl_cffi.requests import Response, Session
 
-from certs.__main__ import main as make_certificates
 from tests.app.support.process import DEADLINE_S, Gateway, starting
+from whippet.app.cli.main import main as whippet
 
 MESSAGES = "/streams/s/topics/t/messages"
 OVER_HTTP_3 = int(CurlHttpVersion.V3)
@@ -69,7 +69,7 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("http3")
-    make_certificates(["--folder", str(folder)])
+    whippet(["certs", "--folder", str(folder)])
     with starting(folder / "data") as start:
         gateway = start(
             IGGY_ROOT_USERNAME="root",

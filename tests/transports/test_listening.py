@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from app.config.formats import Address
-from transports.listening import ListenError, effective, listen
+from whippet.app.config.formats import Address
+from whippet.transports.listening import ListenError, effective, listen
 
 ANY_PORT = Address("127.0.0.1", 0)
 

@@ -16,13 +16,6 @@ from typing import Any
 
 import pytest
 
-from app.access.permissions import Permissions
-from app.commands import answers as say
-from app.commands import messages as sending_commands
-from app.commands import requests as ask
-from app.errors import Code
-from app.model.sessions import Session
-from storage import batch as batches
 from tests.app.access.support.world import everywhere
 from tests.storage.support.world import Clock, SlowDisk, reached, settled
 from tests.transports.support.modern import (
@@ -45,13 +38,20 @@ from tests.transports.support.modern import (
     with_topic,
 )
 from tests.transports.support.raw import Served, run, served
-from transports import tcp
-from transports.classic_conversation import STRANGER_FRAME_BYTES
-from transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
-from transports.wire.modern import registration, requests
-from transports.wire.modern.frames import Reason
-from transports.wire.modern.operations import CODES, LOGOUT, OF_CODE, READ, REGISTER
-from transports.wire.primitives import name, str8
+from whippet.app.access.permissions import Permissions
+from whippet.app.commands import answers as say
+from whippet.app.commands import messages as sending_commands
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code
+from whippet.app.model.sessions import Session
+from whippet.storage import batch as batches
+from whippet.transports import tcp
+from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
+from whippet.transports.wire.modern import registration, requests
+from whippet.transports.wire.modern.frames import Reason
+from whippet.transports.wire.modern.operations import CODES, LOGOUT, OF_CODE, READ, REGISTER
+from whippet.transports.wire.primitives import name, str8
 
 MIB = 1 << 20
 SEND, CREATE_STREAM = 160, 128
@@ -1009,7 +1009,7 @@ def test_a_defect_is_answered_logged_once_and_may_be_tried_again(
             with monkeypatch.context() as patch:
                 patch.setattr(sending_commands, "find_partition", lambda *_: 1 // 0)
                 assert (await client.say(octets)).refused == Code.ERROR
-                patch.setattr("transports.modern_conversation.carry_out", broken)
+                patch.setattr("whippet.transports.modern_conversation.carry_out", broken)
                 await client.send(octets)
                 await begun.wait()
             again, witness = await root(world), await root(world, OTHER)

@@ -17,18 +17,18 @@ import pytest
 from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
-from app.commands import requests as ask
-from app.errors import Code
-from app.model.sessions import Transport
 from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
 from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
 from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll, run
 from tests.transports.wire.classic.support.plainly import parse
-from transports import certificates, quic_connection, quic_engine
-from transports.classic_conversation import STRANGER_FRAME_BYTES
-from transports.quic_engine import STRANGER_STREAMS
-from transports.wire.modern.operations import REGISTER
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code
+from whippet.app.model.sessions import Transport
+from whippet.transports import certificates, quic_connection, quic_engine
+from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.quic_engine import STRANGER_STREAMS
+from whippet.transports.wire.modern.operations import REGISTER
 
 MIB = 1 << 20
 SEND = 101

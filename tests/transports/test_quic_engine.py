@@ -16,10 +16,10 @@ from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicPacketType
 from aioquic.quic.packet_builder import QuicSentPacket
 
-from app.bench.quic_unpaced import unpace
-from transports.certificates import self_signed
-from transports.datagrams import PeerAddress
-from transports.quic_engine import BURST_DATAGRAMS, Congestion, Engine, Pacer, Rules, configuration
+from whippet.bench.quic_unpaced import unpace
+from whippet.transports.certificates import self_signed
+from whippet.transports.datagrams import PeerAddress
+from whippet.transports.quic_engine import BURST_DATAGRAMS, Congestion, Engine, Pacer, Rules, configuration
 
 SIZE = 1452
 CLIENT, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 3_000)

@@ -18,12 +18,12 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.packet import QuicProtocolVersion
 
-from app.commands import requests as ask
 from tests.transports.fuzzing.over_quic import attack, hello, spoilt
 from tests.transports.support.quic import Client, World, served
 from tests.transports.support.raw import LOG_IN, PING, frame, message_body, poll, run
-from transports import quic
-from transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
+from whippet.app.commands import requests as ask
+from whippet.transports import quic
+from whippet.transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
 
 MIB = 1 << 20
 HANDSHAKE_KIB_MAX = 120

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from tests.app.support.process import Gateway, Start, starting
 from tests.transports.support.quic import Client
 from tests.transports.support.raw import LOG_IN, ROOT, frame
-from transports import certificates
+from whippet.transports import certificates
 
 GET_CLUSTER_METADATA = 12
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from transports.taking import TAKEN_BYTES_MIN, Taking
+from whippet.transports.taking import TAKEN_BYTES_MIN, Taking
 
 SECONDS = 60.0
 

@@ -17,11 +17,6 @@ from pathlib import Path
 
 import pytest
 
-from app.access.throttle import Throttle
-from app.commands import requests as ask
-from app.config.formats import Address
-from app.errors import Code
-from storage.batch import Readable
 from tests.app.access.support.world import ROOT
 from tests.app.access.support.world import Time as Seconds
 from tests.storage.support.world import SlowDisk, reached
@@ -40,9 +35,14 @@ from tests.transports.support.raw import (
     served,
 )
 from tests.transports.wire.classic.support.plainly import parse
-from transports import listening, tcp
-from transports.classic_conversation import STRANGER_FRAME_BYTES
-from transports.tcp import FramesBudget
+from whippet.app.access.throttle import Throttle
+from whippet.app.commands import requests as ask
+from whippet.app.config.formats import Address
+from whippet.app.errors import Code
+from whippet.storage.batch import Readable
+from whippet.transports import listening, tcp
+from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.tcp import FramesBudget
 
 MIB = 1 << 20
 SEND = 101

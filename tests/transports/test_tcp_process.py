@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import requests as ask
 from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
 from tests.transports.support.raw import PING, asked, frame, message_body, poll
+from whippet.app.commands import requests as ask
 
 ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "rootZroot-1"}
 LOG_IN = asked(ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]))
@@ -25,13 +25,13 @@ QUIET = ROOT | {"IGGY_HTTP_ENABLED": "false"}
 MIB = 1 << 20
 
 FEW_FILES = """
-import app.server, resource
+import whippet.app.server, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 """
 
 SMALL_BUFFERS = """
 import socket
-from transports import listening
+from whippet.transports import listening
 
 open_socket = listening._open
 
@@ -46,7 +46,7 @@ listening._open = small
 
 SLOW_COMMAND = """
 import asyncio, sys
-from app.commands import registry, system
+from whippet.app.commands import registry, system
 
 async def slow(gateway, session, request, target):
     print("request in hand", flush=True)

@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import requests as ask
-from app.config import ConfigError
-from app.config.listeners import Tls
 from tests.transports.support.raw import (
     LOG_IN,
     PING,
@@ -28,7 +25,10 @@ from tests.transports.support.raw import (
     served,
 )
 from tests.transports.wire.classic.support.plainly import parse
-from transports import certificates, handshakes, tcp
+from whippet.app.commands import requests as ask
+from whippet.app.config import ConfigError
+from whippet.app.config.listeners import Tls
+from whippet.transports import certificates, handshakes, tcp
 
 MIB = 1 << 20
 SELF_SIGNED = Tls(enabled=True, self_signed=True, cert_file="not there", key_file="not there")

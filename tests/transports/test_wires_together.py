@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from app.commands import requests as ask
-from app.commands.requests import Partitioning, PartitioningKind
-from storage import batch as batches
 from tests.transports.support.modern import ME, Modern, resealed, root, with_topic
 from tests.transports.support.raw import OK, Raw, asked, frame, run, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Partitioning, PartitioningKind
+from whippet.storage import batch as batches
 
 SEND = 101
 SHORT, LONG = 56, 64

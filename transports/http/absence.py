@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.errors import Code, CommandError
-from transports.http.operation import Call
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http.operation import Call
 
 
 def refuse_topic(call: Call) -> None:

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from app.access.access_tokens import AccessTokens
-from app.access.tickets import Tickets
-from app.config.listeners import Http
-from app.gateway import Gateway
-from app.leases import Leases
-from storage.batch import Limits
-from transports.http.budget import Budget
-from transports.http.metrics import Scrapes
-from transports.http.tailing import Tails
-from transports.http.waiting import Waiting
+from whippet.app.access.access_tokens import AccessTokens
+from whippet.app.access.tickets import Tickets
+from whippet.app.config.listeners import Http
+from whippet.app.gateway import Gateway
+from whippet.app.leases import Leases
+from whippet.storage.batch import Limits
+from whippet.transports.http.budget import Budget
+from whippet.transports.http.metrics import Scrapes
+from whippet.transports.http.tailing import Tails
+from whippet.transports.http.waiting import Waiting
 
 
 class Api:

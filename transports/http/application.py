@@ -14,18 +14,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.config import Config, ConfigError
-from app.config.listeners import HttpMetrics
-from app.telemetry.measured import Measured
-from transports.http import dashboard, metrics, routes
-from transports.http.api import Api
-from transports.http.cors import Cors
-from transports.http.dashboard import Dashboard
-from transports.http.endpoint import Endpoint
-from transports.http.errors import of_bug
-from transports.http.hosts import Hosts, Known
-from transports.http.operation import Operation
-from transports.http.router import Router
+from whippet.app.config import Config, ConfigError
+from whippet.app.config.listeners import HttpMetrics
+from whippet.app.telemetry.measured import Measured
+from whippet.transports.http import dashboard, metrics, routes
+from whippet.transports.http.api import Api
+from whippet.transports.http.cors import Cors
+from whippet.transports.http.dashboard import Dashboard
+from whippet.transports.http.endpoint import Endpoint
+from whippet.transports.http.errors import of_bug
+from whippet.transports.http.hosts import Hosts, Known
+from whippet.transports.http.operation import Operation
+from whippet.transports.http.router import Router
 
 METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handler is metrics.get_metrics)
 """For a listener that has nothing else to offer."""

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from app.access.access_tokens import Caller
-from app.errors import Code, CommandError
-from transports.http import parameters
-from transports.http.answering import Answer
+from whippet.app.access.access_tokens import Caller
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http import parameters
+from whippet.transports.http.answering import Answer
 
 if TYPE_CHECKING:
-    from transports.http.api import Api
+    from whippet.transports.http.api import Api
 
 SCHEME = b"Bearer "
 CHALLENGE = (b"www-authenticate", b"Bearer")

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from starlette.types import Receive
 
-from transports.http.budget import Budget
-from transports.http.errors import CLOSE, Refused
+from whippet.transports.http.budget import Budget
+from whippet.transports.http.errors import CLOSE, Refused
 
 UNNOTICED_BYTES = 16 * 1024
 Body = bytes | bytearray

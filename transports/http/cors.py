@@ -10,8 +10,8 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.config.listeners import HttpCors
-from transports.http.answering import Answer, send_answer
+from whippet.app.config.listeners import HttpCors
+from whippet.transports.http.answering import Answer, send_answer
 
 ANY = "*"
 VARY = (b"vary", b"origin, access-control-request-method, access-control-request-headers")

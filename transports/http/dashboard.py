@@ -10,9 +10,9 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app import dashboard
-from transports.http.answering import Answer, Headers, compressed, send_answer, tagged, weights_of
-from transports.http.errors import Refused, not_found, of_refusal
+from whippet.app import dashboard
+from whippet.transports.http.answering import Answer, Headers, compressed, send_answer, tagged, weights_of
+from whippet.transports.http.errors import Refused, not_found, of_refusal
 
 PATH = b"/ui"
 METHODS = ("GET", "HEAD")

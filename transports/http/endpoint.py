@@ -16,14 +16,14 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.errors import CommandError
-from app.model.sessions import Session, Transport
-from transports.http import bearer, bodies, expanding, parameters
-from transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
-from transports.http.api import Api
-from transports.http.bodies import Gone
-from transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
-from transports.http.operation import Call, Operation
+from whippet.app.errors import CommandError
+from whippet.app.model.sessions import Session, Transport
+from whippet.transports.http import bearer, bodies, expanding, parameters
+from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
+from whippet.transports.http.api import Api
+from whippet.transports.http.bodies import Gone
+from whippet.transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
+from whippet.transports.http.operation import Call, Operation
 
 _log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from http import HTTPStatus
 
 import msgspec
 
-from app.errors import TABLE, CommandError
-from transports.http.answering import JSON, Answer, Headers
+from whippet.app.errors import TABLE, CommandError
+from whippet.transports.http.answering import JSON, Answer, Headers
 
 BUG_ID = 1
 """The number of Iggy's general error."""

@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 import zstandard
 
-from transports.http.bodies import TOO_LONG
-from transports.http.errors import Refused
+from whippet.transports.http.bodies import TOO_LONG
+from whippet.transports.http.errors import Refused
 
 Coding = Callable[[bytes], Iterator[bytes]]
 

@@ -9,10 +9,10 @@ from http import HTTPStatus
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.readiness import Readiness
-from transports.http import health
-from transports.http.answering import Answer, send_answer
-from transports.http.errors import RETRY_AFTER, Refused, of_refusal
+from whippet.app.readiness import Readiness
+from whippet.transports.http import health
+from whippet.transports.http.answering import Answer, send_answer
+from whippet.transports.http.errors import RETRY_AFTER, Refused, of_refusal
 
 
 class Front:

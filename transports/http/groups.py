@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from transports.http import absence
-from transports.http.operation import Call
-from transports.http.parameters import NAME_BYTES
-from transports.http.texts import Name
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http import absence
+from whippet.transports.http.operation import Call
+from whippet.transports.http.parameters import NAME_BYTES
+from whippet.transports.http.texts import Name
 
 
 class ConsumerGroup(msgspec.Struct, frozen=True):

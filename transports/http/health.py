@@ -10,10 +10,10 @@ from http import HTTPStatus
 
 import msgspec
 
-from app.readiness import Readiness
-from transports.http.answering import JSON, SECRET, Answer
-from transports.http.errors import RETRY_AFTER
-from transports.http.operation import Call
+from whippet.app.readiness import Readiness
+from whippet.transports.http.answering import JSON, SECRET, Answer
+from whippet.transports.http.errors import RETRY_AFTER
+from whippet.transports.http.operation import Call
 
 NOT_READY = "not_ready"
 

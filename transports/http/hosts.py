@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from transports.http.answering import send_answer
-from transports.http.cors import ANY
-from transports.http.errors import Refused, of_refusal
+from whippet.transports.http.answering import send_answer
+from whippet.transports.http.cors import ANY
+from whippet.transports.http.errors import Refused, of_refusal
 
 
 class Hosts:

@@ -12,17 +12,17 @@ from typing import NamedTuple, NoReturn
 
 import msgspec
 
-from app.errors import Code, CommandError, of_storage
-from storage import batch as batches
-from storage.batch import HEADER, HEADER_BYTES, Checked, Writable
-from storage.errors import InvalidBatch
-from transports.http import userheaders
-from transports.http.bodies import Body
-from transports.http.errors import Refused
-from transports.http.operation import Call, Form
-from transports.http.packing import pack_payloads
-from transports.http.userheaders import HeaderEntry, HeaderPart
-from transports.wire.modern.sends import ORIGIN_MAX
+from whippet.app.errors import Code, CommandError, of_storage
+from whippet.storage import batch as batches
+from whippet.storage.batch import HEADER, HEADER_BYTES, Checked, Writable
+from whippet.storage.errors import InvalidBatch
+from whippet.transports.http import userheaders
+from whippet.transports.http.bodies import Body
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.operation import Call, Form
+from whippet.transports.http.packing import pack_payloads
+from whippet.transports.http.userheaders import HeaderEntry, HeaderPart
+from whippet.transports.wire.modern.sends import ORIGIN_MAX
 
 HEADER_PREFIX = b"iggy-header-"
 PART_BYTES_MAX = 255

@@ -14,19 +14,19 @@ from typing import Any, Literal
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.registry import carry_out
-from app.commands.requests import Consumer, ConsumerKind, Strategy
-from app.config.formats import PERIOD
-from app.errors import Code, CommandError
-from app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
-from transports.http.answering import JSON, SECRET, VIEW, Answer
-from transports.http.errors import RETRY_AFTER, Refused
-from transports.http.messages import FRAME_JSON_BYTES, STRATEGIES
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.operation import Call
-from transports.http.unpacking import PolledMessage, messages_of
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import carry_out
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy
+from whippet.app.config.formats import PERIOD
+from whippet.app.errors import Code, CommandError
+from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
+from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer
+from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.messages import FRAME_JSON_BYTES, STRATEGIES
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.operation import Call
+from whippet.transports.http.unpacking import PolledMessage, messages_of
 
 TURNS_MAX = 64
 """Partitions that one poll looks for messages in."""

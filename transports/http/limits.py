@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.config.limits import Limit, limits
-from transports.http.operation import Call
+from whippet.app.config.limits import Limit, limits
+from whippet.transports.http.operation import Call
 
 
 async def get_limits(call: Call) -> list[Limit]:

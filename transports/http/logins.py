@@ -6,10 +6,10 @@ import re
 
 import msgspec
 
-from app.access.access_tokens import Issued
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from transports.http.operation import Call
+from whippet.app.access.access_tokens import Issued
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http.operation import Call
 
 NOT_TOLD = frozenset({Code.INVALID_USERNAME, Code.INVALID_PASSWORD, Code.USER_INACTIVE})
 """Whoever cannot log in is told that it was wrong, and not what."""

@@ -9,20 +9,20 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
-from app.errors import Code, CommandError
-from storage.options import Durability
-from storage.producers import Producer
-from transports.http import incoming, outgoing, parameters, waiting
-from transports.http.answering import JSON, VIEW, Answer
-from transports.http.errors import Refused
-from transports.http.incoming import Ready
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.operation import Call
-from transports.http.packing import NewMessages, PartitioningBody, pack
-from transports.http.texts import Key
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from whippet.app.errors import Code, CommandError
+from whippet.storage.options import Durability
+from whippet.storage.producers import Producer
+from whippet.transports.http import incoming, outgoing, parameters, waiting
+from whippet.transports.http.answering import JSON, VIEW, Answer
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.incoming import Ready
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.operation import Call
+from whippet.transports.http.packing import NewMessages, PartitioningBody, pack
+from whippet.transports.http.texts import Key
 
 _log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""GET /metrics: the numbers of app.telemetry.metrics, as Prometheus reads them, or as OpenMetrics if it asks for that.
+"""GET /metrics: the numbers of app/telemetry/metrics.py, for Prometheus, or as OpenMetrics if it asks for that.
 
 They are public unless the configuration says otherwise, so asking often must not cost much: who asks while they are
 being made gets the same ones, and what took long to make is handed out for ten times as long.
@@ -10,9 +10,9 @@ import asyncio
 import time
 from http import HTTPStatus
 
-from app.telemetry import metrics
-from transports.http.answering import Answer, compressed
-from transports.http.operation import Call
+from whippet.app.telemetry import metrics
+from whippet.transports.http.answering import Answer, compressed
+from whippet.transports.http.operation import Call
 
 OFTEN_SECONDS = 0.005
 """What took no longer is made anew for everybody."""

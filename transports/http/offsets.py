@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind
-from transports.http import absence, parameters
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.operation import Call
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.transports.http import absence, parameters
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.operation import Call
 
 
 class ConsumerOffset(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from app.version import version
-from transports.http.errors import ErrorBody
-from transports.http.operation import Operation
-from transports.http.parameters import KINDS
-from transports.http.routes import OPERATIONS
+from whippet.app.version import version
+from whippet.transports.http.errors import ErrorBody
+from whippet.transports.http.operation import Operation
+from whippet.transports.http.parameters import KINDS
+from whippet.transports.http.routes import OPERATIONS
 
 REFERENCE = "#/components/schemas/{name}"
 SCHEME = "bearer"

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from app.access.access_tokens import Caller
-from app.commands.registry import carry_out
-from app.commands.requests import Identifier, Request
-from app.errors import Code, CommandError
-from app.model.sessions import Session
+from whippet.app.access.access_tokens import Caller
+from whippet.app.commands.registry import carry_out
+from whippet.app.commands.requests import Identifier, Request
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Session
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
 
-    from transports.http.api import Api
+    from whippet.transports.http.api import Api
 
 Handler = Callable[["Call"], Awaitable[Any]]
 
@@ -41,7 +41,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Unique; the OpenAPI operation id, which generated clients turn into a function."""
     method: str
     path: str
-    """Parameters in braces; what each one may be is in transports.http.parameters."""
+    """Parameters in braces; what each one may be is in whippet.transports.http.parameters."""
     summary: str
     subject: str
     handler: Handler

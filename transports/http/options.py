@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from app.model.options import Option, OptionScope, ValueKind
-from transports.http.operation import Call
-from transports.http.userheaders import NAMES, Kind
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option, OptionScope, ValueKind
+from whippet.transports.http.operation import Call
+from whippet.transports.http.userheaders import NAMES, Kind
 
 SCOPES = {scope.name.lower(): scope for scope in OptionScope}
 _FLOATS = {ValueKind.FLOAT32: "<f", ValueKind.FLOAT64: "<d"}

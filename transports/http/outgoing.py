@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from app.commands import answers
-from transports.http.answering import VIEW, Answer, compressed, weights_of
-from transports.http.errors import Refused
-from transports.http.incoming import BATCH, NDJSON, OCTETS, TEXT
-from transports.http.operation import Call
-from transports.http.unpacking import PolledMessages, messages_of, payloads_of
+from whippet.app.commands import answers
+from whippet.transports.http.answering import VIEW, Answer, compressed, weights_of
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.incoming import BATCH, NDJSON, OCTETS, TEXT
+from whippet.transports.http.operation import Call
+from whippet.transports.http.unpacking import PolledMessages, messages_of, payloads_of
 
 JSON = "application/json"
 VARY = (b"vary", b"accept, accept-encoding")

@@ -7,7 +7,7 @@ from typing import Protocol as Interface
 
 from starlette.types import Receive, Send
 
-from transports.http.protocol import Protocol
+from whippet.transports.http.protocol import Protocol
 
 
 class Outlet(Interface):

@@ -1,4 +1,4 @@
-"""Messages of JSON become one batch as the store has it, and what `storage.batch.check` would say of it.
+"""Messages of JSON become one batch as the store has it, and what `whippet.storage.batch.check` would say of it.
 
 A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once. Where
 all messages have one size the payloads are put between them in one step; else what is left for each message is to put
@@ -20,13 +20,13 @@ import msgspec
 import numpy as np
 import xxhash
 
-from app.errors import Code, CommandError
-from storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
-from transports.http import bodies, userheaders
-from transports.http.bodies import unfit
-from transports.wire.classic import batching
-from transports.wire.classic.batching import UNPLACED, Made, Plain
-from transports.wire.classic.message import frame_type, rows, uniform_checksums
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
+from whippet.transports.http import bodies, userheaders
+from whippet.transports.http.bodies import unfit
+from whippet.transports.wire.classic import batching
+from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain
+from whippet.transports.wire.classic.message import frame_type, rows, uniform_checksums
 
 FEW = 12
 AROUND_BYTES_MAX = 4096

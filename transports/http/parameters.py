@@ -14,10 +14,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from app.commands.requests import Identifier
-from app.errors import Code, CommandError
-from transports.http.bodies import field_of
-from transports.http.errors import Refused
+from whippet.app.commands.requests import Identifier
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http.bodies import field_of
+from whippet.transports.http.errors import Refused
 
 _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 U32_MAX = 2**32 - 1

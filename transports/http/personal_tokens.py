@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from app.commands import requests as ask
-from transports.http.numbers import U64, check_u64
-from transports.http.operation import Call
-from transports.http.texts import TokenName
+from whippet.app.commands import requests as ask
+from whippet.transports.http.numbers import U64, check_u64
+from whippet.transports.http.operation import Call
+from whippet.transports.http.texts import TokenName
 
 
 class PersonalAccessToken(msgspec.Struct, frozen=True):

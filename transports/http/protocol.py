@@ -34,12 +34,12 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from app.config.listeners import HttpLimits
-from transports.http.errors import Refused, of_refusal
-from transports.websocket.handshake import Upgrade
+from whippet.app.config.listeners import HttpLimits
+from whippet.transports.http.errors import Refused, of_refusal
+from whippet.transports.websocket.handshake import Upgrade
 
 if TYPE_CHECKING:
-    from transports.websocket.listener import WebSockets
+    from whippet.transports.websocket.listener import WebSockets
 
 _log = logging.getLogger(__name__)
 

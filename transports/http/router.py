@@ -12,9 +12,9 @@ from http import HTTPStatus
 from starlette import routing
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from transports.http.answering import send_answer
-from transports.http.endpoint import Endpoint
-from transports.http.errors import Refused, not_found, of_refusal
+from whippet.transports.http.answering import send_answer
+from whippet.transports.http.endpoint import Endpoint
+from whippet.transports.http.errors import Refused, not_found, of_refusal
 
 
 class Node:

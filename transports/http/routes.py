@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from app.config.limits import Limit
-from transports.http import (
+from whippet.app.config.limits import Limit
+from whippet.transports.http import (
     groups,
     health,
     incoming,
@@ -30,8 +30,8 @@ from transports.http import (
     topics,
     users,
 )
-from transports.http.operation import Operation
-from transports.http.unpacking import PolledMessages
+from whippet.transports.http.operation import Operation
+from whippet.transports.http.unpacking import PolledMessages
 
 CREATED, NO_CONTENT = int(HTTPStatus.CREATED), int(HTTPStatus.NO_CONTENT)
 

@@ -16,11 +16,11 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from app.config.formats import Address
-from app.config.listeners import HttpLimits
-from transports import listening
-from transports.handshakes import Handshakes
-from transports.http.protocol import Door, Protocol
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import HttpLimits
+from whippet.transports import listening
+from whippet.transports.handshakes import Handshakes
+from whippet.transports.http.protocol import Door, Protocol
 
 SWEEPS = 8
 """How often the deadlines are looked at in the shortest time that a client is given."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from transports.http import bytesizes, options, topics
-from transports.http.operation import Call
-from transports.http.options import OptionValue
-from transports.http.parameters import NAME_BYTES
-from transports.http.texts import Name, NoOptions
-from transports.http.topics import Topic
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http import bytesizes, options, topics
+from whippet.transports.http.operation import Call
+from whippet.transports.http.options import OptionValue
+from whippet.transports.http.parameters import NAME_BYTES
+from whippet.transports.http.texts import Name, NoOptions
+from whippet.transports.http.topics import Topic
 
 
 class Stream(msgspec.Struct, frozen=True):

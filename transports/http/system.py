@@ -8,15 +8,15 @@ from typing import Literal
 
 import msgspec
 
-from app.access import permissions as may
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from app.model.sessions import Transport
-from transports.http import bytesizes
-from transports.http.answering import TEXT, VIEW, Answer
-from transports.http.errors import not_found
-from transports.http.operation import Call
+from whippet.app.access import permissions as may
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Transport
+from whippet.transports.http import bytesizes
+from whippet.transports.http.answering import TEXT, VIEW, Answer
+from whippet.transports.http.errors import not_found
+from whippet.transports.http.operation import Call
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
 COMPRESSIONS = {name: number for number, name in enumerate(("Stored", "Deflated", "Bzip2", "Zstd", "Lzma", "Xz"), 1)}

@@ -24,20 +24,20 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from app.commands import requests as ask
-from app.commands.messages import Followed
-from app.config.listeners import HttpReaders
-from app.errors import CommandError, of_storage
-from app.feeds import Cursor, Encode, Feed, Feeds, Part, Piece, Position
-from storage.errors import StorageError
-from storage.partition import Partition
-from transports.http import bearer, userheaders
-from transports.http.answering import SECRET, VIEW, Headers
-from transports.http.errors import RETRY_AFTER, Refused
-from transports.http.operation import Call
-from transports.http.outlets import Direct, Indirect, Outlet, until_gone
-from transports.http.protocol import CONNECTION, Protocol
-from transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
+from whippet.app.commands import requests as ask
+from whippet.app.commands.messages import Followed
+from whippet.app.config.listeners import HttpReaders
+from whippet.app.errors import CommandError, of_storage
+from whippet.app.feeds import Cursor, Encode, Feed, Feeds, Part, Piece, Position
+from whippet.storage.errors import StorageError
+from whippet.storage.partition import Partition
+from whippet.transports.http import bearer, userheaders
+from whippet.transports.http.answering import SECRET, VIEW, Headers
+from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.operation import Call
+from whippet.transports.http.outlets import Direct, Indirect, Outlet, until_gone
+from whippet.transports.http.protocol import CONNECTION, Protocol
+from whippet.transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
 
 _log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app.commands.messages import Followed
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from transports.http import parameters
-from transports.http.answering import Answer
-from transports.http.errors import Refused
-from transports.http.numbers import U64, check_u64
-from transports.http.operation import Call
-from transports.http.tailing import HEADERS, Events, cursor_of, following, position_of
+from whippet.app.commands.messages import Followed
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.transports.http import parameters
+from whippet.transports.http.answering import Answer
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.numbers import U64, check_u64
+from whippet.transports.http.operation import Call
+from whippet.transports.http.tailing import HEADERS, Events, cursor_of, following, position_of
 
 PARTITIONS_MAX = 128
 """The id of every event names all of them."""

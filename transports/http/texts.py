@@ -9,9 +9,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from app.access import tokens, users
-from app.model import topic_options
-from transports.http.parameters import NAME_BYTES
+from whippet.app.access import tokens, users
+from whippet.app.model import topic_options
+from whippet.transports.http.parameters import NAME_BYTES
 
 
 def _of_length(lengths: range) -> Meta:

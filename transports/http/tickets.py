@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from app.errors import Code, CommandError
-from transports.http.operation import Call
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http.operation import Call
 
 
 class TicketDetails(msgspec.Struct, frozen=True):

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from transports.http import bytesizes, options
-from transports.http.numbers import U8, U32, U64, check_u64
-from transports.http.operation import Call
-from transports.http.options import OptionValue
-from transports.http.parameters import NAME_BYTES
-from transports.http.texts import Algorithm, ChangedTopicOptions, Name, TopicOptions
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http import bytesizes, options
+from whippet.transports.http.numbers import U8, U32, U64, check_u64
+from whippet.transports.http.operation import Call
+from whippet.transports.http.options import OptionValue
+from whippet.transports.http.parameters import NAME_BYTES
+from whippet.transports.http.texts import Algorithm, ChangedTopicOptions, Name, TopicOptions
 
 ALGORITHMS = {"none": 1, "gzip": 2}
 ALGORITHM_NAMES = {number: name for name, number in ALGORITHMS.items()}

@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from storage.batch import FRAME, FRAME_BYTES, Readable
-from transports.http import userheaders
-from transports.wire.classic.message import frame_type
-from transports.wire.classic.unbatching import Head, batches
+from whippet.storage.batch import FRAME, FRAME_BYTES, Readable
+from whippet.transports.http import userheaders
+from whippet.transports.wire.classic.message import frame_type
+from whippet.transports.wire.classic.unbatching import Head, batches
 
 LENGTHS = struct.Struct("<II")
 LENGTHS_AT = 32

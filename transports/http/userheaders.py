@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
-from app.model.options import ValueKind
-from storage.batch import Readable
+from whippet.app.model.options import ValueKind
+from whippet.storage.batch import Readable
 
 Kind = Literal[
     "raw",

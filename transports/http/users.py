@@ -6,16 +6,16 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
-from app.access import permissions as granted
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from transports.http import options
-from transports.http.bodies import unfit
-from transports.http.operation import Call
-from transports.http.options import OptionValue
-from transports.http.parameters import U32_MAX
-from transports.http.texts import NoOptions, Password, Username
+from whippet.app.access import permissions as granted
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.transports.http import options
+from whippet.transports.http.bodies import unfit
+from whippet.transports.http.operation import Call
+from whippet.transports.http.options import OptionValue
+from whippet.transports.http.parameters import U32_MAX
+from whippet.transports.http.texts import NoOptions, Password, Username
 
 Status = Literal["active", "inactive"]
 STATUSES = {UserStatus.ACTIVE: "active", UserStatus.INACTIVE: "inactive"}

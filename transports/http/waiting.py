@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.messages import Followed
-from app.config.formats import PERIOD, Invalid
-from transports.http.bodies import Gone
-from transports.http.errors import RETRY_AFTER, Refused
-from transports.http.operation import Call
-from transports.http.outlets import until_gone
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.messages import Followed
+from whippet.app.config.formats import PERIOD, Invalid
+from whippet.transports.http.bodies import Gone
+from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.operation import Call
+from whippet.transports.http.outlets import until_gone
 
 
 class Waiting:

@@ -19,13 +19,13 @@ import time
 
 from websockets.frames import CloseCode
 
-from app.config.listeners import Websocket
-from app.model.sessions import Transport
-from storage.batch import Readable
-from transports import tcp
-from transports.tcp import Connections
-from transports.websocket import closing, framing
-from transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
+from whippet.app.config.listeners import Websocket
+from whippet.app.model.sessions import Transport
+from whippet.storage.batch import Readable
+from whippet.transports import tcp
+from whippet.transports.tcp import Connections
+from whippet.transports.websocket import closing, framing
+from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
 
 _log = logging.getLogger(__name__)
 

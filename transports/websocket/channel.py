@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.commands import groups
-from app.commands.registry import carry_out
-from app.commands.requests import Request
-from app.errors import Code, CommandError
-from app.model.sessions import Session
-from transports.http import bearer, bodies
-from transports.http.answering import Answer
-from transports.http.errors import Refused, of_bug, of_command, of_refusal
-from transports.websocket.commands import NULL, Command, Commands, Members, answer
-from transports.websocket.subscribing import open_subscription
-from transports.websocket.subscriptions import Granted, Subscription
-from transports.websocket.text import UNAUTHORIZED, Gone, TextConnection
+from whippet.app.commands import groups
+from whippet.app.commands.registry import carry_out
+from whippet.app.commands.requests import Request
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Session
+from whippet.transports.http import bearer, bodies
+from whippet.transports.http.answering import Answer
+from whippet.transports.http.errors import Refused, of_bug, of_command, of_refusal
+from whippet.transports.websocket.commands import NULL, Command, Commands, Members, answer
+from whippet.transports.websocket.subscribing import open_subscription
+from whippet.transports.websocket.subscriptions import Granted, Subscription
+from whippet.transports.websocket.text import UNAUTHORIZED, Gone, TextConnection
 
 if TYPE_CHECKING:
-    from app.access.access_tokens import Caller
-    from transports.http.operation import Call
+    from whippet.app.access.access_tokens import Caller
+    from whippet.transports.http.operation import Call
 
 _log = logging.getLogger(__name__)
 

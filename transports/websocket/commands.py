@@ -21,19 +21,19 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from app.errors import Code, CommandError
-from app.model.sessions import Session
-from transports.http import application, bodies, parameters, routes, system
-from transports.http.answering import JSON, Answer
-from transports.http.api import Api
-from transports.http.errors import Refused, not_found
-from transports.http.messages import FRAME_JSON_BYTES
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.operation import Call, Operation
-from transports.http.unpacking import PolledMessages, messages_of
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.sessions import Session
+from whippet.transports.http import application, bodies, parameters, routes, system
+from whippet.transports.http.answering import JSON, Answer
+from whippet.transports.http.api import Api
+from whippet.transports.http.errors import Refused, not_found
+from whippet.transports.http.messages import FRAME_JSON_BYTES
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.operation import Call, Operation
+from whippet.transports.http.unpacking import PolledMessages, messages_of
 
 Members = dict[str, msgspec.Raw]
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from websockets.frames import EXTERNAL_CLOSE_CODES, CloseCode, Opcode
 
-from storage.batch import Readable
+from whippet.storage.batch import Readable
 
 try:
     from websockets.speedups import apply_mask

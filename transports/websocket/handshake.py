@@ -17,10 +17,10 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from app.config.listeners import Http, HttpCors
-from transports.http.cors import ANY
-from transports.http.errors import Refused
-from transports.http.hosts import Hosts
+from whippet.app.config.listeners import Http, HttpCors
+from whippet.transports.http.cors import ANY
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.hosts import Hosts
 
 
 class Upgrade(NamedTuple):

@@ -11,19 +11,19 @@ from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
 
-from app.errors import CommandError
-from app.gateway import Gateway
-from transports.http import bearer
-from transports.http.answering import send_answer
-from transports.http.api import Api
-from transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
-from transports.tcp import STALLED_SECONDS, Connections, FramesBudget
-from transports.websocket import handshake
-from transports.websocket.binary import BinaryConnection
-from transports.websocket.channel import Channel
-from transports.websocket.commands import Commands
-from transports.websocket.handshake import Upgrade
-from transports.websocket.text import TextConnection
+from whippet.app.errors import CommandError
+from whippet.app.gateway import Gateway
+from whippet.transports.http import bearer
+from whippet.transports.http.answering import send_answer
+from whippet.transports.http.api import Api
+from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
+from whippet.transports.tcp import STALLED_SECONDS, Connections, FramesBudget
+from whippet.transports.websocket import handshake
+from whippet.transports.websocket.binary import BinaryConnection
+from whippet.transports.websocket.channel import Channel
+from whippet.transports.websocket.commands import Commands
+from whippet.transports.websocket.handshake import Upgrade
+from whippet.transports.websocket.text import TextConnection
 
 _log = logging.getLogger(__name__)
 

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.messages import Followed
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from app.errors import Code, CommandError
-from app.feeds import PIECE_BYTES
-from storage.partition import Partition
-from transports.http import bodies
-from transports.http.errors import Refused
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.tailing import TailedMessage
-from transports.http.unpacking import messages_of
-from transports.websocket.subscriptions import Subscription
-from transports.websocket.topics import CREDIT, Name, identifier
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.messages import Followed
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.errors import Code, CommandError
+from whippet.app.feeds import PIECE_BYTES
+from whippet.storage.partition import Partition
+from whippet.transports.http import bodies
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.tailing import TailedMessage
+from whippet.transports.http.unpacking import messages_of
+from whippet.transports.websocket.subscriptions import Subscription
+from whippet.transports.websocket.topics import CREDIT, Name, identifier
 
 if TYPE_CHECKING:
-    from transports.websocket.channel import Channel
-    from transports.websocket.commands import Members
+    from whippet.transports.websocket.channel import Channel
+    from whippet.transports.websocket.commands import Members
 
 LOOK_SECONDS = 0.25
 """How long a change of what is its own may go unnoticed."""

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from transports.http import bodies
-from transports.http.errors import Refused
-from transports.websocket import members, topics, watching
-from transports.websocket.members import ToGroup
-from transports.websocket.subscriptions import Subscription
-from transports.websocket.topics import ToTopic
-from transports.websocket.watching import ToEvents, ToStats
+from whippet.transports.http import bodies
+from whippet.transports.http.errors import Refused
+from whippet.transports.websocket import members, topics, watching
+from whippet.transports.websocket.members import ToGroup
+from whippet.transports.websocket.subscriptions import Subscription
+from whippet.transports.websocket.topics import ToTopic
+from whippet.transports.websocket.watching import ToEvents, ToStats
 
 if TYPE_CHECKING:
-    from transports.websocket.channel import Channel
-    from transports.websocket.commands import Members
+    from whippet.transports.websocket.channel import Channel
+    from whippet.transports.websocket.commands import Members
 
 _decoder = msgspec.json.Decoder(ToTopic | ToGroup | ToStats | ToEvents)
 _encode = msgspec.json.Encoder().encode

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.errors import CommandError, of_storage
-from storage.errors import StorageError
-from transports.http.errors import Refused
-from transports.http.numbers import U32
-from transports.websocket.text import Gone
+from whippet.app.errors import CommandError, of_storage
+from whippet.storage.errors import StorageError
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.numbers import U32
+from whippet.transports.websocket.text import Gone
 
 if TYPE_CHECKING:
-    from transports.websocket.channel import Channel
-    from transports.websocket.commands import Members
+    from whippet.transports.websocket.channel import Channel
+    from whippet.transports.websocket.commands import Members
 
 _log = logging.getLogger(__name__)
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from websockets.frames import CloseCode
 
-from app.model.sessions import Session, Transport
-from storage.batch import Readable
-from transports.tcp import AHEAD_MAX, MAPPED, TAKEN_BYTES_MIN, text_of
-from transports.websocket import closing, framing
-from transports.websocket.binary import READ_BYTES, incoming
-from transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
+from whippet.app.model.sessions import Session, Transport
+from whippet.storage.batch import Readable
+from whippet.transports.tcp import AHEAD_MAX, MAPPED, TAKEN_BYTES_MIN, text_of
+from whippet.transports.websocket import closing, framing
+from whippet.transports.websocket.binary import READ_BYTES, incoming
+from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
 
 if TYPE_CHECKING:
-    from transports.websocket.channel import Channel
-    from transports.websocket.listener import WebSockets
+    from whippet.transports.websocket.channel import Channel
+    from whippet.transports.websocket.listener import WebSockets
 
 _log = logging.getLogger(__name__)
 

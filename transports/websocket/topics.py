@@ -18,21 +18,21 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from app.commands import requests as ask
-from app.commands.messages import Followed
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from app.feeds import Cursor, Encode, Feed, Part, Piece, Position
-from transports.http import parameters
-from transports.http.errors import Refused
-from transports.http.numbers import U32, U64, check_u64
-from transports.http.tailing import TailedMessage, cursor_of, id_of, position_of
-from transports.http.tails import PARTITIONS_MAX
-from transports.http.unpacking import PolledMessage, messages_at_once
-from transports.http.userheaders import HeaderPart
-from transports.websocket.subscriptions import Subscription
+from whippet.app.commands import requests as ask
+from whippet.app.commands.messages import Followed
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.feeds import Cursor, Encode, Feed, Part, Piece, Position
+from whippet.transports.http import parameters
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.tailing import TailedMessage, cursor_of, id_of, position_of
+from whippet.transports.http.tails import PARTITIONS_MAX
+from whippet.transports.http.unpacking import PolledMessage, messages_at_once
+from whippet.transports.http.userheaders import HeaderPart
+from whippet.transports.websocket.subscriptions import Subscription
 
 if TYPE_CHECKING:
-    from transports.websocket.channel import Channel
+    from whippet.transports.websocket.channel import Channel
 
 CREDIT = 100
 """Where the client says nothing of it."""

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from app.access import permissions as may
-from app.errors import Code, CommandError
-from app.model.catalogue import Stream, Topic
-from app.news import Event
-from app.rates import Sample, StreamRates, TopicRates
-from transports.http.numbers import U32
-from transports.websocket.subscriptions import Subscription
-from transports.websocket.topics import CREDIT, Name, identifier
+from whippet.app.access import permissions as may
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Stream, Topic
+from whippet.app.news import Event
+from whippet.app.rates import Sample, StreamRates, TopicRates
+from whippet.transports.http.numbers import U32
+from whippet.transports.websocket.subscriptions import Subscription
+from whippet.transports.websocket.topics import CREDIT, Name, identifier
 
 if TYPE_CHECKING:
-    from app.access.permissions import Permissions
-    from transports.websocket.channel import Channel
+    from whippet.app.access.permissions import Permissions
+    from whippet.transports.websocket.channel import Channel
 
 NEWS_KEPT = 256
 """News that wait for credit, or for a slow reader; of more the oldest are skipped."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 
-from app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
-from app.errors import Code, CommandError
-from transports.wire.primitives import (
+from whippet.app.commands.requests import Identifier, Partitioning, PartitioningKind, SendMessages
+from whippet.app.errors import Code, CommandError
+from whippet.transports.wire.primitives import (
     Reader,
     identifier,
     partitioning,

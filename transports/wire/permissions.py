@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.errors import Code, CommandError
-from transports.wire.primitives import Part, Reader, pack, u32
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.errors import Code, CommandError
+from whippet.transports.wire.primitives import Part, Reader, pack, u32
 
 BYTES_MAX = 1 << 20
 """Taking them apart is work in which nobody else is served. These are the permissions for some 100,000 topics."""

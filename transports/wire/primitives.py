@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from app.commands.requests import (
+from whippet.app.commands.requests import (
     Consumer,
     ConsumerKind,
     Identifier,
@@ -21,8 +21,8 @@ from app.commands.requests import (
     StrategyKind,
     UserStatus,
 )
-from app.errors import Code, CommandError
-from storage.batch import Readable
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
 
 U8_MAX = 2**8 - 1
 U32_MAX = 2**32 - 1

@@ -17,18 +17,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.access.access_tokens import FOLDER, NEVER_SECONDS, AccessTokens
-from app.access.ended_tokens import NAME as ENDED
-from app.access.ended_tokens import End, EndedTokens, Entry
-from app.access.signing_key import NAME as KEY
-from app.access.users import User
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.config import ConfigError
-from app.config.formats import Secret
-from app.config.listeners import HttpJwt
-from app.errors import Code
 from tests.app.access.support.world import SECOND, World, refusal, world
+from whippet.app.access.access_tokens import FOLDER, NEVER_SECONDS, AccessTokens
+from whippet.app.access.ended_tokens import NAME as ENDED
+from whippet.app.access.ended_tokens import End, EndedTokens, Entry
+from whippet.app.access.signing_key import NAME as KEY
+from whippet.app.access.users import User
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.config import ConfigError
+from whippet.app.config.formats import Secret
+from whippet.app.config.listeners import HttpJwt
+from whippet.app.errors import Code
 
 SECRET = "a secret that the test knows"
 CONFIG = HttpJwt(encoding_secret=Secret(SECRET))

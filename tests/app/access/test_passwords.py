@@ -10,10 +10,10 @@ import argon2
 import pytest
 from argon2.exceptions import VerifyMismatchError
 
-from app.access.passwords import USUAL, Passwords, intact
-from app.errors import Code
 from tests.app.access.support.world import CHEAP, refusal
 from tests.storage.support.world import HANGS_S, run, settled
+from whippet.app.access.passwords import USUAL, Passwords, intact
+from whippet.app.errors import Code
 
 
 class Slow(Passwords):

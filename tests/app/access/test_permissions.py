@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.access import permissions as may
-from app.access.permissions import (
+from whippet.app.access import permissions as may
+from whippet.app.access.permissions import (
     ALL,
     GlobalPermissions,
     Permissions,
@@ -19,7 +19,7 @@ from app.access.permissions import (
     without_stream,
     without_topic,
 )
-from app.commands.registry import COMMANDS
+from whippet.app.commands.registry import COMMANDS
 
 TABLE = """
 read_servers    G.manage_servers G.read_servers

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.access.throttle import Throttle
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.errors import CommandError
 from tests.app.access.support.world import SECOND, Person, Time, world
 from tests.storage.support.world import run
+from whippet.app.access.throttle import Throttle
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import CommandError
 
 ROOTS, ALICES, NEW, GUESS = "rootZroot-1", "aliceZalice-2", "newZalice-3", "guessZguess-4"
 

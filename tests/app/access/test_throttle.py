@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.access.throttle import AT_A_TIME, Limits, Throttle, origin
-from app.errors import Code, CommandError
 from tests.app.access.support.world import Time, refusal
 from tests.storage.support.world import run, settled
+from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle, origin
+from whippet.app.errors import Code, CommandError
 
 LIMITS = Limits(
     free_of_address=3,

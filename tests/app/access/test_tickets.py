@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.access.tickets import PER_USER_MAX, Tickets
 from tests.app.access.support.world import SECOND
 from tests.storage.support.world import Clock
+from whippet.app.access.tickets import PER_USER_MAX, Tickets
 
 
 def test_a_ticket_stands_for_a_header_once() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from app.access.tokens import TIME_MAX
-from app.commands.requests import UserStatus
-from app.errors import Code
 from tests.app.access.support.world import SECOND, refusal, refused, world
 from tests.storage.support.world import run
+from whippet.app.access.tokens import TIME_MAX
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code
 
 ACTIVE = UserStatus.ACTIVE
 

@@ -14,8 +14,8 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
-from app.access.trusted_issuers import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS, TrustedIssuers
-from app.config.listeners import TrustedIssuer
+from whippet.app.access.trusted_issuers import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS, TrustedIssuers
+from whippet.app.config.listeners import TrustedIssuer
 
 NOW = 1_800_000_000
 ISSUER = "https://Issuer.example/realm"

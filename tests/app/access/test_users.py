@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
-from app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User
-from app.commands.requests import UserStatus
-from app.config import ConfigError
-from app.config.formats import Secret
-from app.errors import Code
-from storage.errors import CatalogueError
 from tests.app.access.support.world import HOME, ROOT, everywhere, refusal, world
 from tests.storage.support.world import run
+from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User
+from whippet.app.commands.requests import UserStatus
+from whippet.app.config import ConfigError
+from whippet.app.config.formats import Secret
+from whippet.app.errors import Code
+from whippet.storage.errors import CatalogueError
 
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 

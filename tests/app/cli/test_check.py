@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import main
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.options import StoreOptions
-from storage.producer_file import encode
-from storage.producers import Producer, Record
-from storage.store import Store
+from whippet.app.cli.main import main
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.options import StoreOptions
+from whippet.storage.producer_file import encode
+from whippet.storage.producers import Producer, Record
+from whippet.storage.store import Store
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from app.cli.main import SUBCOMMANDS, Subcommand, main
-from app.version import version
+from whippet.app.cli.main import SUBCOMMANDS, Subcommand, main
+from whippet.app.version import version
 
 
 @pytest.mark.parametrize("subcommand", SUBCOMMANDS, ids=lambda subcommand: " ".join(subcommand.words))
@@ -49,9 +49,13 @@ def test_the_version_is_shown_as_a_subcommand_and_as_an_option(capsys: pytest.Ca
 
 def test_a_small_subcommand_loads_neither_server_nor_store() -> None:
     shown = subprocess.run(
-        [sys.executable, "-c", "import sys; from app.cli.main import main; main(['version']); print(*sys.modules)"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from whippet.app.cli.main import main; main(['version']); print(*sys.modules)",
+        ],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    assert not {"app.server", "storage", "transports", "uvicorn", "numpy"}.intersection(shown)
+    assert not {"whippet.app.server", "whippet.storage", "whippet.transports", "uvicorn", "numpy"}.intersection(shown)

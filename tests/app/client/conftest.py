@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.wires import WIRES
 from tests.app.client.support.server import Server
+from whippet.app.client.wires import WIRES
 
 IN_BOTH = ("test_commands", "test_producer", "test_consumer")
 

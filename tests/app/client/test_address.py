@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.address import parse
-from app.client.client import Reconnect
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from whippet.app.client.address import parse
+from whippet.app.client.client import Reconnect
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken
 
 
 @pytest.mark.parametrize("scheme", ["iggy", "iggy+tcp"])

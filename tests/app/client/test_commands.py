@@ -6,17 +6,17 @@ import asyncio
 import inspect
 from pathlib import Path
 
-from app.access.permissions import GlobalPermissions, Permissions
-from app.client.commands import FIRST, LAST, Commands, by_key, from_offset, from_time, to_partition
-from app.commands.registry import COMMANDS
-from app.commands.requests import Consumer, ConsumerKind, UserStatus
-from app.errors import Code
-from app.model.options import Option, OptionScope, ValueKind
-from storage import batch as batches
-from storage.batch import Message
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import Server, connected, serving
 from tests.storage.support.world import run, texts
+from whippet.app.access.permissions import GlobalPermissions, Permissions
+from whippet.app.client.commands import FIRST, LAST, Commands, by_key, from_offset, from_time, to_partition
+from whippet.app.commands.registry import COMMANDS
+from whippet.app.commands.requests import Consumer, ConsumerKind, UserStatus
+from whippet.app.errors import Code
+from whippet.app.model.options import Option, OptionScope, ValueKind
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message
 
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Client, Disconnected, Reconnect
-from app.client.commands import FIRST
-from app.commands.requests import Consumer, ConsumerKind
-from app.config.listeners import Tls
-from app.errors import Code
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, serving, until
 from tests.storage.support.world import SlowDisk, reached, run, settled
-from transports import certificates
+from whippet.app.client import Client, Disconnected, Reconnect
+from whippet.app.client.commands import FIRST
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.app.config.listeners import Tls
+from whippet.app.errors import Code
+from whippet.transports import certificates
 
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 

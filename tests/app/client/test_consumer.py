@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from app.client import AutoCommit, Client, Consumer, GroupConsumer
-from app.client.commands import LAST, NEXT, from_offset, from_time, to_partition
-from app.commands import requests as ask
-from app.commands.requests import ConsumerKind, Strategy, StrategyKind
-from app.errors import Code, CommandError
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, serving
 from tests.storage.support.world import run
+from whippet.app.client import AutoCommit, Client, Consumer, GroupConsumer
+from whippet.app.client.commands import LAST, NEXT, from_offset, from_time, to_partition
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import ConsumerKind, Strategy, StrategyKind
+from whippet.app.errors import Code, CommandError
 
 ME = ask.Consumer(ConsumerKind.CONSUMER, "me")
 GROUP = ask.Consumer(ConsumerKind.GROUP, "g")

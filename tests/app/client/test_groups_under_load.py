@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.client import AutoCommit, Client, GroupConsumer, Producer, Received
-from app.client.commands import to_partition
-from app.commands import requests as ask
-from app.commands.answers import Polled
-from storage import batch as batches
 from tests.app.client.support.server import Server, connected, until
 from tests.storage.support.world import run
+from whippet.app.client import AutoCommit, Client, GroupConsumer, Producer, Received
+from whippet.app.client.commands import to_partition
+from whippet.app.commands import requests as ask
+from whippet.app.commands.answers import Polled
+from whippet.storage import batch as batches
 
 SEEDS = int(os.environ.get("WHIPPET_GROUP_SEEDS", "3"))
 PARTITIONS = 6

@@ -6,11 +6,11 @@ import uuid
 
 import pytest
 
-from app.client.packing import as_batch, pack
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.batch import Message
 from tests.storage.support.world import NOON, texts
+from whippet.app.client.packing import as_batch, pack
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message
 
 
 @pytest.mark.parametrize("sizes", [[1], [5] * 8, [3, 70_000, 2], [100] * 9, [7] * 1500, list(range(1, 40))])

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.client import Client, Disconnected, FailedSend, Producer, SendsFailed
-from app.client.commands import FIRST, by_key, to_partition
-from app.commands.requests import Consumer, ConsumerKind
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.batch import Message
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, until
 from tests.storage.support.world import SlowDisk, reached, run, settled, texts
+from whippet.app.client import Client, Disconnected, FailedSend, Producer, SendsFailed
+from whippet.app.client.commands import FIRST, by_key, to_partition
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message
 
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 

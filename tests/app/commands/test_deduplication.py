@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import xxhash
 
-from app.commands.deduplication import Deduplication
-from app.config.system import Limits, MessageDeduplication, System
-from app.model.duplicates import Bounds
-from app.model.topic_options import UNLIMITED
-from storage.batch import Message, build, header, messages
-from storage.catalog import StreamDocument, TopicDocument
-from storage.errors import WriteFailed
-from storage.files import Buffer, Files
-from storage.options import StoreOptions, TopicOptions
-from storage.partition import Partition
-from storage.store import Store
+from whippet.app.commands.deduplication import Deduplication
+from whippet.app.config.system import Limits, MessageDeduplication, System
+from whippet.app.model.duplicates import Bounds
+from whippet.app.model.topic_options import UNLIMITED
+from whippet.storage.batch import Message, build, header, messages
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.errors import WriteFailed
+from whippet.storage.files import Buffer, Files
+from whippet.storage.options import StoreOptions, TopicOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 
 class FullNow(Files):

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.commands import answers, groups
-from app.commands import requests as ask
-from app.errors import Code
-from storage.errors import WriteFailed
-from storage.offsets import Kind
 from tests.app.access.support.world import SECOND, refusal
 from tests.app.commands.support.reading import Reader, payloads, reading
 from tests.storage.support.world import run
+from whippet.app.commands import answers, groups
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code
+from whippet.storage.errors import WriteFailed
+from whippet.storage.offsets import Kind
 
 # ----------------------------------------------------------------------------------------------------- made and deleted
 

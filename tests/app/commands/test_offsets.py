@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import xxhash
 
-from app.commands import answers, groups, messages
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from app.errors import Code
-from storage.offsets import Kind
 from tests.app.access.support.world import refusal
 from tests.app.commands.support.reading import FIRST, GROUP, Reader, Reading, payloads, reading
 from tests.storage.support.world import run
+from whippet.app.commands import answers, groups, messages
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.errors import Code
+from whippet.storage.offsets import Kind
 
 ONE = Consumer(ConsumerKind.CONSUMER, 1)
 BILLING = Consumer(ConsumerKind.CONSUMER, "billing")

@@ -1,6 +1,6 @@
 """Who may do what: every command against every single permission, as the protocol's page has it (section 2.4).
 
-The table here was written down from that page, not from app.access.permissions; `pytest -s` prints what was found.
+The table here was written down from that page, not from app/access/permissions.py; `pytest -s` prints what was found.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from app.access.permissions import ALL, GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import registry
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.errors import Code
-from app.model.options import OptionScope
 from tests.app.access.support.world import Person, World, refusal, world
 from tests.storage.support.world import run, texts
 from tests.transports.support.raw import Raw, asked, frame, make_topic, message_body, served
 from tests.transports.support.raw import run as run_served
+from whippet.app.access.permissions import ALL, GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import registry
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code
+from whippet.app.model.options import OptionScope
 
 IN_STREAMS = "G.manage_streams G.read_streams"
 TOPIC_READ = f"{IN_STREAMS} G.manage_topics G.read_topics S.manage_stream S.read_stream S.manage_topics S.read_topics"

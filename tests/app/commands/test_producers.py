@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.deduplication import Deduplication
-from app.commands.requests import Partitioning, PartitioningKind
-from app.config.system import MessageDeduplication, System
-from app.errors import Code, CommandError
-from storage.batch import Message, build
-from storage.producers import Producer
 from tests.app.commands.support.reading import Reading, payloads, reading
 from tests.storage.support.world import run, texts
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.deduplication import Deduplication
+from whippet.app.commands.requests import Partitioning, PartitioningKind
+from whippet.app.config.system import MessageDeduplication, System
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Message, build
+from whippet.storage.producers import Producer
 
 BALANCED = Partitioning(PartitioningKind.BALANCED)
 

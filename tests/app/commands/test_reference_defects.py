@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from app.access.permissions import ALL
-from app.commands import requests as ask
-from app.commands.names import UNLIMITED
-from app.errors import Code, CommandError
 from tests.app.access.support.world import SECOND, make_group, refusal, world
 from tests.storage.support.world import run, texts
+from whippet.app.access.permissions import ALL
+from whippet.app.commands import requests as ask
+from whippet.app.commands.names import UNLIMITED
+from whippet.app.errors import Code, CommandError
 
 
 def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_all(tmp_path: Path) -> None:

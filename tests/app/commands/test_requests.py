@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.commands import answers
-from app.commands import requests as ask
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
 
 SECRETS = [
     ask.LoginUser("iggy", "hunter22"),

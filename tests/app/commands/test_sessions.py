@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.access.throttle import USUAL, Throttle
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.errors import Code, CommandError
 from tests.app.access.support.world import SECOND, Time, World, everywhere, make_group, refusal, world
 from tests.storage.support.world import run
+from whippet.app.access.throttle import USUAL, Throttle
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code, CommandError
 
 
 def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:

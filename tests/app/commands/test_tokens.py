@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.errors import Code
 from tests.app.access.support.world import SECOND, refusal, world
 from tests.storage.support.world import NOON, run
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code
 
 
 def test_a_user_without_permissions_manages_his_own_tokens_and_sees_no_others(tmp_path: Path) -> None:

@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.config.system import System
-from app.errors import Code
-from app.model.options import Option, OptionScope, ValueKind, from_text, to_text
-from app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults
-from storage.options import GIB, MIB, Durability
 from tests.app.access.support.world import SECOND, Person, refusal, world
 from tests.storage.support.world import run
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.config.system import System
+from whippet.app.errors import Code
+from whippet.app.model.options import Option, OptionScope, ValueKind, from_text, to_text
+from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults
+from whippet.storage.options import GIB, MIB, Durability
 
 DAY = 86_400 * SECOND
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from app.access.permissions import ALL, Permissions, StreamPermissions
-from app.access.throttle import Throttle
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.errors import Code
 from tests.app.access.support.world import Time, everywhere, make_group, refusal, world
 from tests.storage.support.world import NOON, run
+from whippet.app.access.permissions import ALL, Permissions, StreamPermissions
+from whippet.app.access.throttle import Throttle
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code
 
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config import Loaded, load
+from whippet.app.config import Loaded, load
 
 Start = Callable[..., Loaded]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.config import Config
-from app.config.aliases import ALIASES, NAMES, VARIABLES
-from app.config.cores import Allocation
-from app.config.formats import Address
-from app.config.keys import KEYS, canonical, fields, sentences
-from app.config.render import literal
-from app.config.section import Section
+from whippet.app.config import Config
+from whippet.app.config.aliases import ALIASES, NAMES, VARIABLES
+from whippet.app.config.cores import Allocation
+from whippet.app.config.formats import Address
+from whippet.app.config.keys import KEYS, canonical, fields, sentences
+from whippet.app.config.render import literal
+from whippet.app.config.section import Section
 
 # A spelling, its default and another value as TOML, and what the server gets to see of that other value. Texts are
 # digits where they can be, because in Iggy such a text cannot be given by a variable.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.config import formats
-from app.config.cores import CPU_ALLOCATION, Allocation
-from app.config.formats import Address, Format, choice, integer, list_of, optional, size
+from whippet.app.config import formats
+from whippet.app.config.cores import CPU_ALLOCATION, Allocation
+from whippet.app.config.formats import Address, Format, choice, integer, list_of, optional, size
 
 DAY = 86_400
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from app.cli import config as command
-from app.config import Config, docs, load, render
-from app.config.aliases import ALIASES
-from app.config.keys import KEYS, variable
+from whippet.app.cli import config as command
+from whippet.app.config import Config, docs, load, render
+from whippet.app.config.aliases import ALIASES
+from whippet.app.config.keys import KEYS, variable
 
 ROOT = Path(__file__).parents[3]
 

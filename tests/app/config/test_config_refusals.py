@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.config import ConfigError, load
+from whippet.app.config import ConfigError, load
 
 IN_A_FILE = {
     "[system.segment]\nsise = 1": "server.toml: system.segment.sise: unknown key; did you mean system.segment.size?",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.config import ConfigError, load
-from app.config.formats import Address
+from whippet.app.config import ConfigError, load
+from whippet.app.config.formats import Address
 
 
 def test_given_nothing_when_loaded_should_be_the_defaults(start: Any) -> None:

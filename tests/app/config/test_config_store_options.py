@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.config import ConfigError
-from app.config.cores import Machine, parse_allocation, resolve, this_machine
-from app.config.store import store_options
-from storage.options import MIB, Durability, StoreOptions
+from whippet.app.config import ConfigError
+from whippet.app.config.cores import Machine, parse_allocation, resolve, this_machine
+from whippet.app.config.store import store_options
+from whippet.storage.options import MIB, Durability, StoreOptions
 
 ONE_CORE = Machine((0,), {})
 # Two nodes of four cores, of which 4 to 7 are second threads of 0 to 3.

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.errors import Code, CommandError
-from app.model.answered import Answered, AnsweredSessions
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.answered import Answered, AnsweredSessions
 
 SEND, CREATE, JOIN = 160, 128, 148
 ALICE, BOB = 1, 2

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.model.duplicates import Bounds, Taken, Window
-from app.model.recent_ids import Ids
+from whippet.app.model.duplicates import Bounds, Taken, Window
+from whippet.app.model.recent_ids import Ids
 
 NOTHING, A, B, C = range(4)
 

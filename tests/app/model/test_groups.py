@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from app.model.groups import Group
-from storage.catalog import GroupDocument
+from whippet.app.model.groups import Group
+from whippet.storage.catalog import GroupDocument
 
 ANNE, BERT, CARL, DORA, EMIL = 70, 60, 50, 40, 30
 """Client ids; their order is not that of joining."""

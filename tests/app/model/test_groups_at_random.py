@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from app.model.groups import Group
-from storage.catalog import GroupDocument
+from whippet.app.model.groups import Group
+from whippet.storage.catalog import GroupDocument
 
 CLIENTS = st.integers(0, 4)
 PARTITIONS_MAX = 7

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.errors import Code, CommandError
-from app.model.options import (
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import (
     LENGTH_MAX,
     OPTIONS_MAX,
     Option,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.model import recent_ids
-from app.model.recent_ids import NOT_FOUND, Ids, RecentIds
+from whippet.app.model import recent_ids
+from whippet.app.model.recent_ids import NOT_FOUND, Ids, RecentIds
 
 A_MILLION = 1_000_000
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from app.config.system import MessageDeduplication, System
-from app.errors import Code, CommandError
-from app.model.options import Option, Value, ValueKind, encode, from_text, to_text
-from app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
-from storage.catalog import TopicDocument
-from storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
+from whippet.app.config.system import MessageDeduplication, System
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
+from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
+from whippet.storage.catalog import TopicDocument
+from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
 DAY = 86_400_000_000
 KINDS = {

@@ -23,7 +23,7 @@ import pytest
 
 DEADLINE_S = 30
 
-MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve']))"
+MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve']))"
 
 
 class Gateway:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.config.formats import LEVELS
-from app.telemetry import logs
+from whippet.app.config.formats import LEVELS
+from whippet.app.telemetry import logs
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from app.pipeline import register
+from pyspark_whippet import register
 
 ROWS = 5_000
 

@@ -10,7 +10,7 @@ ROWS = 2_000
 
 def main(address, zipped, url, source, target, folder):
     sys.path.insert(0, zipped)
-    from app.pipeline import log_sink, register  # noqa: PLC0415 -- it has come with the zip
+    from pyspark_whippet import log_sink, register  # noqa: PLC0415 -- it has come with the zip
 
     spark = SparkSession.builder.remote(address).getOrCreate()
     spark.addArtifacts(zipped, pyfile=True)

@@ -12,7 +12,7 @@ import urllib.request
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from app.pipeline import register
+from pyspark_whippet import register
 
 ROWS, TASKS, STOPPED_SECONDS = 4_000, 4, 60
 

@@ -15,7 +15,7 @@ STOP_SECONDS_MAX = 60
 SHOWN = 4000
 """Characters of a log that a failure shows."""
 
-MAIN = "import sys; from app.cli.main import main; sys.exit(main(['serve', '--with-default-root-credentials']))"
+MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve', '--with-default-root-credentials']))"
 
 
 class Reachable(str):

@@ -20,12 +20,12 @@ import os
 import random
 import sys
 
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.offsets import Kind
-from storage.options import Durability, StoreOptions
-from storage.partition import Partition
-from storage.store import Store
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability, StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 PARTITIONS = 3
 APPENDERS = 3

@@ -23,7 +23,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from storage.files import BUFFERS_PER_WRITE, Buffer, Files, Item
+from whippet.storage.files import BUFFERS_PER_WRITE, Buffer, Files, Item
 
 SECTOR_BYTES = 512
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage import batch as batches
-from storage.batch import Message, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.offsets import Kind
-from storage.options import StoreOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.segments import messages_in, payload_of, tree
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.offsets import Kind
+from whippet.storage.options import StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 BATCH_MESSAGES = 3
 SEGMENT_BATCHES = 4

@@ -13,13 +13,13 @@ import asyncio
 import random
 import sys
 
-from storage.batch import Message, build
-from storage.options import Durability
-from storage.partition import Partition
-from storage.producers import Producer
-from storage.store import Store
 from tests.storage.support import appender
 from tests.storage.support.appender import say
+from whippet.storage.batch import Message, build
+from whippet.storage.options import Durability
+from whippet.storage.partition import Partition
+from whippet.storage.producers import Producer
+from whippet.storage.store import Store
 
 PRODUCERS = 6
 """Two in each partition of the appender."""

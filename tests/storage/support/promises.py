@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
-from storage import batch as batches
-from storage.errors import BatchFault, InvalidBatch
-from storage.log import Fetched
-from storage.offsets import Key
-from storage.options import Durability
-from storage.partition import Partition
-from storage.store import Store
+from whippet.storage import batch as batches
+from whippet.storage.errors import BatchFault, InvalidBatch
+from whippet.storage.log import Fetched
+from whippet.storage.offsets import Key
+from whippet.storage.options import Durability
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 State = frozenset[tuple[object, ...]]
 """The catalogue as a set of facts."""

@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from storage.batch import Message, build
-from storage.catalog import GroupDocument, StreamDocument, TopicDocument
-from storage.errors import StorageError
-from storage.files import Files
-from storage.log import Fetched
-from storage.offsets import Key, Kind
-from storage.options import Durability, StoreOptions, TopicOptions
-from storage.partition import Partition
-from storage.store import Store
 from tests.storage.support.disk import PowerCut, SimulatedDisk
 from tests.storage.support.promises import Epoch, PartitionKey, Promises, State, check, facts, served
+from whippet.storage.batch import Message, build
+from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
+from whippet.storage.errors import StorageError
+from whippet.storage.files import Files
+from whippet.storage.log import Fetched
+from whippet.storage.offsets import Key, Kind
+from whippet.storage.options import Durability, StoreOptions, TopicOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
 

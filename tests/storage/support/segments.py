@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import xxhash
 
-from storage import batch as batches
-from storage import recovery
-from storage.files import Files
-from storage.handles import Handles, IndexCache
-from storage.log import Entry, Fetched, Log
-from storage.segment import Damage
+from whippet.storage import batch as batches
+from whippet.storage import recovery
+from whippet.storage.files import Files
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.log import Entry, Fetched, Log
+from whippet.storage.segment import Damage
 
 PARTITION = 3
 START_TIME = 1_700_000_000_000_000

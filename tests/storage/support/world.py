@@ -12,14 +12,14 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from storage import batch as batches
-from storage.batch import Message, StoredMessage, build
-from storage.catalog import StreamDocument, TopicDocument
-from storage.files import Buffer, Files
-from storage.log import Fetched
-from storage.options import StoreOptions
-from storage.partition import Partition
-from storage.store import Store
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message, StoredMessage, build
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.files import Buffer, Files
+from whippet.storage.log import Fetched
+from whippet.storage.options import StoreOptions
+from whippet.storage.partition import Partition
+from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
 

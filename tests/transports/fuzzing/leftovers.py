@@ -10,7 +10,7 @@ from tests.app.support.process import Gateway
 
 TELLS = """
 import asyncio, collections, ctypes, gc, json, os, sys, threading
-OURS = ("transports.", "app.", "storage.", "aioquic.")
+OURS = ("whippet.", "aioquic.")
 class Heap(ctypes.Structure):
     NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
     _fields_ = [(name, ctypes.c_size_t) for name in NAMES]
@@ -42,10 +42,10 @@ SLACK = {"tasks": 3, "files": 8, "blocks": 10_000, "heap": 4 << 20}
 LEFT_SECONDS = 15
 """For so long those who have gone may be thought to be there."""
 CACHED = {
-    "app.commands.requests.Partitioning": 1100,
-    "app.access.tickets.Ticket": 70,
-    "app.access.throttle._Count": 100,
-    "app.telemetry.measured.Histogram": 1000,
+    "whippet.app.commands.requests.Partitioning": 1100,
+    "whippet.app.access.tickets.Ticket": 70,
+    "whippet.app.access.throttle._Count": 100,
+    "whippet.app.telemetry.measured.Histogram": 1000,
 }
 """What is kept within a bound because it may come again."""
 

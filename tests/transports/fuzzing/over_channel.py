@@ -14,9 +14,9 @@ from tests.transports.fuzzing.over_websocket import broken, connected, framed, h
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.websocket.support.talking import frame
-from transports.http import routes
-from transports.websocket.commands import OWN, Command
-from transports.websocket.framing import BINARY, CLOSE, TEXT
+from whippet.transports.http import routes
+from whippet.transports.websocket.commands import OWN, Command
+from whippet.transports.websocket.framing import BINARY, CLOSE, TEXT
 
 NEVER = frozenset({"log_in", "login_user", "change_password", "make_snapshot", "create_user"})
 """They cost the time of a hash each, or long, by intent."""

@@ -19,7 +19,7 @@ from tests.transports.fuzzing import over_channel
 from tests.transports.fuzzing.over_quic import NUMBERS, Link, attack, configuration, made
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
-from transports.websocket.commands import Command
+from whippet.transports.websocket.commands import Command
 
 COMMANDS = [each for each in over_channel.COMMANDS if each.operation.method]
 WEIGHTS = over_channel.weights(COMMANDS)

@@ -9,10 +9,10 @@ import struct
 import time
 from typing import Protocol
 
-from app.commands import requests as ask
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.support.raw import asked
+from whippet.app.commands import requests as ask
 
 MIB = 1 << 20
 

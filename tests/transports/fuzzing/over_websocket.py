@@ -14,8 +14,8 @@ from tests.transports.fuzzing import over_tcp
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.websocket.support.talking import frame, handshake
-from transports.websocket import framing
-from transports.websocket.framing import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Incoming
+from whippet.transports.websocket import framing
+from whippet.transports.websocket.framing import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, Incoming
 
 SIZES = (0, 1, 2, 7, 100, 125, 126, 3000, 70_000)
 LENGTHS = (0, 125, 126, 65_535, 65_536, 10 << 20, 1 << 40, (1 << 63) - 1, 1 << 63)

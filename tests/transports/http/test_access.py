@@ -14,7 +14,7 @@ import pytest
 
 from tests.app.access.support.world import ROOT
 from tests.transports.http.support.calling import Caller, Calling, calling
-from transports.http import routes
+from whippet.transports.http import routes
 
 Test = Callable[[Calling], Awaitable[None]]
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]

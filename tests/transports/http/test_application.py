@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.transports.http.support.calling import calling, run
-from transports.http import routes
-from transports.http.operation import Call, Operation
+from whippet.transports.http import routes
+from whippet.transports.http.operation import Call, Operation
 
 
 def test_ping_and_index_answer_their_texts_and_look_at_no_token(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from app.access.throttle import AT_A_TIME, Limits, Throttle
-from app.config.listeners import Http
 from tests.app.access.support.world import ROOT, Time
 from tests.transports.http.support.serving import Link, Response, Serving, run, serving
+from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle
+from whippet.app.config.listeners import Http
 
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 MESSAGES = "/streams/s/topics/t/messages"

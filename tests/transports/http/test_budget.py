@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from transports.http.budget import Budget
+from whippet.transports.http.budget import Budget
 
 
 def test_who_does_not_fit_waits_in_the_order_of_coming() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transports.http import bytesizes
+from whippet.transports.http import bytesizes
 
 UNITS = dict(bytesizes.UNITS) | {"B": 1}
 TABLE = {

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from app.commands import requests as ask
 from tests.transports.http.support.calling import Calling, calling
+from whippet.app.commands import requests as ask
 
 U64_MAX = 2**64 - 1
 TOPIC = {"name": "t", "partitions_count": 2}

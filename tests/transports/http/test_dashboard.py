@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from app import dashboard
-from app.config import load
-from app.config.listeners import Http
 from tests.transports.http.support.calling import calling, refusal, run
 from tests.transports.websocket.support.talking import handshake, talking
+from whippet.app import dashboard
+from whippet.app.config import load
+from whippet.app.config.listeners import Http
 
 WITH = Http(web_ui=True)
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -166,7 +166,7 @@ def test_an_installed_package_has_all_files() -> None:
     project = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"]
     for name in dashboard.files():
-        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns["app.dashboard"]), name
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in patterns["whippet.app.dashboard"]), name
 
 
 def test_without_websocket_it_is_said_that_the_page_reaches_nothing(tmp_path: Path) -> None:

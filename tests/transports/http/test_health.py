@@ -10,16 +10,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.readiness import Readiness, Stage
-from storage.store import Progress
 from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import calling, run
-from transports.http.front import Front
+from whippet.app.readiness import Readiness, Stage
+from whippet.storage.store import Progress
+from whippet.transports.http.front import Front
 
 SLOW_OPENING = """
 import asyncio, sys
-from storage.store import Progress, Store
-from transports.http import server
+from whippet.storage.store import Progress, Store
+from whippet.transports.http import server
 
 open_store, listen = Store.open, server.start
 

@@ -17,14 +17,14 @@ import httpx
 import pytest
 import zstandard
 
-from app.client.packing import pack
-from app.config.listeners import Http
-from storage.batch import Message, build, check, header
-from storage.options import Durability
 from tests.transports.http.support.calling import Calling, calling
 from tests.transports.http.support.serving import Serving, serving
 from tests.transports.http.support.serving import run as run_live
 from tests.transports.http.test_messages import MESSAGES, header_entry, payloads, poll, stored
+from whippet.app.client.packing import pack
+from whippet.app.config.listeners import Http
+from whippet.storage.batch import Message, build, check, header
+from whippet.storage.options import Durability
 
 NDJSON = "application/x-ndjson"
 OCTETS = "application/octet-stream"

@@ -12,16 +12,16 @@ from typing import Any
 import httpx
 import msgspec
 
-from app import housekeeping
-from app.client import Client
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from app.config.formats import Address
-from app.config.listeners import Http, HttpLeases
-from app.model.sessions import Transport
 from tests.app.access.support.world import ROOT
 from tests.transports.http.support.serving import Serving, run, serving
-from transports.tcp import TcpListener
+from whippet.app import housekeeping
+from whippet.app.client import Client
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Http, HttpLeases
+from whippet.app.model.sessions import Transport
+from whippet.transports.tcp import TcpListener
 
 GROUP = "/streams/s/topics/t/consumer-groups/g"
 LEASES = f"{GROUP}/leases"

@@ -13,12 +13,12 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from app.commands import requests as ask
-from app.config.listeners import Http, HttpLimits
-from storage.batch import check, header, messages
-from storage.options import Durability
 from tests.storage.support.world import split
 from tests.transports.http.support.calling import Calling, calling
+from whippet.app.commands import requests as ask
+from whippet.app.config.listeners import Http, HttpLimits
+from whippet.storage.batch import check, header, messages
+from whippet.storage.options import Durability
 
 MESSAGES = "/streams/s/topics/t/messages"
 OFFSETS = "/streams/s/topics/t/consumer-offsets"

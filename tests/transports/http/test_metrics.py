@@ -13,16 +13,16 @@ import xxhash
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as of_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind
-from app.config import ConfigError
-from app.config.keys import KEYS
-from app.config.listeners import Http, HttpLimits, HttpMetrics
-from app.telemetry import metrics as telemetry
 from tests.app.access.support.world import make_group
 from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import Caller, Calling, calling, run
-from transports.http import metrics
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.app.config import ConfigError
+from whippet.app.config.keys import KEYS
+from whippet.app.config.listeners import Http, HttpLimits, HttpMetrics
+from whippet.app.telemetry import metrics as telemetry
+from whippet.transports.http import metrics
 
 IGGY = ("streams", "topics", "partitions", "segments", "messages", "users", "clients")
 GROUP = Consumer(ConsumerKind.GROUP, "g")

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.client.packing import pack
 from tests.transports.http.support.calling import Calling, calling
 from tests.transports.http.test_messages import MESSAGES, message, payloads, sent
+from whippet.app.client.packing import pack
 
 TEXT, BATCH = "text/plain", "application/vnd.iggy.batch"
 Test = Callable[[Calling], Awaitable[None]]

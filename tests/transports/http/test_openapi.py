@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from transports.http import openapi, routes
+from whippet.transports.http import openapi, routes
 
 COMMITTED = Path(__file__).parents[3] / "openapi" / "openapi.json"
 

@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.access.permissions import ALL, Permissions
-from app.commands import registry
-from app.commands.requests import UserStatus
-from app.errors import Code, CommandError
 from tests.app.commands.test_permission_table import RIGHTS, grants
 from tests.transports.http.support.calling import Caller, Calling, calling
-from transports.http import routes
+from whippet.app.access.permissions import ALL, Permissions
+from whippet.app.commands import registry
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http import routes
 
 ANY_USER = "any user"
 STREAM, TOPIC = "/streams/0", "/streams/0/topics/0"

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.config.listeners import Http
 from tests.transports.http.support.serving import PING, Link, Serving, run, serving
-from transports.http import bodies, routes
-from transports.http.answering import Answer
-from transports.http.operation import Call, Operation
-from transports.http.protocol import AHEAD_MAX
+from whippet.app.config.listeners import Http
+from whippet.transports.http import bodies, routes
+from whippet.transports.http.answering import Answer
+from whippet.transports.http.operation import Call, Operation
+from whippet.transports.http.protocol import AHEAD_MAX
 
 SHORT = 0.2
 LONG = 60.0

@@ -13,12 +13,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.client import Client
-from app.client.packing import pack
-from app.commands import requests as ask
-from app.config.formats import Address
-from app.config.listeners import Http, HttpLimits, HttpReaders
-from storage.batch import check, header, messages
 from tests.app.access.support.world import ROOT
 from tests.storage.support.world import split
 from tests.transports.http.support.calling import Calling, calling
@@ -26,7 +20,13 @@ from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.http.support.serving import run as run_live
 from tests.transports.http.test_access import permissions
 from tests.transports.http.test_messages import MESSAGES, b64, header_entry, message, payloads, poll, sent
-from transports.tcp import TcpListener
+from whippet.app.client import Client
+from whippet.app.client.packing import pack
+from whippet.app.commands import requests as ask
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
+from whippet.storage.batch import check, header, messages
+from whippet.transports.tcp import TcpListener
 
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.iggy.batch"

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 import xxhash
 
-from app.access.access_tokens import AccessTokens
-from app.commands import requests
-from app.config.listeners import Http, HttpJwt, HttpLimits
-from app.errors import TABLE
 from tests.app.access.support.world import ROOT
 from tests.transports.http.support.calling import Caller
 from tests.transports.http.support.serving import Serving, run, serving
+from whippet.app.access.access_tokens import AccessTokens
+from whippet.app.commands import requests
+from whippet.app.config.listeners import Http, HttpJwt, HttpLimits
+from whippet.app.errors import TABLE
 
 U64_MAX = 2**64 - 1
 TOPIC = "/streams/s/topics/t"

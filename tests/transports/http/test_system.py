@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from app.commands import requests as ask
-from app.config.listeners import Http, HttpCors
 from tests.transports.http.support.calling import Calling, calling
+from whippet.app.commands import requests as ask
+from whippet.app.config.listeners import Http, HttpCors
 
 Test = Callable[[Calling], Awaitable[None]]
 ORIGIN = "https://ui.example"

@@ -13,14 +13,14 @@ import msgspec
 import pytest
 from starlette.types import Message as Said
 
-from app.client.packing import pack
-from app.commands import requests as ask
-from app.config.listeners import Http, HttpLimits, HttpReaders
-from storage.batch import Message, build
 from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, run, serving
 from tests.transports.http.test_access import permissions
-from transports.http import application
+from whippet.app.client.packing import pack
+from whippet.app.commands import requests as ask
+from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
+from whippet.storage.batch import Message, build
+from whippet.transports.http import application
 
 Readers = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.config import ConfigError
-from app.config.listeners import HttpTls
 from tests.transports.http.support.serving import Serving, run, serving
-from transports import certificates
+from whippet.app.config import ConfigError
+from whippet.app.config.listeners import HttpTls
+from whippet.transports import certificates
 
 
 def made(tmp_path: Path) -> ssl.SSLContext:

@@ -10,16 +10,16 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import requests as ask
-from app.commands.registry import COMMANDS
-from app.model.options import Option, OptionScope, ValueKind
-from storage import batch as batches
 from tests.transports.support import modern
-from transports.wire.classic import frames, requests
-from transports.wire.modern import requests as modern_requests
-from transports.wire.modern.operations import CODES as OPERATIONS
-from transports.wire.modern.operations import OF_CODE, READ, REGISTER
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import COMMANDS
+from whippet.app.model.options import Option, OptionScope, ValueKind
+from whippet.storage import batch as batches
+from whippet.transports.wire.classic import frames, requests
+from whippet.transports.wire.modern import requests as modern_requests
+from whippet.transports.wire.modern.operations import CODES as OPERATIONS
+from whippet.transports.wire.modern.operations import OF_CODE, READ, REGISTER
 
 NAMES = [*(f"name {number}" for number in range(6)), "ä" * 100, "'\"\n\0%s{}", "x" * 255, "123"]
 NUMBERS = [0, 1, 2, 3, 7, 255, 256, 65_535, 2**31, 2**32 - 2, 2**32 - 1]

@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 import xxhash
 
-from app.commands import requests as ask
-from app.commands.requests import Partitioning, PartitioningKind
-from storage import batch as batches
-from storage.batch import StoredMessage
 from tests.app.access.support.world import ROOT
 from tests.transports.support.raw import Raw, Served
-from transports.wire.modern import answers, registration, requests
-from transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Partitioning, PartitioningKind
+from whippet.storage import batch as batches
+from whippet.storage.batch import StoredMessage
+from whippet.transports.wire.modern import answers, registration, requests
+from whippet.transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
 
 HEADER_BYTES = 256
 CLIENT = bytes(range(1, 17))

@@ -16,20 +16,20 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 from starlette.types import ASGIApp
 
-from app.access.passwords import Passwords
-from app.access.throttle import Throttle
-from app.access.tokens import Tokens
-from app.access.users import Users
-from app.commands import requests as ask
-from app.config import Config
-from app.config.formats import Address
-from app.gateway import Gateway
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
 from tests.transports.support.raw import HANGS_S, LOG_IN, PING, asked
-from transports.http.protocol import Door
-from transports.quic import QuicListener
-from transports.tcp import STALLED_SECONDS, FramesBudget
+from whippet.app.access.passwords import Passwords
+from whippet.app.access.throttle import Throttle
+from whippet.app.access.tokens import Tokens
+from whippet.app.access.users import Users
+from whippet.app.commands import requests as ask
+from whippet.app.config import Config
+from whippet.app.config.formats import Address
+from whippet.app.gateway import Gateway
+from whippet.transports.http.protocol import Door
+from whippet.transports.quic import QuicListener
+from whippet.transports.tcp import STALLED_SECONDS, FramesBudget
 
 
 class Reset(Exception):

@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from app.access.passwords import Passwords
-from app.access.throttle import Throttle
-from app.access.tokens import Tokens
-from app.access.users import Users
-from app.commands import requests as ask
-from app.config import Config
-from app.config.formats import Address
-from app.gateway import Gateway
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
-from transports.tcp import STALLED_SECONDS, TcpListener
-from transports.wire.classic import frames, requests
+from whippet.app.access.passwords import Passwords
+from whippet.app.access.throttle import Throttle
+from whippet.app.access.tokens import Tokens
+from whippet.app.access.users import Users
+from whippet.app.commands import requests as ask
+from whippet.app.config import Config
+from whippet.app.config.formats import Address
+from whippet.app.gateway import Gateway
+from whippet.transports.tcp import STALLED_SECONDS, TcpListener
+from whippet.transports.wire.classic import frames, requests
 
 HANGS_S = 20
 Answer = TypeVar("Answer")

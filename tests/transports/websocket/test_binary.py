@@ -14,10 +14,6 @@ from typing import Any, cast
 import pytest
 import websockets
 
-from app.commands import requests as ask
-from app.config.listeners import Websocket
-from app.errors import Code
-from app.model.sessions import Transport
 from tests.transports.http.support.serving import run
 from tests.transports.support.modern import AS_ROOT, batch_of, login, sending
 from tests.transports.support.modern import Modern as OverRaw
@@ -25,10 +21,14 @@ from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.raw import LOG_IN, OK, PING, asked, make_topic, message_body, poll
 from tests.transports.support.raw import frame as request
 from tests.transports.websocket.support.talking import Classic, RawLink, Talking, frame, message, talking
-from transports import tcp
-from transports.classic_conversation import STRANGER_FRAME_BYTES
-from transports.websocket import binary, framing
-from transports.wire.modern.operations import READ, REGISTER
+from whippet.app.commands import requests as ask
+from whippet.app.config.listeners import Websocket
+from whippet.app.errors import Code
+from whippet.app.model.sessions import Transport
+from whippet.transports import tcp
+from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.websocket import binary, framing
+from whippet.transports.wire.modern.operations import READ, REGISTER
 
 MIB = 1 << 20
 SEND = 101

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 import websockets
 
-from app.commands import registry
-from app.config.listeners import Http, Websocket, WebsocketChannel
 from tests.transports.http.support.serving import run
 from tests.transports.websocket.support.browsing import Browser, refusal, root, sending, stranger, with_topic
 from tests.transports.websocket.support.talking import Talking, frame, handshake, talking
-from transports import tcp
-from transports.http import routes
-from transports.websocket import text
-from transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
+from whippet.app.commands import registry
+from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
+from whippet.transports import tcp
+from whippet.transports.http import routes
+from whippet.transports.websocket import text
+from whippet.transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
 
 ELSEWHERE = {
     "get_me": "get_session; `get_me` is the user, as over HTTP",
@@ -656,7 +656,7 @@ def test_the_port_of_http_refuses_who_asks_for_the_channel_wrongly(tmp_path: Pat
 def test_the_limit_of_waiting_polls_apart_is_not_the_end_of_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transports.websocket.channel.APART_MAX", 1)
+    monkeypatch.setattr("whippet.transports.websocket.channel.APART_MAX", 1)
 
     async def main() -> None:
         async with talking(tmp_path) as world:

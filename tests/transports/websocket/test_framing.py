@@ -16,8 +16,8 @@ from websockets.protocol import OPEN
 from websockets.uri import parse_uri
 
 from tests.transports.websocket.support.talking import frame
-from transports.websocket import framing
-from transports.websocket.framing import Incoming, Violation
+from whippet.transports.websocket import framing
+from whippet.transports.websocket.framing import Incoming, Violation
 
 Messages = list[tuple[int, bytes]]
 

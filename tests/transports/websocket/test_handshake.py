@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from app.config.listeners import Http, HttpCors
 from tests.transports.http.support.serving import run, serving
 from tests.transports.http.test_tls import made
 from tests.transports.support.raw import PING
 from tests.transports.websocket.support.talking import Classic, frame, handshake, talking
-from transports.websocket.listener import WebSockets
+from whippet.app.config.listeners import Http, HttpCors
+from whippet.transports.websocket.listener import WebSockets
 
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 

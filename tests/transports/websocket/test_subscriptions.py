@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from app import rates
-from app.config.listeners import Http, HttpReaders, Websocket, WebsocketChannel
 from tests.transports.http.support.serving import run
 from tests.transports.websocket.support.browsing import Browser, root, sending, stranger, until, with_topic
 from tests.transports.websocket.support.talking import Talking, frame, talking
-from transports.websocket import channel, listener, members, watching
+from whippet.app import rates
+from whippet.app.config.listeners import Http, HttpReaders, Websocket, WebsocketChannel
+from whippet.transports.websocket import channel, listener, members, watching
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}

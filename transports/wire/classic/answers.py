@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.commands import answers as say
-from app.errors import Code, CommandError
-from storage.batch import Readable
-from transports.wire.classic import polls
-from transports.wire.classic.dialect import Dialect
-from transports.wire.permissions import PERMISSIONS_OF_USER
-from transports.wire.primitives import (
+from whippet.app.commands import answers as say
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
+from whippet.transports.wire.classic import polls
+from whippet.transports.wire.classic.dialect import Dialect
+from whippet.transports.wire.permissions import PERMISSIONS_OF_USER
+from whippet.transports.wire.primitives import (
     F32,
     NAME,
     STATUS,

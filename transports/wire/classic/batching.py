@@ -1,4 +1,4 @@
-"""Classic messages become batches: checked messages in, batches that `storage.batch.check` finds good out.
+"""Classic messages become batches: checked messages in, batches that `whippet.storage.batch.check` finds good out.
 
 What is found out about a batch on the way is handed on with it, so that the log need not find it out again.
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch import (
+from whippet.storage.batch import (
     FRAME,
     FRAME_BYTES,
     HEADER,
@@ -27,7 +27,7 @@ from storage.batch import (
     Writable,
     stamp,
 )
-from transports.wire.classic.message import (
+from whippet.transports.wire.classic.message import (
     CHECKSUM,
     FRAME_TYPE,
     NO_ID,
@@ -58,7 +58,7 @@ UNPLACED = Place()
 
 
 class Made(NamedTuple):
-    """A batch, and what `storage.batch.check` says of it."""
+    """A batch, and what `whippet.storage.batch.check` says of it."""
 
     batch: Writable
     checked: Checked

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Ping, Request
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Ping, Request
 
 SHORT = 56
 LONG = 64

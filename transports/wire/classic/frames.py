@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.errors import Code
-from storage.batch import Readable
+from whippet.app.errors import Code
+from whippet.storage.batch import Readable
 
 HEADER_BYTES = 8
 LENGTH_BYTES = 4

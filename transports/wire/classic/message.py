@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from storage.batch import FRAME_BYTES
-from transports.wire.classic.dialect import LONG, SHORT
+from whippet.storage.batch import FRAME_BYTES
+from whippet.transports.wire.classic.dialect import LONG, SHORT
 
 FEW = 12
 """Up to so many messages are handled one by one, without numpy."""

@@ -10,13 +10,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from app.commands.answers import Polled
-from app.errors import Code, CommandError
-from storage.batch import FRAME_BYTES, Readable
-from transports.wire.classic import batching, unbatching, userheaders
-from transports.wire.classic.batching import Made, Place, Plain
-from transports.wire.classic.dialect import LONG, SHORT
-from transports.wire.classic.message import (
+from whippet.app.commands.answers import Polled
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import FRAME_BYTES, Readable
+from whippet.transports.wire.classic import batching, unbatching, userheaders
+from whippet.transports.wire.classic.batching import Made, Place, Plain
+from whippet.transports.wire.classic.dialect import LONG, SHORT
+from whippet.transports.wire.classic.message import (
     FEW,
     HEAD,
     HEAD_TYPES,
@@ -26,7 +26,7 @@ from transports.wire.classic.message import (
     head_type,
     windows,
 )
-from transports.wire.primitives import U32_MAX
+from whippet.transports.wire.primitives import U32_MAX
 
 PREFIX = struct.Struct("<IQI")
 """Never left out: clients count on at least these bytes."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from storage.batch import Limits, Readable
-from transports.wire.classic import sends
-from transports.wire.classic.dialect import LONG, Dialect
-from transports.wire.classic.frames import SEND_MESSAGES
-from transports.wire.permissions import PERMISSIONS
-from transports.wire.primitives import (
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Limits, Readable
+from whippet.transports.wire.classic import sends
+from whippet.transports.wire.classic.dialect import LONG, Dialect
+from whippet.transports.wire.classic.frames import SEND_MESSAGES
+from whippet.transports.wire.permissions import PERMISSIONS
+from whippet.transports.wire.primitives import (
     COMPRESSION,
     CONSUMER,
     FLAG,

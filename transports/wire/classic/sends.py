@@ -15,14 +15,14 @@ from typing import NoReturn
 
 import numpy as np
 
-from app.commands.requests import SendMessages
-from app.errors import Code, CommandError
-from storage.batch import Limits, Readable
-from transports.wire import destination
-from transports.wire.classic import batching, unbatching, userheaders
-from transports.wire.classic.batching import Made, Plain, RandomBytes
-from transports.wire.classic.dialect import LONG, SHORT, Dialect
-from transports.wire.classic.message import (
+from whippet.app.commands.requests import SendMessages
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Limits, Readable
+from whippet.transports.wire import destination
+from whippet.transports.wire.classic import batching, unbatching, userheaders
+from whippet.transports.wire.classic.batching import Made, Plain, RandomBytes
+from whippet.transports.wire.classic.dialect import LONG, SHORT, Dialect
+from whippet.transports.wire.classic.message import (
     FEW,
     HEAD,
     HEAD_TYPES,

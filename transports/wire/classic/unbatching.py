@@ -13,11 +13,11 @@ from typing import TypeAlias
 import numpy as np
 import xxhash
 
-from app.errors import Code, CommandError
-from storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Readable
-from transports.wire.classic import userheaders
-from transports.wire.classic.dialect import SHORT
-from transports.wire.classic.message import (
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import FRAME, FRAME_BYTES, HEADER, HEADER_BYTES, Readable
+from whippet.transports.wire.classic import userheaders
+from whippet.transports.wire.classic.dialect import SHORT
+from whippet.transports.wire.classic.message import (
     AFTER_CHECKSUM,
     CHECKSUM,
     FEW,

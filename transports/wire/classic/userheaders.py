@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from storage.batch import Readable
+from whippet.storage.batch import Readable
 
 STRING = 2
 _LENGTH = struct.Struct("<I")

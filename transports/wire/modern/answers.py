@@ -9,15 +9,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from app.commands import answers as say
-from app.errors import Code, CommandError
-from storage.batch import Readable
-from transports.wire.classic import answers as classic
-from transports.wire.classic.frames import SEND_MESSAGES
-from transports.wire.modern import polls, sends, tlv
-from transports.wire.modern.requests import CLIENT_BYTES
-from transports.wire.permissions import PERMISSIONS_OF_USER
-from transports.wire.primitives import (
+from whippet.app.commands import answers as say
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
+from whippet.transports.wire.classic import answers as classic
+from whippet.transports.wire.classic.frames import SEND_MESSAGES
+from whippet.transports.wire.modern import polls, sends, tlv
+from whippet.transports.wire.modern.requests import CLIENT_BYTES
+from whippet.transports.wire.permissions import PERMISSIONS_OF_USER
+from whippet.transports.wire.primitives import (
     NAME,
     STATUS,
     STR32,

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.errors import Code, CommandError
-from storage.batch import Readable
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
 
 HEADER_BYTES = 256
 NOBODY = bytes(16)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from app.commands.answers import Polled
-from app.errors import Code, CommandError
-from storage.batch import HEADER, HEADER_BYTES, Readable
-from transports.wire.primitives import U32_MAX
+from whippet.app.commands.answers import Polled
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import HEADER, HEADER_BYTES, Readable
+from whippet.transports.wire.primitives import U32_MAX
 
 PREFIX = struct.Struct("<IQI")
 NOT_YOURS = PREFIX.pack(U32_MAX, 0, 0)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
-from app.errors import Code, CommandError
-from storage.batch import Readable
-from transports.wire.primitives import Reader, name, read_name, read_str8, str8, str32, text, u32, u64
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
+from whippet.transports.wire.primitives import Reader, name, read_name, read_str8, str8, str32, text, u32, u64
 
 _MINOR_BITS = _PATCH_BITS = 10
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import msgspec
 
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from app.model.options import Option, OptionScope, ValueKind
-from storage.batch import Readable
-from transports.wire.classic import requests as classic
-from transports.wire.classic.frames import SEND_MESSAGES
-from transports.wire.modern import operations, sends, tlv
-from transports.wire.permissions import PERMISSIONS
-from transports.wire.primitives import (
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option, OptionScope, ValueKind
+from whippet.storage.batch import Readable
+from whippet.transports.wire.classic import requests as classic
+from whippet.transports.wire.classic.frames import SEND_MESSAGES
+from whippet.transports.wire.modern import operations, sends, tlv
+from whippet.transports.wire.permissions import PERMISSIONS
+from whippet.transports.wire.primitives import (
     CONSUMER,
     IDENTIFIER,
     NAME,

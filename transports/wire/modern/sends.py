@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 
-from app.commands.answers import Confirmation, Sent
-from app.commands.requests import SendMessages
-from app.errors import Code, CommandError
-from storage.batch import HEADER, HEADER_BYTES, TIME_SPAN_MAX_US, Readable
-from transports.wire import destination
-from transports.wire.primitives import U64_MAX, Reader
+from whippet.app.commands.answers import Confirmation, Sent
+from whippet.app.commands.requests import SendMessages
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import HEADER, HEADER_BYTES, TIME_SPAN_MAX_US, Readable
+from whippet.transports.wire import destination
+from whippet.transports.wire.primitives import U64_MAX, Reader
 
 ORIGIN_MAX = U64_MAX - TIME_SPAN_MAX_US
 """With the largest delta added, a time still has 64 bits."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import struct
 
-from app.errors import Code, CommandError
-from app.model.options import LENGTH_MAX, OPTIONS_BYTES_MAX, OPTIONS_MAX, Option, ValueKind
-from transports.wire.primitives import Part, Reader, text, u32
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import LENGTH_MAX, OPTIONS_BYTES_MAX, OPTIONS_MAX, Option, ValueKind
+from whippet.transports.wire.primitives import Part, Reader, text, u32
 
 _KIND_AND_LENGTH = struct.Struct("<BI")
 _KINDS = {int(kind): kind for kind in ValueKind}

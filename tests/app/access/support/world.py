@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from app.access.passwords import Cost, Passwords
-from app.access.permissions import GlobalPermissions, Permissions
-from app.access.throttle import Limits, Throttle
-from app.access.tokens import Tokens
-from app.access.users import Users
-from app.commands import registry
-from app.commands import requests as ask
-from app.commands.requests import UserStatus
-from app.config import Config
-from app.errors import Code, CommandError
-from app.gateway import Gateway
-from app.model.sessions import Session, Transport
-from storage.store import Store
 from tests.storage.support.world import Clock, opened
+from whippet.app.access.passwords import Cost, Passwords
+from whippet.app.access.permissions import GlobalPermissions, Permissions
+from whippet.app.access.throttle import Limits, Throttle
+from whippet.app.access.tokens import Tokens
+from whippet.app.access.users import Users
+from whippet.app.commands import registry
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.config import Config
+from whippet.app.errors import Code, CommandError
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session, Transport
+from whippet.storage.store import Store
 
 CHEAP = Cost(memory_kib=8, passes=1)
 ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "root's password"}

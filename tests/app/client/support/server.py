@@ -9,19 +9,19 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from app.access.passwords import Passwords
-from app.access.throttle import Throttle
-from app.access.tokens import Tokens
-from app.access.users import Users
-from app.client import Client, Reconnect
-from app.config import Config
-from app.config.formats import Address
-from app.gateway import Gateway
-from storage.files import Files
-from storage.options import StoreOptions
-from storage.store import Store
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
-from transports.tcp import TcpListener
+from whippet.app.access.passwords import Passwords
+from whippet.app.access.throttle import Throttle
+from whippet.app.access.tokens import Tokens
+from whippet.app.access.users import Users
+from whippet.app.client import Client, Reconnect
+from whippet.app.config import Config
+from whippet.app.config.formats import Address
+from whippet.app.gateway import Gateway
+from whippet.storage.files import Files
+from whippet.storage.options import StoreOptions
+from whippet.storage.store import Store
+from whippet.transports.tcp import TcpListener
 
 SOON = Reconnect(interval_s=0.001)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from app.commands import answers
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
-from app.model.catalogue import Topic
-from app.model.groups import Group
-from storage.batch import messages
 from tests.app.access.support.world import Person, World, world
 from tests.storage.support.world import split, texts
+from whippet.app.commands import answers
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from whippet.app.model.catalogue import Topic
+from whippet.app.model.groups import Group
+from whippet.storage.batch import messages
 
 GROUP = Consumer(ConsumerKind.GROUP, "g")
 NEXT = Strategy(StrategyKind.NEXT)

@@ -11,13 +11,13 @@ import httpx
 import msgspec
 from starlette.types import ASGIApp
 
-from app.access.access_tokens import AccessTokens
-from app.config.listeners import Http
-from storage.store import Store
 from tests.app.access.support.world import ROOT, World, world
-from transports.http import application, routes
-from transports.http.api import Api
-from transports.http.operation import Operation
+from whippet.app.access.access_tokens import AccessTokens
+from whippet.app.config.listeners import Http
+from whippet.storage.store import Store
+from whippet.transports.http import application, routes
+from whippet.transports.http.api import Api
+from whippet.transports.http.operation import Operation
 
 Answer = TypeVar("Answer")
 JSON = {"content-type": "application/json"}

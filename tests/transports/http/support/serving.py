@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 import uvloop
 
-from app.config.formats import Address
-from app.config.listeners import Http, HttpLimits
 from tests.app.access.support.world import World, world
 from tests.transports.http.support.calling import make_api
 from tests.transports.support.raw import HANGS_S, Raw
-from transports.http import application, routes
-from transports.http import server as http_server
-from transports.http.api import Api
-from transports.http.operation import Operation
-from transports.http.server import HttpServer
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Http, HttpLimits
+from whippet.transports.http import application, routes
+from whippet.transports.http import server as http_server
+from whippet.transports.http.api import Api
+from whippet.transports.http.operation import Operation
+from whippet.transports.http.server import HttpServer
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
 

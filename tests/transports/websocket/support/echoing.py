@@ -17,15 +17,15 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 from websockets.frames import CloseCode
 
-from app.config import Config
-from app.config.formats import Address
-from app.config.listeners import Http
-from transports.http import server as http_server
-from transports.websocket import closing, framing, handshake
-from transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
-from transports.websocket.handshake import Upgrade
-from transports.websocket.listener import WebSockets
-from transports.websocket.text import TextConnection
+from whippet.app.config import Config
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Http
+from whippet.transports.http import server as http_server
+from whippet.transports.websocket import closing, framing, handshake
+from whippet.transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
+from whippet.transports.websocket.handshake import Upgrade
+from whippet.transports.websocket.listener import WebSockets
+from whippet.transports.websocket.text import TextConnection
 
 SCRATCH = memoryview(bytearray(256 << 10))
 MESSAGE_BYTES_MAX = 64 << 20

@@ -20,12 +20,12 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
-from app.commands import requests as ask
-from app.config.listeners import Http, HttpCors, Websocket
 from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.support.raw import LOG_IN, OK, PING, asked
-from transports.tcp import STALLED_SECONDS
-from transports.websocket.listener import WebSockets
+from whippet.app.commands import requests as ask
+from whippet.app.config.listeners import Http, HttpCors, Websocket
+from whippet.transports.tcp import STALLED_SECONDS
+from whippet.transports.websocket.listener import WebSockets
 
 
 def handshake(path: str = "/", *lines: str, host: str = "x", version: str = "13", key: str | None = None) -> bytes:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands import answers as say
-from app.errors import Code, CommandError
-from storage.options import Durability
 from tests.transports.wire.classic.support import worlds
-from transports.wire.classic import answers, frames
-from transports.wire.classic.dialect import Dialect
+from whippet.app.commands import answers as say
+from whippet.app.errors import Code, CommandError
+from whippet.storage.options import Durability
+from whippet.transports.wire.classic import answers, frames
+from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=40)
 

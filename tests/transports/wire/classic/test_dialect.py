@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.commands import requests as ask
-from transports.wire.classic.dialect import EARLY_PING_US, Dialect
+from whippet.app.commands import requests as ask
+from whippet.transports.wire.classic.dialect import EARLY_PING_US, Dialect
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000

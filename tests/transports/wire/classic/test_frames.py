@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from transports.wire.classic import frames
+from whippet.transports.wire.classic import frames
 
 
 def header(length: int, code: int) -> bytes:

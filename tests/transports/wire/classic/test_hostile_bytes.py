@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.commands import answers as say
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from storage import batch as batches
 from tests.transports.wire.classic.support import plainly, worlds
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, area, send_body, stored
-from transports.wire.classic import answers, requests, sends
-from transports.wire.classic.dialect import Dialect
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.transports.wire.classic import answers, requests, sends
+from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 CODES = [*requests.LAYOUTS, 101]

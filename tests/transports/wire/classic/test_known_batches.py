@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.requests import Partitioning, PartitioningKind, SendMessages
-from storage import batch as batches
-from storage.batch import Message
-from storage.errors import BatchFault, InvalidBatch
 from tests.storage.support.world import NOON, partition_in, run, sized
 from tests.transports.wire.classic.support.plainly import same
-from transports.wire.classic import sends
-from transports.wire.classic.dialect import LONG, SHORT, Dialect
+from whippet.app.commands.requests import Partitioning, PartitioningKind, SendMessages
+from whippet.storage import batch as batches
+from whippet.storage.batch import Message
+from whippet.storage.errors import BatchFault, InvalidBatch
+from whippet.transports.wire.classic import sends
+from whippet.transports.wire.classic.dialect import LONG, SHORT, Dialect
 
 TO = Partitioning(PartitioningKind.PARTITION_ID, 0)
 HEADERS = b"\2\1\0\0\0k\2\1\0\0\0v"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import requests as ask
-from app.errors import Code, CommandError
 from tests.transports.wire.classic.support import worlds
-from transports.wire.classic import requests
-from transports.wire.classic.dialect import Dialect
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.transports.wire.classic import requests
+from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=40)
 LAYOUTS: dict[int, type[ask.Request]] = {

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import pytest
 
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.batch import Limits, Readable
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
-from transports.wire.classic import sends
-from transports.wire.classic.dialect import Dialect
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import Limits, Readable
+from whippet.transports.wire.classic import sends
+from whippet.transports.wire.classic.dialect import Dialect
 
 INDEX_AT = 4 + len(TO_PARTITION_10) + 4
 LIMITS = Limits(2**32, 2**32, payload_bytes=1000, user_headers_bytes=100)

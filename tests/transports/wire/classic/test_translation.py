@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands import answers as say
-from app.commands import requests as ask
-from app.errors import CommandError
-from storage import batch as batches
-from storage.batch import TIME_SPAN_MAX_US, Readable
 from tests.transports.wire.classic.support.plainly import Classic, parse, send_body, stored
-from transports.wire.classic import answers, message, polls, sends, unbatching, userheaders
-from transports.wire.classic.dialect import Dialect
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.app.errors import CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import TIME_SPAN_MAX_US, Readable
+from whippet.transports.wire.classic import answers, message, polls, sends, unbatching, userheaders
+from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=100)
 NOW = 1_700_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transports.wire.classic import userheaders
+from whippet.transports.wire.classic import userheaders
 
 fuzz = settings(deadline=None, max_examples=100)
 ENTRY = st.tuples(st.binary(min_size=1, max_size=255), st.integers(1, 15), st.binary(min_size=1, max_size=255))

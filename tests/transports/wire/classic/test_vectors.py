@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import answers as say
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
-from app.errors import Code, CommandError
-from storage import batch as batches
 from tests.transports.wire.classic.support import vectors
 from tests.transports.wire.classic.support.plainly import Classic, stored
-from transports.wire import primitives
-from transports.wire.classic import answers, frames, requests
-from transports.wire.classic.dialect import Dialect
-from transports.wire.primitives import Reader
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.transports.wire import primitives
+from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports.wire.classic.dialect import Dialect
+from whippet.transports.wire.primitives import Reader
 
 FIRST = 1_700_000_000_000_000
 NEVER = 2**64 - 1

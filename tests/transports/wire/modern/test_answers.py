@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands import answers as say
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.batch import Readable
-from storage.options import Durability
 from tests.transports.wire.modern.support import worlds
-from transports.wire.modern import answers, polls
+from whippet.app.commands import answers as say
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.batch import Readable
+from whippet.storage.options import Durability
+from whippet.transports.wire.modern import answers, polls
 
 fuzz = settings(deadline=None, max_examples=40)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.errors import Code, CommandError
-from transports.wire.modern import frames
-from transports.wire.modern.frames import HEADER_BYTES, Reason
+from whippet.app.errors import Code, CommandError
+from whippet.transports.wire.modern import frames
+from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 
 CLIENT = bytes(range(16))
 

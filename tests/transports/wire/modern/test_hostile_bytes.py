@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.commands import requests as ask
-from app.errors import Code, CommandError
-from storage import batch as batches
-from storage.errors import InvalidBatch
 from tests.transports.wire.classic.test_hostile_bytes import mutated
 from tests.transports.wire.modern.support import vectors, worlds
-from transports.modern_conversation import BODY_BYTES_MAX
-from transports.wire.modern import registration, requests
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.storage.errors import InvalidBatch
+from whippet.transports.modern_conversation import BODY_BYTES_MAX
+from whippet.transports.wire.modern import registration, requests
 
 fuzz = settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 CODES = [*requests.LAYOUTS, 101]

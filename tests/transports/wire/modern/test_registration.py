@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands.requests import LoginUser, LoginWithPersonalAccessToken
-from app.errors import CommandError
 from tests.transports.wire.classic.support.worlds import NAME, TEXT, U32, U64
-from transports.wire.modern import registration
-from transports.wire.modern.registration import Registered, Registration
-from transports.wire.primitives import name, str8
+from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken
+from whippet.app.errors import CommandError
+from whippet.transports.wire.modern import registration
+from whippet.transports.wire.modern.registration import Registered, Registration
+from whippet.transports.wire.primitives import name, str8
 
 fuzz = settings(deadline=None, max_examples=200)
 VERSION = struct.pack("<I", registration.packed(0, 11, 0)) + name("sdk") + name("1.2.3")

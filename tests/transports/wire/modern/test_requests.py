@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.commands import requests as ask
-from app.commands.registry import COMMANDS
-from app.errors import Code, CommandError
-from storage import batch as batches
 from tests.transports.wire.modern.support import worlds
-from transports.wire.modern import operations, requests
+from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import COMMANDS
+from whippet.app.errors import Code, CommandError
+from whippet.storage import batch as batches
+from whippet.transports.wire.modern import operations, requests
 
 fuzz = settings(deadline=None, max_examples=40)
 LAYOUTS: dict[int, type[ask.Request]] = {

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.errors import Code, CommandError
-from app.model.options import Option, ValueKind
 from tests.transports.wire.modern.support import worlds
-from transports.wire.modern import tlv
-from transports.wire.primitives import Reader
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option, ValueKind
+from whippet.transports.wire.modern import tlv
+from whippet.transports.wire.primitives import Reader
 
 
 def entry(key: bytes, value: bytes, key_kind: int = 2, kind: int = 1) -> bytes:

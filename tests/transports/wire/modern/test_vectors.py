@@ -8,19 +8,19 @@ import msgspec
 import pytest
 import xxhash
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import answers as say
-from app.commands import requests as ask
-from app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
-from app.errors import Code
-from app.model.options import Option, ValueKind
-from storage import batch as batches
-from storage.options import Durability
 from tests.transports.wire.modern.support import vectors
-from transports.wire.modern import answers, frames, registration, requests
-from transports.wire.modern.frames import HEADER_BYTES, Reason
-from transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
-from transports.wire.modern.registration import Registered, Registration
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
+from whippet.app.errors import Code
+from whippet.app.model.options import Option, ValueKind
+from whippet.storage import batch as batches
+from whippet.storage.options import Durability
+from whippet.transports.wire.modern import answers, frames, registration, requests
+from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
+from whippet.transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
+from whippet.transports.wire.modern.registration import Registered, Registration
 
 NEVER = 2**64 - 1
 NAMED_C, NAMED_C1 = Consumer(ConsumerKind.CONSUMER, "c"), Consumer(ConsumerKind.CONSUMER, "c1")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import xxhash
 
-from storage import batch as batches
-from storage.batch import Writable
+from whippet.storage import batch as batches
+from whippet.storage.batch import Writable
 
 
 class Classic(NamedTuple):

@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from app.commands import answers as say
-from app.commands import requests as ask
-from storage import batch as batches
+from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.storage import batch as batches
 
 U8 = st.integers(0, 2**8 - 1)
 U16 = st.integers(0, 2**16 - 1)

@@ -6,11 +6,11 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from app.commands import answers as say
-from app.commands import requests as ask
-from app.model.options import Option, OptionScope, ValueKind
 from tests.transports.wire.classic.support import worlds as classic
 from tests.transports.wire.classic.support.worlds import IDENTIFIER, NAME, TEXT, U8, U32, U64
+from whippet.app.commands import answers as say
+from whippet.app.commands import requests as ask
+from whippet.app.model.options import Option, OptionScope, ValueKind
 
 CLIENT = st.binary(min_size=16, max_size=16)
 OPTION = st.builds(

@@ -1,0 +1,90 @@
+"""What the benchmarks have in common as commands: their options, the measures that were asked for one after the other,
+and how figures are printed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import uvloop
+
+from whippet.bench import report
+from whippet.bench.children import ChildFailed
+from whippet.bench.measure import Figure
+
+
+class Scale(Protocol):
+    """How much work a run does: a named tuple."""
+
+    @property
+    def rounds(self) -> int: ...
+
+
+S = TypeVar("S", bound=Scale)
+B = TypeVar("B")
+
+
+class Measure(NamedTuple, Generic[B]):
+    """An entry of the table of measures: what it is called on the command line, and what runs it."""
+
+    name: str
+    run: Callable[[B], Coroutine[None, None, list[Figure]]]
+
+
+@dataclass(frozen=True)
+class Subject(Generic[S, B]):
+    """What `whippet bench` can measure."""
+
+    name: str
+    measures: Sequence[Measure[B]]
+    full: S
+    quick: S
+    bench: Callable[[argparse.Namespace, str, S], AbstractAsyncContextManager[B]]
+    """What measures are given: made of what was asked for, a folder on the disk to measure, and the amount of work."""
+    failures: tuple[type[Exception], ...] = ()
+    """That are said in one line, besides those of the system and of children."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        names = [measure.name for measure in self.measures]
+        add = parser.add_argument
+        add("--json", action="store_true", help="print a JSON list of the figures and nothing else")
+        add("--only", nargs="+", metavar="NAME", choices=names, help=f"measure only these: {', '.join(names)}")
+        add("--rounds", type=positive, help=f"rounds, the best of which counts (default: {self.full.rounds})")
+        add("--path", default=".", help="a folder on the disk to measure (default: the current folder)")
+        add("--quick", action="store_true", help="much less work: shows that it runs, not how fast it is")
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        expected: tuple[type[Exception], ...] = (OSError, ChildFailed, *self.failures)
+        try:
+            with tempfile.TemporaryDirectory(prefix="whippet-bench-", dir=arguments.path) as folder:
+                figures = uvloop.run(self._figures(arguments, os.path.abspath(folder)))
+        except expected as error:
+            print(f"whippet bench {self.name}: {error}", file=sys.stderr)
+            return 1
+        print(report.as_json(figures) if arguments.json else report.as_table(figures))
+        return 0
+
+    async def _figures(self, arguments: argparse.Namespace, folder: str) -> list[Figure]:
+        scale: Any = self.quick if arguments.quick else self.full
+        if arguments.rounds:
+            scale = scale._replace(rounds=arguments.rounds)
+        figures: list[Figure] = []
+        async with self.bench(arguments, folder, scale) as bench:
+            for measure in self.measures:
+                if not arguments.only or measure.name in arguments.only:
+                    print(f"measuring {measure.name} ...", file=sys.stderr)
+                    figures += await measure.run(bench)
+        return figures
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number

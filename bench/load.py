@@ -1,0 +1,412 @@
+"""Who puts load on a server or on its yardstick: prepared requests go out, answers are counted and thrown away.
+
+`python -m whippet.bench.load` reads a job from each line of its input and prints its outcome. Requests are encoded
+before the clock starts, because on a machine of two cores the load must not be what is measured. A refusal ends a job
+at once.
+
+Closed loop: a connection asks again when it has its answer. One connection is driven by plain blocking calls, several
+by an event loop. Open loop: requests go out when they are due, whether or not earlier ones were answered, and a
+request's latency begins when it was due. So a server that stalls cannot hide it by being asked less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import resource
+import select
+import socket
+import sys
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import cast
+
+import msgspec
+import numpy as np
+import uvloop
+
+from whippet.app.client.packing import pack
+from whippet.app.client.wires import WIRES, Prepared, Wire
+from whippet.app.commands import requests as ask
+from whippet.storage.batch import Readable
+
+SCRATCH_BYTES = 1 << 20
+PERCENTILES = (50.0, 99.0, 99.9)
+OVERTIME_S = 30
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A server on this machine, and how to log in there."""
+
+    port: int
+    token: str
+    wire: str = "classic"
+
+
+class Produce(msgspec.Struct, frozen=True, tag=True):
+    """Batches of `messages` payloads of `payload` bytes, `requests` of them over all connections."""
+
+    place: Place
+    stream: int
+    topic: int
+    messages: int
+    payload: int
+    requests: int
+    connections: int = 1
+    in_flight: int = 1
+
+
+class Consume(msgspec.Struct, frozen=True, tag=True):
+    """All of a partition, `messages` a poll, again and again: one time takes too little time to be measured."""
+
+    place: Place
+    stream: int
+    topic: int
+    messages: int
+    requests: int
+    """For all of it."""
+    times: int = 1
+    connections: int = 1
+    in_flight: int = 1
+
+
+class Measure(msgspec.Struct, frozen=True, tag=True):
+    """Open loop: single messages of `payload` bytes at a rate."""
+
+    place: Place
+    stream: int
+    topic: int
+    payload: int
+    per_second: float
+    seconds: float
+    connections: int
+
+
+class Hold(msgspec.Struct, frozen=True, tag=True):
+    """So many more connections that have logged in stay, until a job of another kind or of none comes."""
+
+    place: Place
+    connections: int
+
+
+Job = Produce | Consume | Measure | Hold
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    seconds: float
+    received_bytes: int = 0
+    latencies_us: tuple[float, ...] = ()
+    """At PERCENTILES."""
+
+
+class Refused(Exception):
+    """The server refused a request, or ended a connection."""
+
+
+# ------------------------------------------------------------------------------------------------------------- requests
+
+
+def logging_in(place: Place, wire: Wire) -> Prepared:
+    return wire.prepare(ask.LoginWithPersonalAccessToken(place.token or "nobody"))
+
+
+def sending(wire: str, stream: int, topic: int, messages: int, payload: int) -> Prepared:
+    to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 0)
+    batch = pack([os.urandom(payload) for _ in range(messages)])
+    return WIRES[wire]().prepare(ask.SendMessages(stream, topic, to, (batch,)))
+
+
+def polling(job: Consume) -> list[Prepared]:
+    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+    wire = WIRES[job.place.wire]()
+    return [
+        wire.prepare(
+            ask.PollMessages(
+                consumer,
+                job.stream,
+                job.topic,
+                0,
+                ask.Strategy(ask.StrategyKind.OFFSET, number * job.messages),
+                job.messages,
+                False,
+            )
+        )
+        for number in range(job.requests)
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------- closed loop
+
+
+def blocking(place: Place, prepared: Sequence[Prepared], count: int) -> Outcome:
+    """One connection with one request under way; the prepared ones again and again."""
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
+    link, wire = connect(place, scratch)
+    received = 0
+    start = time.perf_counter()
+    for number in range(count):
+        send(link, wire.frame(prepared[number % len(prepared)]))
+        received += answer(link, wire, scratch)
+    seconds = time.perf_counter() - start
+    link.close()
+    return Outcome(seconds, received)
+
+
+def connect(place: Place, scratch: memoryview) -> tuple[socket.socket, Wire]:
+    """Logged in."""
+    link = socket.create_connection(("127.0.0.1", place.port))
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    wire = WIRES[place.wire]()
+    login = logging_in(place, wire)
+    send(link, wire.frame(login))
+    if place.token:
+        body_bytes = answer(link, wire, scratch)
+        head, body = scratch[: wire.head_bytes], scratch[wire.head_bytes : wire.head_bytes + body_bytes]
+        wire.answer(login, head, body)
+    else:
+        answer(link, wire, scratch)
+    return link, wire
+
+
+def send(link: socket.socket, buffers: list[Readable]) -> None:
+    sent = link.sendmsg(buffers)
+    for buffer in buffers:
+        if sent < len(buffer):
+            link.sendall(memoryview(buffer)[sent:])
+        sent = max(sent - len(buffer), 0)
+
+
+def answer(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
+    """Reads one answer and says how long its body was; a short one is at the beginning of the scratch buffer."""
+    head_bytes = wire.head_bytes
+    read = link.recv_into(scratch)
+    while read < head_bytes:
+        more = link.recv_into(scratch[read:])
+        if not more:
+            raise Refused("the connection was closed")
+        read += more
+    if not wire.is_success(scratch[:head_bytes]):
+        raise Refused(f"a refusal: {bytes(scratch[:head_bytes]).hex()}")
+    length = wire.body_bytes(scratch[:head_bytes])
+    left = length + head_bytes - read
+    while left > 0:
+        more = link.recv_into(scratch[read:] if read < head_bytes + 64 else scratch)
+        if not more:
+            raise Refused("the connection was closed")
+        read += more
+        left -= more
+    return length
+
+
+class Run:
+    """What the connections of one job share."""
+
+    def __init__(self, prepared: Sequence[Prepared], count: int) -> None:
+        self.prepared = prepared
+        self.count = count
+        self.sent = 0
+        self.answered = 0
+        self.received = 0
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(self, sentence: str) -> None:
+        if not self.done.done():
+            self.done.set_exception(Refused(sentence))
+
+
+class Requester(asyncio.BufferedProtocol):
+    """A connection that asks again when it is answered. The answer to the first request, the login, is only awaited."""
+
+    def __init__(self, run: Run, place: Place) -> None:
+        self._run = run
+        self._wire = WIRES[place.wire]()
+        self._login = logging_in(place, self._wire)
+        self._transport = cast(asyncio.Transport, None)
+        self._part = b""
+        self._left = 0
+        """Of the payload of an answer."""
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.writelines(self._wire.frame(self._login))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(Refused("the connection was closed"))
+        self._run.fail("a connection was closed")
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._run.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._run.scratch[:nbytes]
+        if self._part:
+            data = memoryview(self._part + bytes(data))
+            self._part = b""
+        position, size = 0, len(data)
+        while position < size:
+            if self._left:
+                taken = min(self._left, size - position)
+                position += taken
+                self._left -= taken
+                if not self._left:
+                    self._on_answer()
+                continue
+            head = data[position : position + self._wire.head_bytes]
+            if len(head) < self._wire.head_bytes:
+                self._part = bytes(data[position:])
+                return
+            if not self._wire.is_success(head):
+                self._run.fail(f"a refusal: {bytes(head).hex()}")
+                return
+            self._left = self._wire.body_bytes(head)
+            position += len(head)
+            self._run.received += self._left
+            if not self.ready.done() and position + self._left <= size:
+                self._log_in(head, data[position : position + self._left])
+            if not self._left:
+                self._on_answer()
+
+    def _log_in(self, head: memoryview, body: memoryview) -> None:
+        """The answer to a login comes in one piece; the yardstick's says nothing."""
+        if body:
+            self._wire.answer(self._login, head, body)
+
+    def _on_answer(self) -> None:
+        if not self.ready.done():
+            self.ready.set_result(None)
+            return
+        run = self._run
+        run.answered += 1
+        if run.sent < run.count:
+            self.ask()
+        elif run.answered == run.count and not run.done.done():
+            run.done.set_result(None)
+
+    def ask(self) -> None:
+        run = self._run
+        self._transport.writelines(self._wire.frame(run.prepared[run.sent % len(run.prepared)]))
+        run.sent += 1
+
+    def close(self) -> None:
+        self._transport.abort()
+
+
+async def looping(place: Place, prepared: Sequence[Prepared], count: int, connections: int, in_flight: int) -> Outcome:
+    loop = asyncio.get_running_loop()
+    run = Run(prepared, count)
+    made = [
+        (await loop.create_connection(lambda: Requester(run, place), "127.0.0.1", place.port))[1]
+        for _ in range(connections)
+    ]
+    await asyncio.gather(*(requester.ready for requester in made))
+    run.received = 0
+    start = time.perf_counter()
+    for requester in made:
+        for _ in range(in_flight):
+            if run.sent < count:
+                requester.ask()
+    await run.done
+    seconds = time.perf_counter() - start
+    for requester in made:
+        requester.close()
+    return Outcome(seconds, run.received)
+
+
+def closed_loop(job: Produce | Consume) -> Outcome:
+    if isinstance(job, Produce):
+        prepared, count = [sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)], job.requests
+    else:
+        prepared, count = polling(job), job.requests * job.times
+    if job.connections == job.in_flight == 1:
+        return blocking(job.place, prepared, count)
+    return uvloop.run(looping(job.place, prepared, count, job.connections, job.in_flight))
+
+
+# ------------------------------------------------------------------------------------------------------------ open loop
+
+
+def open_loop(job: Measure) -> Outcome:
+    """`select` rather than an event loop, because its timeout is exact to the microsecond."""
+    request = sending(job.place.wire, job.stream, job.topic, 1, job.payload)
+    scratch = memoryview(bytearray(SCRATCH_BYTES))
+    connected = [connect(job.place, scratch) for _ in range(job.connections)]
+    wires = dict(connected)
+    links = list(wires)
+    # All answers are the same size: nothing else was asked.
+    answer_bytes = 0
+    due_times: dict[socket.socket, deque[float]] = {link: deque() for link in links}
+    latencies = array("d")
+    interval = 1 / job.per_second
+    count = int(job.per_second * job.seconds)
+    sent = 0
+    now = start = time.perf_counter()
+    while len(latencies) < count:
+        while sent < count and (due := start + sent * interval) <= now:
+            link = links[sent % len(links)]
+            send(link, wires[link].frame(request))
+            due_times[link].append(due)
+            sent += 1
+            if sent % 16 == 0:
+                # Far behind, answers have to be read as well.
+                break
+        wait = max(start + sent * interval - time.perf_counter(), 0) if sent < count else OVERTIME_S
+        readable, _, _ = select.select(links, (), (), wait)
+        now = time.perf_counter()
+        if not readable and sent == count:
+            raise Refused(f"no answer in {OVERTIME_S} s")
+        for link in readable:
+            read, wire = link.recv_into(scratch), wires[link]
+            if not read or not wire.is_success(scratch[: wire.head_bytes]):
+                raise Refused("an answer was no success")
+            answer_bytes = answer_bytes or wire.head_bytes + wire.body_bytes(scratch[: wire.head_bytes])
+            if read % answer_bytes:
+                raise Refused("an answer was cut off")
+            waiting = due_times[link]
+            for _ in range(read // answer_bytes):
+                latencies.append(now - waiting.popleft())
+    for link in links:
+        link.close()
+    # The first tenth is warm-up.
+    found = np.percentile(np.array(latencies[count // 10 :]) * 1e6, PERCENTILES)
+    return Outcome(now - start, 0, tuple(found.tolist()))
+
+
+# ---------------------------------------------------------------------------------------------------------------- jobs
+
+
+def hold(job: Hold) -> tuple[Outcome, list[socket.socket]]:
+    start = time.perf_counter()
+    scratch = memoryview(bytearray(1024))
+    links = [connect(job.place, scratch)[0] for _ in range(job.connections)]
+    return Outcome(time.perf_counter() - start), links
+
+
+def main() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.disable()
+    held: list[socket.socket] = []
+    decoder = msgspec.json.Decoder(Job)
+    for line in sys.stdin.buffer:
+        job = decoder.decode(line)
+        if not isinstance(job, Hold) or not job.connections:
+            for link in held:
+                link.close()
+            held = []
+        if isinstance(job, Hold):
+            outcome, links = hold(job)
+            held += links
+        else:
+            outcome = open_loop(job) if isinstance(job, Measure) else closed_loop(job)
+        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""How long it takes to find a message by its offset or by its time among millions."""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import count
+
+from whippet.bench.appends import append_all
+from whippet.bench.measure import Bench, Contender, Figure, Row, Target, race, times
+from whippet.bench.world import Shape, World, new_folder, open_store
+from whippet.storage.files import Files
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.index import Index
+from whippet.storage.layout import Layout, PartitionId
+from whippet.storage.log import Log
+from whippet.storage.options import GIB, StoreOptions
+from whippet.storage.recovery import recover
+
+TINY = Shape(1000, 1)
+FEW = 10
+"""Messages of one batch where batches are small: so many more entries."""
+EVERY_US = 1000
+"""The clock of the store goes so far from batch to batch."""
+HOPS_PER_LOOKUPS = 10
+"""Lookups that cross threads are so many times fewer."""
+FAST = Target("value", "<", 50.0)
+IS_BISECT = "the yardstick is a bisect over an array of the offsets"
+
+ROWS = (
+    Row("look up an offset among {messages:,}", "offset", "bisect", FAST, IS_BISECT),
+    Row("look up a time among {messages:,}", "time", "bisect", FAST, IS_BISECT),
+    Row(f"look up an offset, {FEW} messages a batch", "small offset", "bisect", FAST, IS_BISECT),
+    Row(f"look up a time, {FEW} messages a batch", "small time", "bisect", FAST, IS_BISECT),
+    Row("look up a time, asked of the partition", "hop", "time", note="the yardstick is without the shard's thread"),
+    Row("read one message at an offset, file", "read", "offset", note="the same; reads and cuts its batch"),
+)
+
+
+async def lookups(bench: Bench) -> list[Figure]:
+    messages = bench.scale.messages
+    offsets = random.Random(1).sample(range(messages), bench.scale.lookups)
+    with new_folder(bench) as path:
+        async with open_store(bench, path, tail_bytes_max=0, clock=count(EVERY_US, EVERY_US).__next__) as world:
+            await _fill(world, messages // TINY.messages)
+        contenders = _in_process(path, offsets, messages)
+        async with open_store(bench, path, tail_bytes_max=0) as world:
+            contenders |= _across_threads(world, offsets[::HOPS_PER_LOOKUPS])
+            found = await race(contenders, bench.scale.rounds)
+    rows = [row._replace(name=row.name.format(messages=messages)) for row in ROWS]
+    return times(rows, found, "us", 1e6)
+
+
+async def _fill(world: World, batches: int) -> None:
+    """A few buffers again and again: each is written before its turn comes back."""
+    copies = [TINY.build() for _ in range(16)]
+    await append_all(await world.topic(), [copies[i % len(copies)] for i in range(batches)], 8)
+
+
+def _in_process(path: str, offsets: Sequence[int], messages: int) -> dict[str, Contender]:
+    log = _open_log(path)
+    index = log.segments[-1].index
+    assert index is not None
+    small = _index_of_small_batches(messages)
+    bases = array("Q", range(0, messages, TINY.messages))
+    times = [_time_at(offset, TINY.messages) for offset in offsets]
+    return {
+        "bisect": _finding(lambda offset: bisect_right(bases, offset), offsets),
+        "offset": _finding(index.holding, offsets),
+        "time": _finding(log.offset_at, times),
+        "small offset": _finding(small.holding, offsets),
+        "small time": _finding(small.at_time, [_time_at(offset, FEW) for offset in offsets]),
+    }
+
+
+def _across_threads(world: World, offsets: Sequence[int]) -> dict[str, Contender]:
+    (partition,) = world.partitions()
+    return {
+        "hop": _awaiting(partition.offset_at, [_time_at(offset, TINY.messages) for offset in offsets]),
+        "read": _awaiting(lambda offset: partition.read(offset, 1), offsets),
+    }
+
+
+def _time_at(offset: int, batch_messages: int) -> int:
+    return EVERY_US * (offset // batch_messages + 1)
+
+
+def _open_log(path: str) -> Log:
+    """What a shard looks things up in, without the shard."""
+    files = Files()
+    folder = Layout(StoreOptions(path=path)).partition(PartitionId(0, 0, 0))
+    segments = recover(files, folder, 0).segments
+    return Log(files, Handles(files, 2), IndexCache(float("inf")), folder, 0, GIB, segments, lambda _: None)
+
+
+def _index_of_small_batches(messages: int) -> Index:
+    index = Index()
+    for i in range(messages // FEW):
+        index.add(i * FEW, i * 1000, EVERY_US * (i + 1), 1000, FEW)
+    return index
+
+
+def _finding(find: Callable[[int], object], keys: Sequence[int]) -> Contender:
+    async def contender() -> float:
+        start = time.perf_counter()
+        for key in keys:
+            find(key)
+        return len(keys) / (time.perf_counter() - start)
+
+    return contender
+
+
+def _awaiting(find: Callable[[int], Awaitable[object]], keys: Sequence[int]) -> Contender:
+    async def contender() -> float:
+        start = time.perf_counter()
+        for key in keys:
+            await find(key)
+        return len(keys) / (time.perf_counter() - start)
+
+    return contender

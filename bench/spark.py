@@ -1,0 +1,241 @@
+"""`whippet bench spark`: measures the data source of Spark on this machine, the gateway included, with yardsticks.
+
+Spark runs here as `local[2]`, the gateway as a process of its own. The yardsticks: Spark reading the same rows from
+Parquet, the bare decoding of the same batches in one process, and a bare poster of the same bytes. On two cores all of
+them share: a ratio says more than a rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from whippet.bench import children, http_load
+from whippet.bench.children import Load, Server
+from whippet.bench.command import Measure, Subject
+from whippet.bench.http_load import BATCH, Post
+from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
+from whippet.bench.spark_jobs import Engine, NoSpark
+
+PARTITIONS = 2
+SMALL, LARGE = 100, 1_000
+"""Bytes of a row."""
+SENT_AT_ONCE = 1_000
+POSTED_AT_ONCE = 5_000
+STREAMED_AT_ONCE = 100_000
+TIMES = (1, 2, 4)
+
+
+class Scale(NamedTuple):
+    """How much work a run does."""
+
+    rounds: int
+    rows: int
+    """Of 100 B, in a round; of 1 KB a quarter of them."""
+    streamed: int
+    """Rows of a batch of a stream."""
+    singles: int
+
+
+FULL = Scale(3, 2_000_000, STREAMED_AT_ONCE, 40)
+QUICK = Scale(1, 8_000, 2_000, 5)
+
+
+class Bench(NamedTuple):
+    folder: str
+    scale: Scale
+    load: Load
+    engine: Engine
+
+
+@asynccontextmanager
+async def serving(bench: Bench, name: str) -> AsyncIterator[Server]:
+    """A gateway, which Spark reaches."""
+    path = f"{bench.folder}/{name}"
+    async with children.server(path, HTTP_ENABLED="true", HTTP_ADDRESS="127.0.0.1:0") as server:
+        bench.engine.options = {"url": f"http://127.0.0.1:{server.http_port}", "token": server.token}
+        yield server
+
+
+async def filled(bench: Bench, server: Server, name: str, rows: int, size: int) -> str:
+    """A topic with so many rows of so many bytes, evenly over its partitions."""
+    ids = await server.topic(name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        path = f"/streams/{ids[0]}/topics/{ids[1]}/messages?partition={partition}"
+        to = http_load.Target(server.http_port, path, server.token)
+        await bench.load.run(Post(to, BATCH, SENT_AT_ONCE, size, rows // PARTITIONS // SENT_AT_ONCE, 2))
+    return f"bench/{name}"
+
+
+def asking(act: Callable[..., float], *arguments: Any) -> Contender:
+    """What Spark does blocks, so a thread does it."""
+    return partial(asyncio.to_thread, act, *arguments)
+
+
+def decoding(bench: Bench, topic: str, rows: int) -> Callable[[], float]:
+    """Rows a second from batches in memory to columns, on one core: no Spark, no gateway."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from pyspark_whippet import batches, columns  # noqa: PLC0415
+    from pyspark_whippet.options import decode  # noqa: PLC0415
+    from pyspark_whippet.session import session_of, topic_path  # noqa: PLC0415
+
+    settings = decode({**bench.engine.options, "subscribe": topic}, {})
+    found = columns.schema(settings)
+    assert isinstance(found, StructType)
+    schema = columns.arrow_schema(found)
+    session, count = session_of(settings.access), min(rows // PARTITIONS, 200_000)
+    pages = []
+    for at in range(0, count, settings.page_size):
+        query = f"partition_id=0&kind=offset&value={at}&count={settings.page_size}"
+        pending = session.begin("GET", f"{topic_path(topic)}/messages?{query}")
+        pages.append(pending.finish().body)
+
+    def act() -> float:
+        start = time.perf_counter()
+        for page in pages:
+            columns.build(batches.decode(page), topic, 0, schema, settings)
+        return count / (time.perf_counter() - start)
+
+    return act
+
+
+# ------------------------------------------------------------------------------------------------------------- measures
+
+
+async def read(bench: Bench) -> list[Figure]:
+    return [
+        *await _read(bench, "100 B", SMALL, bench.scale.rows, 1_000_000),
+        *await _read(bench, "1 KB", LARGE, bench.scale.rows // 4, 350_000),
+    ]
+
+
+async def _read(bench: Bench, shown: str, size: int, rows: int, least: int) -> list[Figure]:
+    engine, parquet, streamed = bench.engine, f"{bench.folder}/parquet-{size}", bench.scale.streamed
+    async with serving(bench, f"read-{size}") as server:
+        topic = await filled(bench, server, "read", rows, size)
+        await asyncio.to_thread(engine.make_parquet, topic, parquet, streamed)
+        contenders: dict[str, Contender] = {
+            "parquet": asking(engine.read_parquet, parquet, rows),
+            "bare": asking(decoding(bench, topic, rows)),
+            "read": asking(engine.read, topic, rows),
+            "value": asking(engine.read, topic, rows, "value binary"),
+        }
+        if size == SMALL:
+            contenders["stream"] = asking(engine.stream, topic, streamed)
+            contenders["stream parquet"] = asking(engine.stream_parquet, parquet, 1)
+        found = await race(contenders, bench.scale.rounds)
+    rows_of = [
+        Row(
+            f"read {shown} rows",
+            "read",
+            "parquet",
+            Target("value", ">=", least),
+            "the yardstick reads Parquet, where rows repeat",
+        ),
+        Row(f"read {shown} rows, beside decoding", "read", "bare", None, "of batches in memory, on one core"),
+        Row(f"read {shown} rows, only the value", "value", "parquet", None, "the yardstick reads all columns"),
+    ]
+    if size == SMALL:
+        name, target = f"stream {shown} rows in batches of {streamed:,}", Target("value", ">=", 600_000)
+        rows_of.append(Row(name, "stream", "stream parquet", target, "the yardstick streams Parquet"))
+    return rates(rows_of, found, "rows/s")
+
+
+async def write(bench: Bench) -> list[Figure]:
+    rows, engine = bench.scale.rows // 2, bench.engine
+    async with serving(bench, "write") as server:
+        ids = await server.topic("posted", PARTITIONS)
+        await server.topic("written", PARTITIONS)
+        to = http_load.Target(server.http_port, f"/streams/{ids[0]}/topics/{ids[1]}/messages", server.token)
+        await asyncio.to_thread(engine.make_rows, rows, SMALL)
+        # A topic that Spark makes remembers ids.
+        await asyncio.to_thread(engine.write, "bench/once", createTopic=str(PARTITIONS))
+
+        async def posted() -> float:
+            job = Post(to, BATCH, POSTED_AT_ONCE, SMALL, max(rows // POSTED_AT_ONCE, 1), PARTITIONS)
+            return job.requests * job.messages / (await bench.load.run(job)).seconds
+
+        async def written(topic: str) -> float:
+            await server.client.purge_topic("bench", topic)
+            return await asyncio.to_thread(engine.write, f"bench/{topic}")
+
+        contenders: dict[str, Contender] = {"posted": posted}
+        contenders |= {topic: partial(written, topic) for topic in ("written", "once")}
+        found = await race(contenders, bench.scale.rounds)
+    note = "the yardstick posts as many bytes"
+    rows_of = (
+        Row("write 100 B rows, ids derived", "written", "posted", Target("value", ">=", 700_000), note),
+        Row("write 100 B rows, ids derived and remembered", "once", "posted", None, note),
+    )
+    return rates(rows_of, found, "rows/s")
+
+
+async def single(bench: Bench) -> list[Figure]:
+    """What a batch costs that has one row."""
+    engine, rows = bench.engine, bench.scale.singles
+    async with serving(bench, "single") as server:
+        ids = await server.topic("single")
+        await server.topic("copied")
+        path = f"/streams/{ids[0]}/topics/{ids[1]}/messages?partition=0"
+        await bench.load.run(Post(http_load.Target(server.http_port, path, server.token), BATCH, 1, SMALL, rows))
+        floor = await asyncio.to_thread(engine.single_rows_of_spark, rows)
+        alone = await asyncio.to_thread(engine.single_rows, "bench/single", None)
+        copied = await asyncio.to_thread(engine.single_rows, "bench/single", "bench/copied")
+    target, note = Target("value", "<", 300.0), "the yardstick is a source that Spark has inside"
+    return [
+        figure(Row(name, "", None, target, note), value, floor, "ms", less_is_better=True)
+        for name, value in (("a batch of one row", alone), ("a batch of one row, into a topic", copied))
+    ]
+
+
+async def files(bench: Bench) -> list[Figure]:
+    """Segments read without their gateway, which has ended; a second one beside is there to be compared with."""
+    engine, rows = bench.engine, bench.scale.rows
+    async with serving(bench, "files") as server:
+        topic = await filled(bench, server, "files", max(TIMES) * rows, SMALL)
+
+    def scanned(times: int) -> float:
+        ends = {topic: {str(partition): times * rows // PARTITIONS for partition in range(PARTITIONS)}}
+        more = {"from": "files", "path": f"{bench.folder}/files", "endingOffsets": json.dumps(ends)}
+        return engine.read(topic, times * rows, **more)
+
+    async with serving(bench, "beside") as server:
+        same = await filled(bench, server, "files", rows, SMALL)
+        contenders = {str(times): asking(scanned, times) for times in TIMES}
+        contenders["read"] = asking(engine.read, same, rows)
+        found = await race(contenders, bench.scale.rounds)
+    name, gateway, once = "offline scan of 100 B rows", "the yardstick asks the gateway", "the yardstick is the first"
+    rows_of = [Row(name, "1", "read", Target("ratio", ">=", 1.0), gateway)]
+    rows_of += [Row(f"{name}, {n} times as many", str(n), "1", Target("ratio", ">=", 0.9), once) for n in TIMES[1:]]
+    return rates(rows_of, found, "rows/s")
+
+
+# ----------------------------------------------------------------------------------------------------- the command line
+
+MEASURES = (
+    Measure("read", read),
+    Measure("write", write),
+    Measure("single", single),
+    Measure("files", files),
+)
+
+
+@asynccontextmanager
+async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+    engine = await asyncio.to_thread(Engine, folder)
+    try:
+        async with children.load("whippet.bench.http_load") as load:
+            yield Bench(folder, scale, load, engine)
+    finally:
+        await asyncio.to_thread(engine.close)
+
+
+SUBJECT = Subject("spark", MEASURES, FULL, QUICK, _bench, (NoSpark,))
+add_arguments, run = SUBJECT.add_arguments, SUBJECT.run

@@ -1,0 +1,45 @@
+"""`whippet bench storage`: measures the store on this machine, each figure beside its yardstick.
+
+The yardsticks are the same bytes through the plain calls of the operating system, on the same disk, in the same run
+(see measure.py). What is measured is the store as the server uses it, in a process set up like the server's, without a
+network and without a client.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from whippet.app.allocator import keep_freed_memory
+from whippet.bench import appends, lookups, memory, opening, reads
+from whippet.bench.command import Measure, Subject, positive
+from whippet.bench.measure import FULL, QUICK, Bench, Scale
+
+MEASURES = (
+    Measure("append-1kb", appends.large_messages),
+    Measure("append-100b", appends.small_messages),
+    Measure("append-one", appends.single_messages),
+    Measure("partitions", appends.partitions),
+    Measure("synced", appends.synced_messages),
+    Measure("read-tail", reads.from_tail),
+    Measure("read-file", reads.from_file),
+    Measure("open", opening.opening),
+    Measure("lookup", lookups.lookups),
+    Measure("memory", memory.resident),
+)
+
+
+@asynccontextmanager
+async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+    keep_freed_memory()
+    yield Bench(folder, scale, arguments.shards)
+
+
+SUBJECT = Subject("storage", MEASURES, FULL, QUICK, _bench)
+run = SUBJECT.run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shards", type=positive, default=2, help="threads that own files (default: 2)")
+    SUBJECT.add_arguments(parser)

@@ -1,0 +1,360 @@
+"""`whippet bench tcp`: measures the server over TCP on this machine, each figure beside its yardstick.
+
+The server is the real one, started as a process of its own on a folder that goes afterwards. The yardstick is the bare
+server of receiver.py: the same loop, which reads the same frames, writes the same bytes and answers. The load comes
+from a third process. On two cores all of them share: a ratio says more than a rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import NamedTuple
+
+from whippet.app.client.wires import WIRES
+from whippet.bench import children, load
+from whippet.bench.children import Load, Server
+from whippet.bench.command import Measure, Subject
+from whippet.bench.load import Place
+from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
+from whippet.bench.world import Unsynced
+from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES
+from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.options import StoreOptions
+from whippet.storage.store import Store
+
+BATCH = 1000
+MANY = 64
+
+
+class Scale(NamedTuple):
+    """How much work a run does."""
+
+    rounds: int
+    round_bytes: int
+    """Sent or polled by one contender in one round."""
+    singles: int
+    """Requests of one message in one round, over all connections."""
+    idle_connections: int
+    topics: int
+    latency_s: float
+    """How long each open loop runs."""
+    tail_bytes: int
+    """Sent before the first round."""
+
+
+FULL = Scale(5, 128 << 20, 40_000, 5_000, 10_000, 4.0, 320 << 20)
+QUICK = Scale(1, 4 << 20, 500, 50, 100, 0.2, 1 << 20)
+
+
+class Bench(NamedTuple):
+    folder: str
+    scale: Scale
+    load: Load
+    wire: str
+
+    def server(self, name: str, **settings: str) -> AbstractAsyncContextManager[Server]:
+        return children.server(f"{self.folder}/{name}", self.wire, **settings)
+
+
+class Level(NamedTuple):
+    """A promise of durability, and what makes the server keep it."""
+
+    name: str
+    settings: dict[str, str]
+    synced: bool = False
+
+
+MEMORY = Level("memory", {"SYSTEM_PARTITION_MESSAGES_REQUIRED_TO_SAVE": "10000"})
+WRITTEN = Level("written", {})
+SYNCED = Level("synced", {"SYSTEM_PARTITION_ENFORCE_FSYNC": "true"}, synced=True)
+
+HALF = Target("ratio", ">=", 0.5)
+MOST = Target("ratio", ">=", 0.7)
+IS_PRODUCE = "the yardstick is sending them, one connection"
+IS_GROUP_SYNC = "the yardstick syncs once for all that one turn of its loop has brought"
+
+
+def _produce_rows(what: str, target: Target) -> tuple[Row, ...]:
+    return tuple(
+        Row(
+            f"produce 1,000 x {what}, {number} connection{'s' * (number > 1)}",
+            f"server {number}",
+            f"yardstick {number}",
+            target,
+        )
+        for number in (1, 8)
+    )
+
+
+IS_FROM_FILE = "the yardstick sends the same bytes from a file"
+
+
+def _consume_rows(target: Target | None) -> tuple[Row, ...]:
+    return tuple(
+        row
+        for what, prefix in (("1 KB", ""), ("100 B", "small "))
+        for place in ("tail", "disk")
+        for row in (
+            Row(
+                f"consume 1,000 x {what} from the {place}",
+                f"{prefix}{place}",
+                f"{prefix}produce",
+                Target("ratio", ">=", 1),
+                IS_PRODUCE,
+            ),
+            Row(
+                f"consume 1,000 x {what} from the {place}, against a file",
+                f"{prefix}{place}",
+                f"{prefix}file",
+                target if not prefix else None,
+                IS_FROM_FILE,
+            ),
+        )
+    )
+
+
+class Expected(NamedTuple):
+    """What is asked of a wire."""
+
+    kb_1: tuple[Row, ...]
+    bytes_100: tuple[Row, ...]
+    consume: tuple[Row, ...]
+
+
+EXPECTED = {
+    "classic": Expected(
+        _produce_rows("1 KB", HALF), _produce_rows("100 B", Target("value", ">=", 1_500_000)), _consume_rows(None)
+    ),
+    "modern": Expected(
+        _produce_rows("1 KB", MOST), _produce_rows("100 B", Target("value", ">=", 2_000_000)), _consume_rows(MOST)
+    ),
+}
+SINGLE_ROWS = {
+    "memory": (
+        Row("one 100 B a request, memory, 1 connection", "server 1", "yardstick 1"),
+        Row(f"one 100 B a request, memory, {MANY} connections", f"server {MANY}", f"yardstick {MANY}"),
+    ),
+    "written": (
+        Row("one 100 B a request, written, 1 connection", "server 1", "yardstick 1", Target("value", ">=", 10_000)),
+        Row(
+            f"one 100 B a request, written, {MANY} connections",
+            f"server {MANY}",
+            f"yardstick {MANY}",
+            Target("value", ">=", 40_000),
+        ),
+    ),
+    "synced": (
+        Row("one 100 B a request, synced, 1 connection", "server 1", "yardstick 1", note=IS_GROUP_SYNC),
+        Row(
+            f"one 100 B a request, synced, {MANY} connections",
+            f"server {MANY}",
+            f"yardstick {MANY}",
+            Target("value", ">=", 15_000),
+            IS_GROUP_SYNC,
+        ),
+    ),
+}
+
+
+# ------------------------------------------------------------------------------------------------------------ producing
+
+
+def producing(
+    bench: Bench, place: Place, messages: int, payload: int, requests: int, connections: int, server: Server | None
+) -> Contender:
+    """Messages a second into the one topic of the server, or into the yardstick where there is no server."""
+
+    async def contender() -> float:
+        ids = (0, 0) if server is None else await server.topic("produce")
+        job = load.Produce(place, *ids, messages, payload, requests, connections)
+        return requests * messages / (await bench.load.run(job)).seconds
+
+    return contender
+
+
+async def fill_tail(bench: Bench, server: Server) -> None:
+    """The memory of the tail is taken once and used again and again: the first time, with its page faults, is over."""
+    requests = bench.scale.tail_bytes // (BATCH * 1024) + 1
+    await bench.load.run(load.Produce(server.place(), *await server.topic("produce"), BATCH, 1024, requests))
+
+
+async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figure]:
+    requests = max(bench.scale.round_bytes // (BATCH * payload), 8)
+    async with (
+        children.yardstick(f"{bench.folder}/yardstick") as bare,
+        bench.server(f"produce-{payload}") as server,
+    ):
+        await fill_tail(bench, server)
+        contenders = {}
+        for connections in (1, 8):
+            shape = BATCH, payload, requests, connections
+            contenders[f"yardstick {connections}"] = producing(bench, bare, *shape, None)
+            contenders[f"server {connections}"] = producing(bench, server.place(), *shape, server)
+        return rates(rows, await race(contenders, bench.scale.rounds), "msg/s")
+
+
+async def produce_1kb(bench: Bench) -> list[Figure]:
+    return await _produce(bench, 1024, EXPECTED[bench.wire].kb_1)
+
+
+async def produce_100b(bench: Bench) -> list[Figure]:
+    return await _produce(bench, 100, EXPECTED[bench.wire].bytes_100)
+
+
+# ------------------------------------------------------------------------------------------------------------ consuming
+
+
+def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -> Contender:
+    times = 1 if bench.scale is QUICK else 8
+
+    async def contender() -> float:
+        job = load.Consume(place, *ids, BATCH, requests, times)
+        outcome = await bench.load.run(job)
+        assert outcome.received_bytes > times * requests * BATCH * 64, "polls have come back without messages"
+        return times * requests * BATCH / outcome.seconds
+
+    return contender
+
+
+async def consume(bench: Bench) -> list[Figure]:
+    """The tail of one server holds everything that is read, that of the other nothing."""
+    no_tail = {"SYSTEM_LIMITS_TAIL_BYTES": "1"}
+    shapes = [
+        (prefix, payload, max(bench.scale.round_bytes // share // (BATCH * payload), 8))
+        for prefix, payload, share in (("", 1024, 2), ("small ", 100, 8))
+    ]
+    async with AsyncExitStack() as stack:
+        produce = await stack.enter_async_context(bench.server("consume-produce"))
+        tail = await stack.enter_async_context(bench.server("consume-tail"))
+        disk = await stack.enter_async_context(bench.server("consume-disk", **no_tail))
+        await fill_tail(bench, produce)
+        contenders = {}
+        for prefix, payload, requests in shapes:
+            contenders[f"{prefix}produce"] = producing(bench, produce.place(), BATCH, payload, requests, 1, produce)
+            for name, server in (("tail", tail), ("disk", disk)):
+                ids = await server.topic(f"consume-{payload}")
+                await bench.load.run(load.Produce(server.place(), *ids, BATCH, payload, requests))
+                contenders[f"{prefix}{name}"] = consuming(bench, server.place(), ids, requests)
+            size = HEADER_BYTES + BATCH * (FRAME_BYTES + payload)
+            file = f"{bench.folder}/file-{payload}"
+            bare = await stack.enter_async_context(children.yardstick(file, "send", str(size), str(requests)))
+            contenders[f"{prefix}file"] = consuming(bench, bare, (0, 0), requests)
+        return rates(EXPECTED[bench.wire].consume, await race(contenders, bench.scale.rounds), "msg/s")
+
+
+# ---------------------------------------------------------------------------------------- one message, and its latency
+
+
+async def _singles(bench: Bench, level: Level) -> list[Figure]:
+    scale = bench.scale
+    many = scale.singles // 8 if level.synced else scale.singles
+    async with (
+        children.yardstick(f"{bench.folder}/yardstick", *(["sync"] if level.synced else [])) as bare,
+        bench.server(f"{level.name}", **level.settings) as server,
+    ):
+        contenders = {}
+        for connections, requests in ((1, max(many // 8, 100)), (MANY, many)):
+            shape = 1, 100, requests, connections
+            contenders[f"yardstick {connections}"] = producing(bench, bare, *shape, None)
+            contenders[f"server {connections}"] = producing(bench, server.place(), *shape, server)
+        found = await race(contenders, scale.rounds)
+        rate = found[f"server {MANY}"] / 2
+        ids = await server.topic("latency")
+        measured = await bench.load.run(load.Measure(server.place(), *ids, 100, rate, scale.latency_s, MANY))
+        against = await bench.load.run(load.Measure(bare, 0, 0, 100, rate, scale.latency_s, MANY))
+    note = f"open loop, {rate:,.0f} req/s, {MANY} connections"
+    latencies = [
+        figure(
+            Row(f"latency p{percentile:g}, {level.name}", "", note=note), value, bare_value, "us", less_is_better=True
+        )
+        for percentile, value, bare_value in zip(
+            load.PERCENTILES, measured.latencies_us, against.latencies_us, strict=True
+        )
+    ]
+    return rates(SINGLE_ROWS[level.name], found, "req/s") + latencies
+
+
+async def one_memory(bench: Bench) -> list[Figure]:
+    return await _singles(bench, MEMORY)
+
+
+async def one_written(bench: Bench) -> list[Figure]:
+    return await _singles(bench, WRITTEN)
+
+
+async def one_synced(bench: Bench) -> list[Figure]:
+    return await _singles(bench, SYNCED)
+
+
+# --------------------------------------------------------------------------------------------------- idle, and starting
+
+
+async def idle(bench: Bench) -> list[Figure]:
+    count = bench.scale.idle_connections
+    async with bench.server("idle") as server:
+        # The first half fills what was freed before and kept, such as the memory of a password's hash.
+        await bench.load.run(load.Hold(server.place(), count - count // 2))
+        before = server.resident_bytes()
+        await bench.load.run(load.Hold(server.place(), count // 2))
+        each = (server.resident_bytes() - before) / (count // 2)
+        await bench.load.run(load.Hold(server.place(), 0))
+    row = Row(f"memory of an idle connection, of {count:,}", "", target=Target("value", "<", 25.0))
+    return [figure(row, max(each, 1.0) / 1024, None, "KiB")]
+
+
+async def start(bench: Bench) -> list[Figure]:
+    """Made without the server and without syncs, because only the start is of interest."""
+    path = f"{bench.folder}/start"
+    store = await Store.open(StoreOptions(path=path, catalog_syncs=False, saver_interval_s=None), files=Unsynced())
+    await store.create_stream(StreamDocument(id=0, name="bench", created_at=1))
+    for number in range(bench.scale.topics):
+        document = TopicDocument(id=number, name=f"topic-{number}", created_at=1, partitions_count=1)
+        await store.create_topic(0, document)
+    await store.close()
+    full, empty = [], []
+    for number in range(min(bench.scale.rounds, 3)):
+        async with children.server(path, bench.wire) as server:
+            assert len(await server.client.get_topics(0)) == bench.scale.topics
+            full.append(server.seconds)
+        async with bench.server(f"empty-{number}") as server:
+            empty.append(server.seconds)
+    row = Row(
+        f"start with {bench.scale.topics:,} topics until it listens",
+        "",
+        target=Target("value", "<", 5.0),
+        note="the yardstick is a start with none",
+    )
+    return [figure(row, min(full), min(empty), "s", less_is_better=True)]
+
+
+# -------------------------------------------------------------------------------------------------- the command line
+
+MEASURES = (
+    Measure("produce-1kb", produce_1kb),
+    Measure("produce-100b", produce_100b),
+    Measure("consume", consume),
+    Measure("one-memory", one_memory),
+    Measure("one-written", one_written),
+    Measure("one-synced", one_synced),
+    Measure("idle", idle),
+    Measure("start", start),
+)
+
+
+@asynccontextmanager
+async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
+    async with children.load() as load:
+        yield Bench(folder, scale, load, arguments.wire)
+
+
+SUBJECT = Subject("tcp", MEASURES, FULL, QUICK, _bench)
+run = SUBJECT.run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--wire", choices=list(WIRES), default="classic", help="the protocol, of the clients 0.6 to 0.8 or since 0.9"
+    )
+    SUBJECT.add_arguments(parser)

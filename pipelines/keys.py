@@ -1,0 +1,233 @@
+"""What a key of a pipeline file is: one definition, from which it is read, checked, named in errors and documented.
+
+A table of the file is a frozen dataclass whose fields are made by `key`. Nothing here knows any table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+
+from pyspark_whippet.errors import OptionError
+from pyspark_whippet.settings import Secret
+from whippet.pipelines.errors import FileError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+_DURATION = re.compile(r"\s*(\d{1,12})\s*([a-z]+)\s*", re.ASCII)
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": "m", "hour": "h"}
+_WORDS |= {"day": "d", "week": "w"}
+
+
+class Unfit(ValueError):
+    """Not a value of a kind; it has words where there is more to say than what is needed."""
+
+
+class Kind(NamedTuple):
+    """What values of a key can be."""
+
+    needs: str
+    """Completes '... is needed'."""
+    parse: Callable[[Any], Any]
+    """From a value of TOML; Unfit, or another ValueError, where it is not one of these."""
+    table: type[Any] | None = None
+    """For a table or, if `is_list`, a list of tables: the dataclass of it."""
+    is_list: bool = False
+
+
+class Key(NamedTuple):
+    kind: Kind
+    meaning: str
+    shown_default: str | None
+
+
+class Table(Protocol):
+    """A dataclass of keys. It may have these, too."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+T = TypeVar("T", bound=Table)
+
+
+def key(kind: Kind, meaning: str, default: Any = MISSING, *, shown: str | None = None) -> Any:
+    """A field of a table; without a default it is required. `shown` is the default as the documentation has it."""
+    if default is not MISSING and shown is None and default is not None:
+        shown = written(default)
+    return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, shown)})
+
+
+def keys(table: type[Table]) -> dict[str, Key]:
+    return {field.name: field.metadata["key"] for field in dataclasses.fields(table)}
+
+
+class Filled(str):
+    """A text into which variables were put; it is shown as it was without them."""
+
+    shown: str
+
+    def __new__(cls, text: str, shown: str) -> Filled:
+        found = super().__new__(cls, text)
+        found.shown = shown
+        return found
+
+
+def written(value: Any) -> str:
+    """As TOML has it."""
+    if isinstance(value, Filled):
+        return f'"{value.shown}"'
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(written, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+# ---------------------------------------------------------------------------------------------------- reading a table
+
+
+def decode(table: type[T], said: Any, place: str) -> T:
+    """The values of a table of the file, or FileError. `place` is where it stands, such as [source]."""
+    if not isinstance(said, dict):
+        raise FileError(f"{place}: a table is needed")
+    known = keys(table)
+    for name in said:
+        if name not in known:
+            raise FileError(f"{place}: {_unknown(name, known, getattr(table, 'NOT_HERE', {}))}")
+    found = {}
+    for field in dataclasses.fields(table):
+        if field.name in said:
+            found[field.name] = _value(known[field.name].kind, field.name, said[field.name], place)
+        elif field.default is MISSING:
+            raise FileError(f"{place}: key '{field.name}' is required: {known[field.name].meaning}")
+    try:
+        return table(**found)
+    except (ValueError, OptionError) as error:
+        raise FileError(f"{place}: {error}") from None
+
+
+def _value(kind: Kind, name: str, said: Any, place: str) -> Any:
+    if kind.table is not None:
+        inner = f"{place[:-1]}.{name}]" if place.endswith("]") else f"{place}, {name}"
+        if not kind.is_list:
+            return decode(kind.table, said, inner)
+        if not isinstance(said, list):
+            raise FileError(f"{inner}: {kind.needs} is needed")
+        return tuple(decode(kind.table, each, f"{inner} {number}") for number, each in enumerate(said, start=1))
+    try:
+        return kind.parse(said)
+    except (ValueError, OptionError) as error:
+        shown = "" if kind is SECRET else f" {written(said)}:"
+        raise FileError(f"{place}: key '{name}':{shown} {str(error) or f'{kind.needs} is needed'}") from None
+
+
+def _unknown(name: str, known: Mapping[str, Key], not_here: Mapping[str, str]) -> str:
+    if name in not_here:
+        return f"key '{name}' has no use here: {not_here[name]}"
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
+    return f"key '{name}' is not known; {hint}"
+
+
+def choose(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
+    """The table that `type` names."""
+    if not isinstance(said, dict):
+        raise FileError(f"{place}: a table is needed")
+    if "type" not in said:
+        raise FileError(f"{place}: key 'type' is required: one of {', '.join(tables)}")
+    name = said["type"]
+    if not isinstance(name, str) or name not in tables:
+        near = difflib.get_close_matches(str(name), tables, n=1, cutoff=0.5)
+        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(tables)}"
+        raise FileError(f"{place}: there is no type {written(name)}; {hint}")
+    return tables[name]
+
+
+# -------------------------------------------------------------------------------------------------------------- kinds
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise Unfit
+    return value
+
+
+def _path(value: Any) -> str:
+    """Whole, because who opens it need not be in the folder that we are in."""
+    text = _text(value)
+    return text if "://" in text else str(Path(text).absolute())
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise Unfit
+    return tuple(_text(each) for each in value)
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise Unfit
+    return value
+
+
+def _name(value: Any) -> str:
+    if not NAME.fullmatch(_text(value)):
+        raise Unfit
+    return str(value)
+
+
+def _duration(value: Any) -> int:
+    """In milliseconds."""
+    match = _DURATION.fullmatch(_text(value).lower())
+    if match is None:
+        raise Unfit
+    unit = match[2] if match[2] in _UNITS_MS else _WORDS.get(match[2].removesuffix("s"), match[2].removesuffix("s"))
+    if unit not in _UNITS_MS:
+        raise Unfit
+    return int(match[1]) * _UNITS_MS[unit]
+
+
+def whole(least: int, most: int = 2**63 - 1) -> Kind:
+    def parse(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise Unfit
+        return value
+
+    return Kind(
+        f"a whole number from {least} on" if most == 2**63 - 1 else f"a whole number, {least} to {most},", parse
+    )
+
+
+def one_of(*words: str) -> Kind:
+    def parse(value: Any) -> str:
+        if value not in words:
+            near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
+            raise Unfit(f"did you mean '{near[0]}'? One of {', '.join(words)} is needed" if near else "")
+        return str(value)
+
+    return Kind(f"one of {', '.join(words)}", parse)
+
+
+def table_of(table: type[Any]) -> Kind:
+    return Kind("a table", lambda value: value, table)
+
+
+def tables_of(table: type[Any]) -> Kind:
+    return Kind("a list of tables", lambda value: value, table, is_list=True)
+
+
+TEXT = Kind("a text", _text)
+PATH = Kind("a text", _path)
+TEXTS = Kind('a list of texts, such as ["a", "b"],', _texts)
+TRUTH = Kind("true or false", _truth)
+SECRET = Kind("a text", lambda value: Secret(_text(value)))
+LABEL = Kind("a name of letters, digits, '.', '_' and '-'", _name)
+DURATION = Kind("a duration such as '500 ms', '10 s', '5 minutes' or '7 days'", _duration)
+ANYTHING = Kind("a value", lambda value: value)

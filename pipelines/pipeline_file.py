@@ -1,0 +1,229 @@
+"""The pipeline file: TOML -> one frozen value, or one sentence that says what is wrong and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from whippet.pipelines import keys, secrets
+from whippet.pipelines.bad_records import SKIP, STOP, DeadLetter
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import LABEL, TEXT, Filled, Unfit, choose, decode, one_of, written
+from whippet.pipelines.sinks import SINKS, Sink
+from whippet.pipelines.sources import SOURCES, Source
+from whippet.pipelines.transforms import TRANSFORMS, Transform
+
+_VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
+APPEND, UPDATE = "append", "update"
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a pipeline keeps how far it has come. Two processes never have the same one."""
+
+    path: str = keys.key(TEXT, "a folder; in it each pipeline has one, called as its key", "local_state")
+
+
+def _conf(said: Any) -> dict[str, str]:
+    """spark.* as texts: {"driver": {"memory": "2g"}} is spark.driver.memory."""
+    if not isinstance(said, dict):
+        raise Unfit
+    return dict(_flat("spark", said))
+
+
+def _flat(prefix: str, said: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = []
+    for name, value in said.items():
+        whole = name if name.startswith("spark.") else f"{prefix}.{name}"
+        found += (
+            _flat(whole, value)
+            if isinstance(value, dict)
+            else [(whole, value if isinstance(value, str) else written(value))]
+        )
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """What stands at its top, before the first table."""
+
+    key: str = keys.key(LABEL, "what the pipeline is called: in its state, in ids of messages and in dead letters")
+    name: str | None = keys.key(TEXT, "a longer name, for people", None)
+    on_error: str = keys.key(
+        one_of(STOP, SKIP), "what a bad record does where there is no [dead_letter]: skipped ones are counted", STOP
+    )
+    output_mode: str = keys.key(
+        one_of(APPEND, UPDATE),
+        "with windows: `append` gives one out once, when nothing can be added to it; `update` each time it changes",
+        APPEND,
+    )
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A whole file."""
+
+    path: str
+    key: str
+    name: str
+    on_error: str
+    output_mode: str
+    iggy: Gateway
+    state: Path
+    """The folder of this pipeline."""
+    spark: Mapping[str, str]
+    source: Source
+    transforms: tuple[Transform, ...]
+    sinks: tuple[Sink, ...]
+    dead_letter: DeadLetter | None
+    shown: Mapping[str, Any]
+    """The file as it was written, without the values of variables."""
+    secrets: tuple[str, ...] = ()
+    """What must not be shown."""
+
+    @property
+    def placed_sinks(self) -> list[tuple[str, Sink]]:
+        """Each with where it stands in the file, for errors and dead letters."""
+        if "sink" in self.shown:
+            return [(f"[sink] ({self.sinks[0].TYPE})", self.sinks[0])]
+        return [(f"[[sinks]] {number} ({sink.TYPE})", sink) for number, sink in enumerate(self.sinks, start=1)]
+
+    @property
+    def why_unparsable(self) -> str:
+        return str(getattr(self.source, "why_unparsable", "it cannot be parsed"))
+
+
+def load(path: str, environ: Mapping[str, str] = os.environ) -> Pipeline:
+    try:
+        octets = Path(path).read_bytes()
+    except OSError as error:
+        raise FileError(f"{path}: {error.strerror}") from None
+    try:
+        return read(octets.decode(), path, environ)
+    except UnicodeDecodeError:
+        raise FileError(f"{path}: it is no text in UTF-8") from None
+    except FileError as error:
+        raise FileError(f"{path}: {error}") from None
+
+
+def read(text: str, path: str = "", environ: Mapping[str, str] = os.environ) -> Pipeline:
+    try:
+        shown = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FileError(f"it is no TOML: {error}") from None
+    variables = _Variables(environ)
+    said = variables.fill(shown)
+    for name in said:
+        if name not in TABLES and name not in TOP:
+            raise FileError(_unknown(name))
+    top = decode(Top, {name: value for name, value in said.items() if name in TOP}, "the file")
+    found = _whole(said, shown, top, path)
+    tables = [found.iggy.access, found.source, *found.sinks]
+    return replace(found, secrets=tuple(secrets.of(tables, variables.used)))
+
+
+def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: Top, path: str) -> Pipeline:
+    iggy = decode(Gateway, said.get("iggy", {}), "[iggy]")
+    state = decode(State, said.get("state", {}), "[state]")
+    source = _part(SOURCES, _needed(said, "source"), "[source]")
+    transforms = tuple(each for each in _transforms(said.get("transforms", [])) if each.enabled)
+    sinks = tuple(_part(SINKS, each, place) for place, each in _sinks(said))
+    dead_letter = decode(DeadLetter, said["dead_letter"], "[dead_letter]") if "dead_letter" in said else None
+    if dead_letter is not None and "on_error" in said:
+        raise FileError("key 'on_error' has no use with [dead_letter]: bad records go there; leave out one of them")
+    try:
+        spark = _conf(said.get("spark", {}))
+    except ValueError:
+        raise FileError('[spark]: a table is needed, with settings such as driver.memory = "2g"') from None
+    return Pipeline(
+        path=path,
+        key=top.key,
+        name=top.name or top.key,
+        on_error=top.on_error,
+        output_mode=top.output_mode,
+        iggy=iggy,
+        state=Path(state.path) / top.key,
+        spark=spark,
+        source=source,
+        transforms=transforms,
+        sinks=sinks,
+        dead_letter=dead_letter,
+        shown=shown,
+    )
+
+
+def _needed(said: Mapping[str, Any], name: str) -> Any:
+    if name not in said:
+        raise FileError(f"table [{name}] is required")
+    return said[name]
+
+
+def _part(tables: Mapping[str, type[Any]], said: Any, place: str) -> Any:
+    table = choose(tables, said, place)
+    named = f"{place} ({said['type']})" if place != "[source]" else place
+    return decode(table, {name: value for name, value in said.items() if name != "type"}, named)
+
+
+def _transforms(said: Any) -> list[Transform]:
+    """A list of tables, or as the connectors have it, a table for each type; both in the order of the file."""
+    if isinstance(said, dict):
+        tables = [({"type": name, **each} if isinstance(each, dict) else each) for name, each in said.items()]
+    elif isinstance(said, list):
+        tables = said
+    else:
+        raise FileError("[[transforms]]: a list of tables is needed")
+    return [_part(TRANSFORMS, each, f"[[transforms]] {number}") for number, each in enumerate(tables, start=1)]
+
+
+def _sinks(said: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if "sink" in said and "sinks" in said:
+        raise FileError("tables [sink] and [[sinks]]: one of them; several sinks are [[sinks]]")
+    if "sink" in said:
+        return [("[sink]", said["sink"])]
+    found = _needed(said, "sinks") if "sinks" in said else None
+    if not isinstance(found, list) or not found:
+        raise FileError("table [sink] is required, or several of [[sinks]]")
+    return [(f"[[sinks]] {number}", each) for number, each in enumerate(found, start=1)]
+
+
+TABLES = ("iggy", "state", "spark", "source", "transforms", "sink", "sinks", "dead_letter")
+TOP = ("key", "name", "on_error", "output_mode")
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, (*TABLES, *TOP), n=1, cutoff=0.6)
+    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join((*TOP, *TABLES))}"
+    return f"'{name}' is not known; {hint}"
+
+
+class _Variables:
+    """Puts the values of variables in the place of ${NAME}; $${ is a ${ that is meant."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.used: set[str] = set()
+
+    def fill(self, value: Any, place: str = "") -> Any:
+        if isinstance(value, dict):
+            return {name: self.fill(each, f"{place}.{name}" if place else name) for name, each in value.items()}
+        if isinstance(value, list):
+            return [self.fill(each, place) for each in value]
+        if not isinstance(value, str):
+            return value
+        text = _VARIABLE.sub(lambda match: self._value(match, place), value)
+        return value if text == value else Filled(text, value)
+
+    def _value(self, match: re.Match[str], place: str) -> str:
+        if match[1]:
+            return match[0][1:]
+        if match[2] not in self._environ:
+            raise FileError(f"key '{place}': the variable {match[2]} of ${{{match[2]}}} is not set")
+        self.used.add(self._environ[match[2]])
+        return self._environ[match[2]]

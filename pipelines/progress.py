@@ -1,0 +1,64 @@
+"""How a pipeline is doing, as a line: rows, how fast, how far behind, what went wrong last."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark_whippet import offsets
+from whippet.pipelines.counted import counted
+from whippet.pipelines.processing import Done
+
+ERROR_CHARACTERS_MAX = 160
+
+
+@dataclass
+class Progress:
+    """Lines about what was done since the one before."""
+
+    key: str
+    _rows: int = 0
+    _at: float = 0.0
+
+    def begin(self) -> None:
+        self._at = time.monotonic()
+
+    def line(self, done: Done, behind: int | None) -> str:
+        now = time.monotonic()
+        rate = (done.rows - self._rows) / max(now - self._at, 0.001)
+        self._rows, self._at = done.rows, now
+        parts = [counted(done.rows, done.noun), f"{rate:,.0f} {done.noun}s/s"]
+        if behind is not None:
+            parts.append(f"{behind:,} behind")
+        if done.last_batch >= 0:
+            parts.append(f"batch {done.last_batch} took {done.last_batch_s:.1f} s")
+        if done.bad_records:
+            parts.append(counted(done.bad_records, "bad record"))
+        if done.last_error is not None:
+            parts.append(f"last error: {textwrap.shorten(done.last_error, ERROR_CHARACTERS_MAX, placeholder=' ...')}")
+        return f"{time.strftime('%H:%M:%S')} {self.key}: {', '.join(parts)}"
+
+
+def behind(progress: Any) -> int | None:
+    """By how many messages all topics together, from Spark's report of a batch; None where no source is a topic."""
+    if progress is None:
+        return None
+    found = [_behind(source) for source in json.loads(progress.json).get("sources", ())]
+    known = [each for each in found if each is not None]
+    return sum(known) if known else None
+
+
+def _behind(source: dict[str, Any]) -> int | None:
+    ends = [_offsets(source.get(name)) for name in ("endOffset", "latestOffset")]
+    if ends[0] is None or ends[1] is None:
+        return None
+    return sum(offsets.behind(ends[0], ends[1]))
+
+
+def _offsets(said: Any) -> Any:
+    found = json.loads(said) if isinstance(said, str) else said
+    is_ours = isinstance(found, dict) and found and all(isinstance(each, dict) for each in found.values())
+    return found if is_ours else None

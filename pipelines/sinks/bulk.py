@@ -1,0 +1,294 @@
+"""`_bulk`: what Elasticsearch and Quickwit have in common. Tasks send documents as pairs of lines and read an answer
+for each of them.
+
+1. Sent again, with pauses that double and as long as `Retry-After` says: requests without an answer or with 408, 429,
+   502, 503 or 504, and of other requests the documents that were answered so.
+2. A request that is too large (413) goes again in two halves.
+3. A document that is refused for what it is comes back as a bad record. Anything else is an error: it is no fault of
+   a document. So is an answer that says nothing of documents.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_whippet import ids
+from pyspark_whippet.settings import Secret
+from whippet.pipelines.bad_records import COLUMNS, origin
+from whippet.pipelines.errors import SinkError
+from whippet.pipelines.frames import Batch, identity
+
+PASSING = frozenset({408, 429, 502, 503, 504})
+TOO_LARGE = 413
+NOT_ITS_FAULT = frozenset({401, 403, 404})
+"""Of a document: nobody may write, the index is closed or gone. All others would be answered the same."""
+PAUSE_S_MAX, RETRY_AFTER_S_MAX = 30.0, 300.0
+REQUEST_BYTES_MAX = 5_000_000
+REASON_CHARACTERS_MAX = 500
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where documents go; pickled to tasks."""
+
+    url: str
+    path: str
+    action: str
+    index: str
+    username: str | None = None
+    password: Secret | None = None
+    timeout_s: int = 30
+    documents_max: int = 1000
+    retries: int = 5
+    delay_ms: int = 1000
+
+
+class Answer(NamedTuple):
+    status: int
+    retry_after_s: float | None
+    body: bytes
+
+    @property
+    def reason(self) -> str:
+        text = self.body.decode(errors="replace")
+        try:
+            said = json.loads(text)
+            error = said.get("error", said) if isinstance(said, dict) else said
+            text = _reason(error) if isinstance(error, dict) else str(error)
+        except ValueError:
+            pass
+        return " ".join(text.split())[:REASON_CHARACTERS_MAX]
+
+
+class Client:
+    """Requests, one after the other, over a connection that is kept."""
+
+    def __init__(self, target: Target, pause: Callable[[float], None] = time.sleep) -> None:
+        self._target = target
+        self._pause = pause
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...] = ()) -> Answer:
+        """The answer, if its status is 2xx or one of `also`; else SinkError, after what can help was tried."""
+        attempt = 0
+        while True:
+            answer, why = self._once(method, path, body, media)
+            if answer is not None and (200 <= answer.status < 300 or answer.status in also):
+                return answer
+            may_pass = answer is None or answer.status in PASSING
+            if attempt >= self._target.retries or not may_pass:
+                said = why if answer is None else f"{answer.status} {answer.reason}"
+                tries = f" after {attempt + 1} attempts" if attempt else ""
+                raise SinkError(f"{method} {self._target.url}{path} failed{tries}: {said}")
+            self.wait(attempt, answer)
+            attempt += 1
+
+    def wait(self, attempt: int, answer: Answer | None) -> None:
+        after = answer.retry_after_s if answer is not None else None
+        if after is None:
+            after = min(self._target.delay_ms / 1000 * 2**attempt, PAUSE_S_MAX)
+        self._pause(min(after, RETRY_AFTER_S_MAX))
+
+    def _once(self, method: str, path: str, body: bytes | None, media: str) -> tuple[Answer | None, str]:
+        headers = {"Content-Type": media, "Accept": "application/json"}
+        if self._target.username is not None and self._target.password is not None:
+            pair = f"{self._target.username}:{self._target.password.text}"
+            headers["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+        try:
+            if self._connection is None:
+                self._connection = self._connected()
+            self._connection.request(method, urlsplit(self._target.url).path.rstrip("/") + path, body, headers)
+            found = self._connection.getresponse()
+            after = found.getheader("retry-after") or ""
+            answer = Answer(found.status, float(after) if after.isdecimal() else None, found.read())
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            return None, f"{type(error).__name__}: {error}"
+        if found.will_close:
+            self.close()
+        return answer, ""
+
+    def _connected(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self._target.url)
+        assert parts.hostname is not None
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=self._target.timeout_s, context=context
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=self._target.timeout_s)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+# ---------------------------------------------------------------------------------------------------------- documents
+
+
+class Document(NamedTuple):
+    place: int
+    """Which one of the task's it is."""
+    lines: bytes
+
+
+class Refused(NamedTuple):
+    place: int
+    reason: str
+
+
+def once(target: Target, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...]) -> Answer:
+    """A request that no other one follows."""
+    with Client(target) as client:
+        return client.call(method, path, body, media, also)
+
+
+def send(client: Client, target: Target, documents: Sequence[Document]) -> list[Refused]:
+    """All of them; gives those that were refused for what they are."""
+    refused, attempt = list[Refused](), 0
+    while documents:
+        answer = client.call("POST", target.path, b"".join(each.lines for each in documents), NDJSON, also=(TOO_LARGE,))
+        if answer.status == TOO_LARGE:
+            if len(documents) == 1:
+                return [*refused, Refused(documents[0].place, "413 the document is too large")]
+            half = len(documents) // 2
+            return refused + send(client, target, documents[:half]) + send(client, target, documents[half:])
+        waiting, found = _judge(documents, answer)
+        refused += found
+        if waiting and attempt >= target.retries:
+            raise SinkError(f"{target.url}{target.path}: {len(waiting)} documents were put off {attempt + 1} times")
+        if waiting:
+            client.wait(attempt, answer)
+        documents, attempt = waiting, attempt + 1
+    return refused
+
+
+NDJSON = "application/x-ndjson"
+
+
+def _judge(documents: Sequence[Document], answer: Answer) -> tuple[list[Document], list[Refused]]:
+    """Those to send again, and those that were refused."""
+    said = _said(answer)
+    items = said.get("items")
+    if not said["errors"] and (items is None or len(items) == len(documents)):
+        return [], []
+    if items is None:
+        raise SinkError(f"_bulk has failed, and does not say for which documents: {answer.reason}")
+    if len(items) != len(documents):
+        raise SinkError(f"_bulk has answered for {len(items)} documents instead of {len(documents)}")
+    waiting, refused = list[Document](), list[Refused]()
+    for document, item in zip(documents, items, strict=True):
+        ((_, result),) = item.items()
+        status = int(result.get("status", 200))
+        if status in PASSING or status >= 500:
+            waiting.append(document)
+        elif status >= 300:
+            why = f"{status} {_reason(result.get('error') or {})}"[:REASON_CHARACTERS_MAX]
+            if status in NOT_ITS_FAULT:
+                raise SinkError(f"_bulk takes no documents: {why}")
+            refused.append(Refused(document.place, why))
+    return waiting, refused
+
+
+def _said(answer: Answer) -> dict[str, Any]:
+    """Whoever answers something else has stored nothing: a proxy, or another service."""
+    try:
+        said = json.loads(answer.body)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict) or "errors" not in said:
+        raise SinkError(f"this is no answer of _bulk: {answer.status} {answer.reason or 'without a word'}")
+    return said
+
+
+def _reason(error: Any) -> str:
+    if not isinstance(error, dict):
+        return str(error)
+    cause = error.get("caused_by")
+    parts = [error.get("type"), error.get("reason") or error.get("message"), cause and cause.get("reason")]
+    return ": ".join(str(part) for part in parts if part)
+
+
+# -------------------------------------------------------------------------------------------------------------- tasks
+
+
+def write(batch: Batch, target: Target, document: Column, id_columns: tuple[str, ...], *, with_ids: bool) -> DataFrame:
+    """Sends a batch from its tasks; gives what was refused, as bad records."""
+    own = identity(batch, id_columns) if with_ids else None
+    columns = [document.alias("document"), origin(batch.frame).alias("origin")]
+    columns.append((own if own is not None else F.lit(None).cast("binary")).alias("id"))
+    scope = (batch.writer, str(batch.number)) if with_ids else None
+    found = batch.frame.select(*columns).mapInArrow(_task(target, scope), COLUMNS).persist()
+    found.count()
+    return found
+
+
+def _task(target: Target, scope: tuple[str, str] | None) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def post(batches: Iterable[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        derived = ids.Derived(ids.scope(*scope, str(context.partitionId()))) if scope is not None else None
+        with Client(target) as client:
+            for batch in batches:
+                texts = batch.column("document")
+                heads = _heads(target, batch, texts, derived)
+                lines = [head + text.encode() + b"\n" for head, text in zip(heads, texts.to_pylist(), strict=True)]
+                refused = [each for part in _requests(target, lines) for each in send(client, target, part)]
+                if refused:
+                    yield _bad(batch, refused)
+
+    return post
+
+
+def _heads(target: Target, batch: Any, texts: Any, derived: ids.Derived | None) -> list[bytes]:
+    """The action lines, with an id that comes again when the batch does."""
+    if derived is None:
+        return [json.dumps({target.action: {"_index": target.index}}).encode() + b"\n"] * len(texts)
+    given = batch.column("id").to_pylist()
+    if len(texts) and given[0] is None:
+        made = derived.of([text.encode() for text in texts.to_pylist()], None, None)
+        given = [row.tobytes() for row in made]
+    pairs = ({"_index": target.index, "_id": each.hex()} for each in given)
+    return [json.dumps({target.action: pair}).encode() + b"\n" for pair in pairs]
+
+
+def _requests(target: Target, lines: Sequence[bytes]) -> Iterator[list[Document]]:
+    gathered, size = list[Document](), 0
+    for place, line in enumerate(lines):
+        if gathered and (len(gathered) >= target.documents_max or size + len(line) > REQUEST_BYTES_MAX):
+            yield gathered
+            gathered, size = [], 0
+        gathered.append(Document(place, line))
+        size += len(line)
+    if gathered:
+        yield gathered
+
+
+def _bad(batch: Any, refused: Sequence[Refused]) -> Any:
+    places = pa.array([each.place for each in refused], pa.int64())
+    columns = [
+        batch.column("document").cast(pa.binary()).take(places),
+        pa.array([each.reason for each in refused], pa.string()),
+        batch.column("origin").take(places),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["payload", "reason", "origin"])

@@ -1,0 +1,106 @@
+"""The sink `parquet`: a folder of Parquet files, parted by the values of fields if that is wanted.
+
+Spark writes a batch to a folder beside it, from where its files are moved in, under names that say which batch they are
+of. Then a record says that the batch is there. Before the first file is moved, all moves are written down, so that a
+batch that comes again after a crash removes what is there of it, and nobody who reads the folder finds a row twice.
+Spark's own list of files (`_spark_metadata`) would promise that to Spark alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.frames import Batch, chosen, chosen_schema, need_column
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import PATH, TEXTS, TRUTH, key, one_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParquetSink:
+    """A folder of Parquet files on a file system that driver and executors see."""
+
+    TYPE: ClassVar[str] = "parquet"
+    PROMISE: ClassVar[str] = "exactly once: a batch that comes again replaces what there is of it"
+    path: str = key(PATH, "the folder")
+    partition_by: tuple[str, ...] = key(TEXTS, "fields whose values become folders", (), shown="none")
+    compression: str = key(one_of("snappy", "zstd", "gzip", "none"), "how files are compressed", "zstd")
+    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
+
+    def __post_init__(self) -> None:
+        if "://" in self.path:
+            raise ValueError("key 'path': a folder of a mounted file system is needed")
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        yield f"folder {self.path}"
+
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        for name in self.partition_by:
+            need_column(chosen_schema(schema, self.include_metadata), name, place)
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        try:
+            Path(self.path).mkdir(parents=True, exist_ok=True)
+            self._aside.mkdir(exist_ok=True)
+        except OSError as error:
+            raise FileError(f"{place}: key 'path': {error.filename}: {error.strerror}") from None
+
+    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        record, moves = self._aside / f"{batch.writer}.done", self._aside / f"{batch.writer}.moves"
+        done = int(record.read_text()) if record.exists() else -1
+        if batch.number <= done:
+            return None
+        self._take_back(moves, done)
+        staged = self._aside / f"{batch.writer}.batch"
+        # Spark's own default is a form of times that others take for local ones. The session is that of the query.
+        batch.frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        writer = (
+            chosen(batch.frame, self.include_metadata).write.mode("overwrite").option("compression", self.compression)
+        )
+        if self.partition_by:
+            writer = writer.partitionBy(*self.partition_by)
+        writer.parquet(str(staged))
+        self._move(batch, staged, moves)
+        _replace(record, str(batch.number))
+        shutil.rmtree(staged)
+        return None
+
+    def _move(self, batch: Batch, staged: Path, moves: Path) -> None:
+        targets: dict[Path, str] = {}
+        for number, file in enumerate(sorted(staged.rglob("*.parquet"))):
+            name = f"{batch.writer.replace('-', '')}-{batch.number:08}-{number:04}.parquet"
+            targets[file] = str(file.relative_to(staged).with_name(name))
+        _replace(moves, json.dumps({"batch": batch.number, "files": list(targets.values())}))
+        for file, name in targets.items():
+            target = Path(self.path, name)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
+
+    def _take_back(self, moves: Path, done: int) -> None:
+        """What was moved of a batch that was not done in the end."""
+        said = json.loads(moves.read_text()) if moves.exists() else None
+        if said is not None and said["batch"] > done:
+            for name in said["files"]:
+                Path(self.path, name).unlink(missing_ok=True)
+
+    @property
+    def _aside(self) -> Path:
+        """Not inside: whoever reads the folder takes every file there for one of it."""
+        folder = Path(self.path)
+        return folder.with_name(f".{folder.name}.whippet")
+
+
+def _replace(path: Path, text: str) -> None:
+    """All of it or nothing, whenever the process ends."""
+    new = path.with_name(path.name + ".new")
+    new.write_text(text)
+    os.replace(new, path)

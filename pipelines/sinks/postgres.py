@@ -1,0 +1,246 @@
+"""The sink `postgres`: rows of a table. A batch becomes visible as a whole, in the transaction that also says that it
+is there.
+
+1. Tasks copy their rows to a table of the batch, each row with the number of the attempt that has copied it. It is made
+   anew when a batch comes again.
+2. The driver knows which attempts have counted. In one transaction it raises the marker of the pipeline to this batch,
+   moves the rows of those attempts to the target, and drops the table of the batch. Where the marker is that high
+   already, there is nothing to do. So neither a task that is tried again nor two of them at once write a row twice, and
+   rows need not come to the same tasks as the first time. Rows are counted: a crash of the server empties the table of
+   the batch, which is then written again.
+3. Where PostgreSQL refuses a row, none of them is there yet. Then the driver writes the batch, and looks which rows it
+   is (postgres_rows.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from pyspark_whippet.settings import Secret
+from whippet.pipelines import database, refusals
+from whippet.pipelines.database import Retries, RowsRefused
+from whippet.pipelines.errors import FileError, SinkError
+from whippet.pipelines.frames import METADATA, TIMES, Batch, chosen, document, is_nested, metadata_columns, quoted
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import DURATION, SECRET, TEXT, TRUTH, key, one_of, whole
+from whippet.pipelines.sinks import postgres_copy, postgres_rows
+from whippet.pipelines.sources.postgres_reader import columns_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+_log = logging.getLogger(__name__)
+MARKERS = "whippet_markers"
+ATTEMPT = "whippet_attempt"
+PAYLOAD = "payload"
+"""The one column of data where a record is not parted into columns."""
+LOST = "the server has crashed and lost rows that it had taken, of a batch that did not count yet"
+PAYLOADS = {"json": "jsonb", "text": "text", "bytea": "bytea"}
+
+
+class Lost(Exception):
+    """The table of a batch is not logged, to be quick; when PostgreSQL recovers from a crash it empties such tables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSink:
+    """A table of PostgreSQL, whose columns are found by their names. A batch with rows that it refuses passes through
+    the driver."""
+
+    TYPE: ClassVar[str] = "postgres"
+    PROMISE: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
+    NOT_HERE: ClassVar[dict[str, str]] = {
+        "batch_size": "a batch is one COPY for each task, and one transaction",
+        "max_connections": "there is one connection for each task",
+        "include_checksum": "messages are checked where they are read",
+        "include_origin_timestamp": "it is among the metadata",
+    }
+    connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
+    target_table: str = key(TEXT, "the table, such as 'orders' or 'public.orders'")
+    auto_create_table: bool = key(TRUTH, "make it if it is not there", False)
+    payload_format: str = key(
+        one_of("columns", *PAYLOADS),
+        "`columns`: a column for each field; `json`, `text` and `bytea`: the record as JSON, in the column `payload`",
+        "columns",
+    )
+    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
+    max_retries: int = key(whole(0), "how often is tried again what failed by no fault of a row", 3)
+    retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        def there(connection: psycopg.Connection[Any]) -> bool:
+            return bool(columns_of(connection, self.target_table))
+
+        is_there = self._run("PostgreSQL", there)
+        if not is_there and not self.auto_create_table:
+            raise FileError(f"there is no table '{self.target_table}'; make it, or say auto_create_table = true")
+        yield f"table {self.target_table}: {'is there' if is_there else 'will be made'}"
+
+    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        def look(connection: psycopg.Connection[Any]) -> list[str]:
+            return [each.name for each in columns_of(connection, self.target_table)]
+
+        there = self._run(place, look)
+        if not there and not self.auto_create_table:
+            raise FileError(
+                f"{place}: there is no table '{self.target_table}'; make it, or say auto_create_table = true"
+            )
+        for name in self._types(schema) if there else ():
+            if name not in there:
+                hint = (
+                    "say include_metadata = false, or add it"
+                    if name.startswith("iggy_")
+                    else "add it, or drop the field"
+                )
+                raise FileError(f"{place}: table {self.target_table} has no column '{name}': {hint}")
+
+    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+        types = self._types(schema)
+
+        def make(connection: psycopg.Connection[Any]) -> None:
+            sql = database.driver().sql
+            connection.execute(f"create table if not exists {MARKERS} (writer text primary key, batch bigint not null)")
+            if self.auto_create_table:
+                columns = [sql.SQL("{} " + kind).format(sql.Identifier(name)) for name, kind in types.items()]
+                make = sql.SQL("create table if not exists {} ({})")
+                connection.execute(make.format(self._target(), sql.SQL(", ").join(columns)))
+
+        self._run(place, make)
+
+    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+        for _ in range(self.max_retries + 1):
+            try:
+                return self._write(batch, place)
+            except Lost as error:
+                _log.warning("%s: table %s: %s; writing the batch again", place, self.target_table, error)
+        raise SinkError(f"{place}: table {self.target_table}: {LOST}")
+
+    def _write(self, batch: Batch, place: str) -> DataFrame | None:
+        frame = self._frame(batch.frame)
+        staging = f"whippet_{batch.writer.replace('-', '')[:48]}"
+        if not self._run(place, lambda connection: self._stage(connection, batch, staging, frame.columns)):
+            return batch.refusals.kept()
+        copy = postgres_copy.task(self.connection_string, self._retries, staging, ATTEMPT)
+        copies = frame.mapInArrow(copy, postgres_copy.COPIES).collect()
+        if all(each["attempt"] is not None for each in copies):
+            try:
+                self._run(
+                    place,
+                    lambda connection: self._move(connection, batch, staging, frame.columns, copies),
+                    database.refusals,
+                )
+            except RowsRefused:
+                pass
+            else:
+                return None
+        rows = self._frame(refusals.with_originals(batch.frame), refusals.ORIGINALS).toArrow()
+        refused: DataFrame | None = self._run(
+            place, lambda connection: self._sort_out(connection, batch, staging, rows)
+        )
+        return refused
+
+    # ------------------------------------------------------------------------------------------------- the columns
+
+    def _types(self, schema: StructType) -> dict[str, str]:
+        """Of the target, by name."""
+        found = {field.name: database.write_type(field.dataType) for field in schema if field.name not in METADATA}
+        if self.payload_format != "columns":
+            found = {PAYLOAD: PAYLOADS[self.payload_format]}
+        if self.include_metadata:
+            found |= {field.name: database.write_type(field.dataType) for field in schema if field.name in METADATA}
+        return found
+
+    def _frame(self, rows: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
+        frame = chosen(rows, self.include_metadata, also)
+        if self.payload_format != "columns":
+            payload = document(rows)
+            if self.payload_format == "bytea":
+                payload = payload.cast("binary")
+            metadata = metadata_columns(frame) if self.include_metadata else []
+            frame = rows.select(payload.alias(PAYLOAD), *map(quoted, [*metadata, *also]))
+        return frame.select(*(quoted(name) if name in also else _writable(frame, name) for name in frame.columns))
+
+    # ------------------------------------------------------------------------------------------------ the statements
+
+    def _stage(self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str]) -> bool:
+        """Makes the table of the batch; False if the batch is there already."""
+        sql = database.driver().sql
+        row = connection.execute(f"select batch from {MARKERS} where writer = %s", [batch.writer]).fetchone()
+        name = sql.Identifier(staging)
+        connection.execute(sql.SQL("drop table if exists {}").format(name))
+        if row is not None and row[0] >= batch.number:
+            return False
+        wanted = sql.SQL(", ").join(map(sql.Identifier, columns))
+        like = sql.SQL("create unlogged table {} as select {}, 0::bigint as {} from {} where false")
+        connection.execute(like.format(name, wanted, sql.Identifier(ATTEMPT), self._target()))
+        return True
+
+    def _mark(self, connection: psycopg.Connection[Any], batch: Batch) -> bool:
+        """False if the batch is there already: the answer to an earlier try was lost."""
+        marked = connection.execute(
+            f"insert into {MARKERS} as known values (%s, %s) on conflict (writer) do update set batch = excluded.batch "
+            "where known.batch < excluded.batch returning known.batch",
+            [batch.writer, batch.number],
+        )
+        return marked.fetchone() is not None
+
+    def _move(
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str], copies: list[Row]
+    ) -> None:
+        if not self._mark(connection, batch):
+            return
+        sql = database.driver().sql
+        name, attempt = sql.Identifier(staging), sql.Identifier(ATTEMPT)
+        attempts = [each["attempt"] for each in copies]
+        count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
+        if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
+            # Which also takes the marker back.
+            raise Lost(LOST)
+        target, wanted = database.named(*database.qualified(self.target_table)), postgres_rows.listed(columns)
+        move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
+        connection.execute(move.format(target, wanted, wanted, name, attempt), [attempts])
+        connection.execute(sql.SQL("drop table {}").format(name))
+        batch.refusals.keep_none()
+
+    def _sort_out(
+        self, connection: psycopg.Connection[Any], batch: Batch, staging: str, rows: pa.Table
+    ) -> DataFrame | None:
+        if not self._mark(connection, batch):
+            return batch.refusals.kept()
+        table = postgres_rows.Table(database.named(*database.qualified(self.target_table)), staging, ATTEMPT)
+        refused = postgres_rows.insert(connection, table, rows.drop_columns(refusals.ORIGINALS), batch.refusals.stops)
+        connection.execute(database.driver().sql.SQL("drop table {}").format(database.driver().sql.Identifier(staging)))
+        return batch.refusals.keep(rows, refused)
+
+    def _target(self) -> Any:
+        return database.driver().sql.Identifier(*database.qualified(self.target_table))
+
+    @property
+    def _retries(self) -> Retries:
+        return Retries(self.max_retries, self.retry_delay, SinkError)
+
+    def _run(self, place: str, act: Any, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:
+        def once() -> Any:
+            with around(), database.connect(self.connection_string) as connection:
+                return act(connection)
+
+        return self._retries.run(f"{place}: table {self.target_table}", once)
+
+
+def _writable(frame: DataFrame, name: str) -> Column:
+    """As CSV has it: what is nested becomes JSON, octets the digits that bytea is written in."""
+    kind = frame.schema[name].dataType
+    if is_nested(kind):
+        return F.to_json(quoted(name), TIMES).alias(name)
+    if kind.typeName() == "binary":
+        return F.when(quoted(name).isNotNull(), F.concat(F.lit("\\x"), F.hex(quoted(name)))).alias(name)
+    return quoted(name)

@@ -1,0 +1,151 @@
+"""The source `files`: a folder to which files are added, through the file source of Spark, which keeps in the
+checkpoint which ones it has read. A file is read once; whatever is written to it later is not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from pyspark_whippet import values as parsing
+from whippet.pipelines.counted import counted
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, quoted
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import DURATION, PATH, TEXT, TRUTH, key, one_of, whole
+from whippet.pipelines.sentences import sentence
+
+FORMATS = ("json", "csv", "parquet")
+_FILE, _BROKEN = "_file", "_broken"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSource:
+    """Files of a folder, those that come later, too: `json` has an object in each line, `csv` a record, with quotes
+    around what goes over several lines."""
+
+    TYPE: ClassVar[str] = "files"
+    path: str = key(PATH, "a folder, or a pattern such as 'in/*.csv'; the executors have to see it, too")
+    format: str = key(one_of(*FORMATS), "what is in the files")
+    fields: str | None = key(
+        TEXT, "names and types, such as 'id bigint, at timestamp'; parquet has its own, and needs none", None
+    )
+    header: bool = key(TRUTH, "with csv: the first line has names, and is no record", True)
+    delimiter: str = key(TEXT, "with csv: what parts the fields", ",")
+    multiline: bool = key(
+        TRUTH,
+        "with csv: fields in quotes may have line breaks, and a quote that is never closed takes in what follows; "
+        "without, each line is a record, and many tasks read a file at once",
+        True,
+    )
+    files_per_batch: int = key(whole(1), "how many files a batch has at most", 100)
+    poll_interval: int = key(DURATION, "how often is looked for new files", 1000, shown='"1 s"')
+
+    def __post_init__(self) -> None:
+        if self.fields is None and self.format != "parquet":
+            raise ValueError(
+                f"key 'fields' is required with format = \"{self.format}\": names and types, such as 'id bigint'"
+            )
+
+    @property
+    def why_unparsable(self) -> str:
+        return f"it is no {'JSON object' if self.format == 'json' else 'CSV record'} with these fields"
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.poll_interval
+
+    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+        self._refuse_a_file()
+        try:
+            return self._frame(spark)
+        except AnalysisException as error:
+            raise FileError(f"[source]: {sentence(error)}") from None
+
+    def _refuse_a_file(self) -> None:
+        """Spark takes it, and then reads nothing else for ever."""
+        if Path(self.path).is_file():
+            raise FileError(f"[source]: key 'path': {self.path!r} is a file; a folder is needed, or a pattern")
+
+    def _frame(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.option("maxFilesPerTrigger", str(self.files_per_batch))
+        if self.format == "json":
+            return _placed(self._json(reader.text(self.path)))
+        if self.format == "csv":
+            kind = StructType([*self._kind(spark), StructField(_BROKEN, StringType())])
+            # Two quotes are one, as everybody but Spark has it.
+            reader = (
+                reader.option("escape", '"').option("columnNameOfCorruptRecord", _BROKEN).option("enforceSchema", False)
+            )
+            reader = reader.option("multiLine", self.multiline)
+            frame = reader.schema(kind).option("header", self.header).option("sep", self.delimiter).csv(self.path)
+            return _placed(frame.withColumn(CORRUPT, F.col(_BROKEN).cast("binary")).drop(_BROKEN))
+        frame = reader.schema(self._parquet(spark)).parquet(self.path)
+        return _placed(frame.withColumn(CORRUPT, F.lit(None).cast("binary")))
+
+    def _json(self, lines: DataFrame) -> DataFrame:
+        """By the parser of the data source, which is strict: whatever follows an object makes a line a bad record."""
+        kind = self._kind(lines.sparkSession)
+        wanted = to_arrow_schema(kind, timezone="UTC")
+        struct = pa.struct(list(wanted))
+        full = StructType([*kind, StructField(CORRUPT, BinaryType()), StructField(_FILE, StringType())])
+
+        def parse(batches: Iterable[Any]) -> Iterator[Any]:
+            for batch in batches:
+                payloads = batch.column(0).cast(pa.binary())
+                found, where = parsing.json(payloads, struct)
+                columns = [*found.flatten(), parsing.corrupt(payloads, where), batch.column(1)]
+                yield pa.RecordBatch.from_arrays(columns, names=full.names)
+
+        with_place = lines.where("trim(value) <> ''").select("value", F.col("_metadata.file_path").alias(_FILE))
+        return with_place.mapInArrow(parse, full)
+
+    def _kind(self, spark: SparkSession) -> StructType:
+        assert self.fields is not None
+        kind = spark.createDataFrame([], self.fields).schema
+        for name in kind.names:
+            if name in METADATA or name in HIDDEN:
+                raise FileError(f"[source]: key 'fields': '{name}' is a name of ours; leave it out, or rename it")
+        return kind
+
+    def _parquet(self, spark: SparkSession) -> StructType:
+        if self.fields is not None:
+            return self._kind(spark)
+        try:
+            return spark.read.parquet(self.path).schema
+        except AnalysisException as error:
+            if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            raise FileError(
+                f"[source]: there is no Parquet file yet in {self.path!r} that has the fields; say them in 'fields'"
+            ) from None
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        self._refuse_a_file()
+        folder = Path(self.path)
+        if any(sign in self.path for sign in "*?[{") or "://" in self.path:
+            yield self.path
+        elif not folder.is_dir():
+            raise FileError(f"[source]: there is no folder {self.path!r}")
+        else:
+            count = sum(1 for each in folder.iterdir() if each.is_file() and each.name[0] not in "._")
+            yield f"{self.path}: {counted(count, 'file')}"
+
+
+def _placed(frame: DataFrame) -> DataFrame:
+    file = F.col(_FILE) if _FILE in frame.columns else F.col("_metadata.file_path")
+    nothing = [F.lit(None).cast(kind).alias(name) for name, kind in _NO_MESSAGE.items()]
+    origin = F.struct(*nothing, file.alias("file")).alias(ORIGIN)
+    data = [quoted(name) for name in frame.columns if name not in (_FILE, CORRUPT)]
+    return frame.select(*data, F.col(CORRUPT), origin, F.current_timestamp().alias(NOW))
+
+
+_NO_MESSAGE = {"stream": "string", "topic": "string", "partition": "int", "offset": "bigint"}

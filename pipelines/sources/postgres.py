@@ -1,0 +1,123 @@
+"""The source `postgres`: the rows of a table, in the order of a column that only ever grows.
+
+What is read of it: postgres_reader.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from pyspark_whippet import registration
+from pyspark_whippet.settings import Secret
+from whippet.pipelines import database
+from whippet.pipelines.errors import FileError, SourceError
+from whippet.pipelines.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, ORIGIN_TYPE
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import DURATION, SECRET, TEXT, TEXTS, Kind, Unfit, key, one_of, whole
+from whippet.pipelines.sources.postgres_reader import FORMAT, Column, PostgresFormat, columns_of
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+def _bound(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+        raise Unfit
+    return str(value)
+
+
+BOUND = Kind("a number or a text", _bound)
+NO_CDC = "changes of rows are not followed; rows that are added are, by 'tracking_column'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PostgresSource:
+    """The rows of a PostgreSQL table, those that are added later, too, in the order of `tracking_column`. It must grow
+    with each row that is added, as a serial number or an identity does. A row whose column is null is never read."""
+
+    TYPE: ClassVar[str] = "postgres"
+    NOT_HERE: ClassVar[dict[str, str]] = {
+        "table": "name it in 'tables', such as [\"public.orders\"]",
+        "enable_wal_cdc": NO_CDC,
+        "replication_slot": NO_CDC,
+        "publication_name": NO_CDC,
+        "capture_operations": NO_CDC,
+        "cdc_backend": NO_CDC,
+        "delete_after_read": "a pipeline changes nothing where it reads",
+        "processed_column": "a pipeline changes nothing where it reads",
+        "custom_query": "make a view, and name it in 'tables'; or use a transform of type sql",
+        "max_connections": "there is one connection at a time",
+        "payload_column": "fields are columns; use a transform of type sql to choose",
+        "payload_format": "fields are columns; use a transform of type sql to choose",
+        "include_metadata": "records are the bare rows",
+        "snake_case_columns": "fields have the names of the columns; use a transform of type sql to rename",
+    }
+    connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
+    tables: tuple[str, ...] = key(TEXTS, 'one table or view, such as ["public.orders"]')
+    mode: str = key(one_of("polling"), "rows are asked for", "polling")
+    tracking_column: str = key(TEXT, "the column that grows", "id")
+    initial_offset: str | None = key(BOUND, "read rows whose column is above this", None, shown="from the first row")
+    batch_size: int = key(whole(1), "how many rows a batch has at most; equal values stay together", 100_000)
+    poll_interval: int = key(DURATION, "how often is looked for new rows", 10_000, shown='"10 s"')
+    max_retries: int = key(whole(0), "how often is tried again what failed by no fault of a row", 3)
+    retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
+
+    def __post_init__(self) -> None:
+        if len(self.tables) != 1:
+            raise ValueError("key 'tables': one table is read by one pipeline; make a file for each")
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.poll_interval
+
+    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+        registration.register(spark, PostgresFormat)
+        columns = self._columns()
+        options = {
+            # Spark hides the values of options with this name wherever it shows plans.
+            "password": self.connection_string.text,
+            "table": self.tables[0],
+            "tracking": self.tracking_column,
+            "initial": self.initial_offset or "",
+            "most": str(self.batch_size),
+            "retries": str(self.max_retries),
+            "delay": str(self.retry_delay),
+        }
+        ddl = ", ".join(f"`{each.name}` {each.kind.spark}" for each in columns)
+        raw = spark.readStream.format(FORMAT).schema(ddl).options(**options).load()
+        return raw.select(
+            "*",
+            F.lit(None).cast("binary").alias(CORRUPT),
+            F.lit(None).cast(ORIGIN_TYPE).alias(ORIGIN),
+            F.current_timestamp().alias(NOW),
+        )
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        columns = self._columns()
+        names = ", ".join(f"{each.name} {each.kind.spark}" for each in columns)
+        yield f"table {self.tables[0]}: {names}"
+
+    def _columns(self) -> list[Column]:
+        def look() -> list[Column]:
+            with database.connect(self.connection_string) as connection:
+                return self._checked(connection)
+
+        return database.Retries(self.max_retries, self.retry_delay, SourceError).run("[source]: PostgreSQL", look)
+
+    def _checked(self, connection: psycopg.Connection[Any]) -> list[Column]:
+        found = columns_of(connection, self.tables[0])
+        if not found:
+            raise FileError(f"[source]: there is no table {self.tables[0]!r}")
+        names = [each.name for each in found]
+        if self.tracking_column not in names:
+            there = ", ".join(names)
+            raise FileError(f"[source]: key 'tracking_column': no column '{self.tracking_column}'; there are: {there}")
+        for name in names:
+            if name in METADATA or name in HIDDEN:
+                raise FileError(f"[source]: column '{name}' has a name of ours; make a view that renames it")
+        return found

@@ -1,0 +1,146 @@
+"""The source `random`: records that are made up, for trying things out. The same number is always the same record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, ClassVar, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pyspark_whippet import registration
+from whippet.pipelines.frames import CORRUPT, NOW, ORIGIN, ORIGIN_TYPE
+from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.keys import DURATION, Kind, Unfit, key, whole
+
+FORMAT = "whippet_random"
+SCHEMA = "id string, title string, name string, text string"
+ROWS_IN_ARROW = 10_000
+
+
+class Bounds(NamedTuple):
+    least: int
+    below: int
+
+
+def _bounds(value: Any) -> Bounds:
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, int) for each in value):
+        raise Unfit
+    found = Bounds(*value)
+    if not 0 <= found.least < found.below <= 1_000_000:
+        raise Unfit
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomSource:
+    """Made-up records with the fields `id` (a UUID), `title`, `name` and `text`."""
+
+    TYPE: ClassVar[str] = "random"
+    interval: int = key(DURATION, "how often there are some", 1000, shown='"1 s"')
+    max_count: int | None = key(whole(0), "how many there are in all", None, shown="no end")
+    messages_range: Bounds = key(
+        Kind("two numbers, such as [10, 50], the second one not included,", _bounds),
+        "how many there are at a time",
+        Bounds(10, 50),
+    )
+    payload_size: int = key(whole(1, 1_000_000), "characters in `text`", 100)
+
+    @property
+    def trigger_ms(self) -> int:
+        return self.interval
+
+    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+        registration.register(spark, RandomFormat)
+        most = -1 if self.max_count is None else self.max_count
+        options = {
+            "interval": self.interval,
+            "most": most,
+            "least": self.messages_range.least,
+            "below": self.messages_range.below,
+            "size": self.payload_size,
+        }
+        raw = spark.readStream.format(FORMAT).options(**options).load()
+        return raw.select(
+            "*",
+            F.lit(None).cast("binary").alias(CORRUPT),
+            F.lit(None).cast(ORIGIN_TYPE).alias(ORIGIN),
+            F.current_timestamp().alias(NOW),
+        )
+
+    def look(self, gateway: Gateway) -> Iterator[str]:
+        yield "made up here"
+
+
+class RandomFormat(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: StructType) -> RandomReader:  # noqa: N802
+        return RandomReader({name: int(text) for name, text in dict(self.options).items()})
+
+
+class Records(InputPartition):
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.start, self.end = start, end
+
+
+class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, said: dict[str, int]) -> None:
+        self._said = said
+        self._next_at = 0.0
+        self._end: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"records": 0}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """All that there will be; where there is no end, one time's."""
+        self._end = self._said["most"]
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
+        made, now = start["records"], time.monotonic()
+        if self._end is not None and self._end >= 0:
+            return {"records": self._end}
+        if now < self._next_at:
+            return start
+        self._next_at = now + self._said["interval"] / 1000 if self._end is None else float("inf")
+        spread = self._said["below"] - self._said["least"]
+        more = self._said["least"] + int.from_bytes(_hash(made)[:8], "big") % spread
+        return {"records": made + more if self._said["most"] < 0 else min(made + more, self._said["most"])}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Records]:
+        return [Records(start["records"], end["records"])] if start != end else []
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for first in range(partition.start, partition.end, ROWS_IN_ARROW):
+            numbers = range(first, min(first + ROWS_IN_ARROW, partition.end))
+            columns = {
+                "id": [str(UUID(bytes=_hash(number)[:16], version=4)) for number in numbers],
+                "title": ["Hello"] * len(numbers),
+                "name": ["World"] * len(numbers),
+                "text": [_text(number, self._said["size"]) for number in numbers],
+            }
+            yield pa.RecordBatch.from_pydict(columns)
+
+
+def _hash(number: int) -> bytes:
+    return blake2b(b"%d" % number).digest()
+
+
+def _text(number: int, size: int) -> str:
+    digits = _hash(number).hex()
+    return (digits * (size // len(digits) + 1))[:size]

@@ -1,0 +1,127 @@
+"""add_fields, update_fields, delete_fields: what the connectors do to the members of a JSON object, done to columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from whippet.pipelines import keys
+from whippet.pipelines.frames import METADATA, need, quoted
+from whippet.pipelines.keys import ANYTHING, TEXT, TEXTS, TRUTH, Kind, Unfit, one_of, table_of, tables_of
+from whippet.pipelines.transforms.computed import COMPUTED, computed
+from whippet.pipelines.transforms.moment import Moment
+
+
+def _name(value: Any) -> str:
+    name = str(TEXT.parse(value))
+    if name in METADATA:
+        # Ids are made of them: a row would pass for another one.
+        raise Unfit(f"'{name}' says where a record comes from; choose another name")
+    return name
+
+
+FIELD = Kind("a text", _name)
+ALWAYS, KEY_EXISTS, KEY_NOT_EXISTS = "always", "key_exists", "key_not_exists"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """What a field becomes: one of these."""
+
+    static: Any = keys.key(ANYTHING, "this value: a text, a number, true or false, a time, a list or a table", None)
+    computed: str | None = keys.key(one_of(*COMPUTED), "what is worked out for each row", None)
+
+    def __post_init__(self) -> None:
+        if (self.static is None) == (self.computed is None):
+            raise ValueError("one of value.static and value.computed is needed")
+
+    def column(self, name: str, moment: Moment) -> Column:
+        return literal(self.static) if self.computed is None else computed(self.computed, name, moment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewField:
+    key: str = keys.key(FIELD, "the name of the field")
+    value: Value = keys.key(table_of(Value), "value.static or value.computed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdatedField(NewField):
+    condition: str = keys.key(
+        one_of(ALWAYS, KEY_EXISTS, KEY_NOT_EXISTS),
+        "when: a field exists in a row where it is not null",
+        ALWAYS,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AddFields:
+    """Adds fields; one that is there gets the new value."""
+
+    TYPE: ClassVar[str] = "add_fields"
+    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
+    fields: tuple[NewField, ...] = keys.key(
+        tables_of(NewField),
+        'such as [{key = "region", value.static = "eu"}, {key = "at", value.computed = "date_time"}]',
+    )
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for field in self.fields:
+            frame = frame.withColumn(field.key, field.value.column(field.key, moment))
+        return frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFields:
+    """Sets fields under a condition. The type of a field that is there stays."""
+
+    TYPE: ClassVar[str] = "update_fields"
+    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
+    fields: tuple[UpdatedField, ...] = keys.key(
+        tables_of(UpdatedField), 'such as [{key = "region", value.static = "eu", condition = "key_not_exists"}]'
+    )
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for field in self.fields:
+            new = field.value.column(field.key, moment)
+            if field.key not in frame.columns:
+                if field.condition != KEY_EXISTS:
+                    frame = frame.withColumn(field.key, new)
+            else:
+                frame = frame.withColumn(field.key, _updated(frame, field, new))
+        return frame
+
+
+def _updated(frame: DataFrame, field: UpdatedField, new: Column) -> Column:
+    old = quoted(field.key)
+    new = new.cast(frame.schema[field.key].dataType)
+    if field.condition == ALWAYS:
+        return new
+    is_wanted = old.isNotNull() if field.condition == KEY_EXISTS else old.isNull()
+    return F.when(is_wanted, new).otherwise(old)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeleteFields:
+    """Removes fields. Metadata can be removed, too."""
+
+    TYPE: ClassVar[str] = "delete_fields"
+    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
+    fields: tuple[str, ...] = keys.key(TEXTS, "their names")
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for name in self.fields:
+            need(frame, name, place)
+        return frame.select(*(quoted(name) for name in frame.columns if name not in self.fields))
+
+
+def literal(value: Any) -> Column:
+    """A value of TOML."""
+    if isinstance(value, list):
+        return F.array(*map(literal, value))
+    if isinstance(value, dict):
+        return F.struct(*(literal(each).alias(name) for name, each in value.items()))
+    return F.lit(value)

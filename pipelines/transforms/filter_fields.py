@@ -1,0 +1,168 @@
+"""filter_fields: which fields of a record stay, by their names and by their values. It drops fields, never records."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, NumericType, StringType, StructType
+
+from whippet.pipelines.frames import data_columns, need, quoted
+from whippet.pipelines.keys import TEXTS, TRUTH, Kind, Unfit, key, tables_of
+from whippet.pipelines.transforms.fields import literal
+from whippet.pipelines.transforms.moment import Moment
+
+BY_NAME: Mapping[str, Callable[[str, str], bool]] = {
+    "exact": lambda name, said: name == said,
+    "starts_with": lambda name, said: name.startswith(said),
+    "ends_with": lambda name, said: name.endswith(said),
+    "contains": lambda name, said: said in name,
+    "regex": lambda name, said: re.search(said, name) is not None,
+}
+BY_TYPE: Mapping[str, Callable[[DataType], bool]] = {
+    "is_string": lambda kind: isinstance(kind, StringType),
+    "is_number": lambda kind: isinstance(kind, NumericType),
+    "is_boolean": lambda kind: isinstance(kind, BooleanType),
+    "is_object": lambda kind: isinstance(kind, StructType | MapType),
+    "is_array": lambda kind: isinstance(kind, ArrayType),
+}
+BY_VALUE: Mapping[str, Callable[[Column, Any], Column]] = {
+    "equals": lambda column, said: column.eqNullSafe(literal(said)),
+    "contains": lambda column, said: column.contains(said),
+    "regex": lambda column, said: column.rlike(said),
+    "greater_than": lambda column, said: column > said,
+    "less_than": lambda column, said: column < said,
+    "between": lambda column, said: column.between(*said),
+}
+TEXTUAL, NUMERIC = ("contains", "regex"), ("greater_than", "less_than", "between")
+Condition = tuple[str, Any]
+
+
+def _key_pattern(said: Any) -> Condition:
+    if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_NAME:
+        raise Unfit(f'{_near(said, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}')
+    ((how, text),) = said.items()
+    if not isinstance(text, str):
+        raise Unfit(f"{how}: a text is needed")
+    return how, _regular(text) if how == "regex" else text
+
+
+def _value_pattern(said: Any) -> Condition:
+    if isinstance(said, str) and (said in BY_TYPE or said in ("is_null", "is_not_null")):
+        return said, None
+    if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_VALUE:
+        words = (*BY_VALUE, "is_null", "is_not_null", *BY_TYPE)
+        raise Unfit(f'{_near(said, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}')
+    ((how, value),) = said.items()
+    if how in TEXTUAL and not isinstance(value, str):
+        raise Unfit(f"{how}: a text is needed")
+    if how == "between" and not (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))):
+        raise Unfit("between: two numbers are needed, both of them included")
+    if how in ("greater_than", "less_than") and not _is_number(value):
+        raise Unfit(f"{how}: a number is needed")
+    return how, _regular(value) if how == "regex" else value
+
+
+def _near(said: Any, words: Iterable[str]) -> str:
+    name = next(iter(said), "") if isinstance(said, dict) else said
+    near = difflib.get_close_matches(str(name), [*words], n=1, cutoff=0.6)
+    return f"did you mean '{near[0]}'? " if near and near[0] != name else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _regular(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise Unfit(f"it is no regular expression: {error}") from None
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    key_pattern: Condition | None = key(
+        Kind("a pattern", _key_pattern), f"a condition on the name: {', '.join(BY_NAME)}", None
+    )
+    value_pattern: Condition | None = key(
+        Kind("a pattern", _value_pattern),
+        f"a condition on the value: {', '.join((*BY_VALUE, 'is_null', 'is_not_null', *BY_TYPE))}",
+        None,
+    )
+
+    def __post_init__(self) -> None:
+        if self.key_pattern is None and self.value_pattern is None:
+            raise Unfit("a pattern needs key_pattern, value_pattern or both")
+
+    def matches(self, name: str, kind: DataType) -> Column | bool:
+        """Whether this holds for a field: surely, surely not, or it depends on the row."""
+        if self.key_pattern is not None and not BY_NAME[self.key_pattern[0]](name, self.key_pattern[1]):
+            return False
+        if self.value_pattern is None:
+            return True
+        how, said = self.value_pattern
+        if how in BY_TYPE:
+            return BY_TYPE[how](kind)
+        if how in ("is_null", "is_not_null"):
+            return quoted(name).isNull() if how == "is_null" else quoted(name).isNotNull()
+        if (how in TEXTUAL and not isinstance(kind, StringType)) or (
+            how in NUMERIC and not isinstance(kind, NumericType)
+        ):
+            return False
+        if how == "equals" and not _comparable(kind, said):
+            return False
+        return BY_VALUE[how](quoted(name), said)
+
+
+def _comparable(kind: DataType, said: Any) -> bool:
+    if isinstance(said, bool):
+        return isinstance(kind, BooleanType)
+    if _is_number(said):
+        return isinstance(kind, NumericType)
+    return isinstance(kind, StringType) if isinstance(said, str) else False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterFields:
+    """Keeps some fields and drops the others. Metadata stay; whatever a value decides is null where it is dropped."""
+
+    TYPE: ClassVar[str] = "filter_fields"
+    enabled: bool = key(TRUTH, "false leaves the transform out", True)
+    keep_fields: tuple[str, ...] = key(TEXTS, "fields that stay in any case", (), shown="none")
+    patterns: tuple[Pattern, ...] = key(tables_of(Pattern), "what the others are held against", (), shown="none")
+    include_matching: bool = key(TRUTH, "true: what matches a pattern stays; false: it goes", True)
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for name in self.keep_fields:
+            need(frame, name, place)
+        if not self.keep_fields and not self.patterns:
+            return frame
+        stays = {name: self._stays(name, frame.schema[name].dataType) for name in data_columns(frame)}
+        return frame.select(
+            *(self._column(name, stays.get(name, True)) for name in frame.columns if stays.get(name, True) is not False)
+        )
+
+    def _stays(self, name: str, kind: DataType) -> Column | bool:
+        if name in self.keep_fields:
+            return True
+        matching = [pattern.matches(name, kind) for pattern in self.patterns]
+        conditions = [each for each in matching if not isinstance(each, bool)]
+        if True in [each for each in matching if isinstance(each, bool)]:
+            return self.include_matching
+        if not conditions:
+            return not self.include_matching
+        any_matches = F.coalesce(conditions[0], F.lit(False))
+        for condition in conditions[1:]:
+            any_matches = any_matches | F.coalesce(condition, F.lit(False))
+        return any_matches if self.include_matching else ~any_matches
+
+    @staticmethod
+    def _column(name: str, stays: Column | bool) -> Column:
+        return quoted(name) if isinstance(stays, bool) else F.when(stays, quoted(name)).alias(name)

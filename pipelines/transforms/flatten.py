@@ -1,0 +1,50 @@
+"""flatten: the members of structs become fields of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.types import StructType
+
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.frames import data_columns, need, quoted
+from whippet.pipelines.keys import TEXT, TEXTS, TRUTH, key
+from whippet.pipelines.transforms.moment import Moment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flatten:
+    """Makes fields of the members of structs, of those inside them, too: `address.city` becomes `address_city`."""
+
+    TYPE: ClassVar[str] = "flatten"
+    enabled: bool = key(TRUTH, "false leaves the transform out", True)
+    fields: tuple[str, ...] = key(TEXTS, "the structs; if left out, all of them", (), shown="all")
+    separator: str = key(TEXT, "what stands between the names", "_")
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for name in self.fields:
+            need(frame, name, place)
+        chosen = self.fields or tuple(data_columns(frame))
+        columns: list[tuple[str, Column]] = []
+        for field in frame.schema:
+            if field.name in chosen and isinstance(field.dataType, StructType):
+                columns += self._members(field.name, quoted(field.name), field.dataType)
+            else:
+                columns.append((field.name, quoted(field.name)))
+        names = [name for name, _ in columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise FileError(f"{place}: two fields would be called '{name}'; choose another separator")
+        return frame.select(*(column.alias(name) for name, column in columns))
+
+    def _members(self, prefix: str, parent: Column, kind: StructType) -> list[tuple[str, Column]]:
+        found: list[tuple[str, Column]] = []
+        for member in kind:
+            name, column = f"{prefix}{self.separator}{member.name}", parent.getField(member.name)
+            if isinstance(member.dataType, StructType):
+                found += self._members(name, column, member.dataType)
+            else:
+                found.append((name, column))
+        return found

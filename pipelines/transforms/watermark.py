@@ -1,0 +1,23 @@
+"""How long is waited for late records: what windows and de-duplication have in common."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql.types import TimestampType
+
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.frames import need
+
+MARK = "spark.watermarkDelayMs"
+"""In a field of a stream that has one already."""
+
+
+def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) -> DataFrame:
+    need(frame, time_field, place)
+    kind = frame.schema[time_field].dataType
+    if not isinstance(kind, TimestampType):
+        raise FileError(f"{place}: field '{time_field}' is {kind.simpleString()}; a timestamp is needed")
+    if MARK in frame.schema[time_field].metadata:
+        # A stream has one watermark, which `flow` has seen to.
+        return frame
+    return frame.withWatermark(time_field, f"{late_ms} milliseconds")

@@ -1,0 +1,56 @@
+"""window: aggregates over windows of time, each given out once when nothing can come any more that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from whippet.pipelines.frames import need, quoted
+from whippet.pipelines.keys import DURATION, TEXT, TEXTS, TRUTH, Kind, Unfit, key
+from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.transforms.watermark import with_watermark
+
+
+def _aggregates(said: Any) -> Mapping[str, str]:
+    if not isinstance(said, dict) or not said or not all(isinstance(each, str) and each for each in said.values()):
+        raise Unfit
+    return said
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Puts together what happened in the same window of time: fields `window_start` and `window_end`, those of
+    `group_by`, and the aggregates."""
+
+    TYPE: ClassVar[str] = "window"
+    enabled: bool = key(TRUTH, "false leaves the transform out", True)
+    time_field: str = key(TEXT, "the field that says when something happened, a timestamp")
+    size: int = key(DURATION, "how long a window is")
+    slide: int | None = key(DURATION, "how far windows begin from each other; if left out, they do not overlap", None)
+    watermark: int = key(DURATION, "how late a record may come and still count; later ones are dropped")
+    group_by: tuple[str, ...] = key(TEXTS, "fields that part the records of a window", (), shown="none")
+    aggregates: Mapping[str, str] = key(
+        Kind("a table of names and expressions", _aggregates),
+        'such as {orders = "count(*)", total = "sum(amount)"}, in the words of Spark SQL',
+    )
+
+    def __post_init__(self) -> None:
+        if not self.size:
+            raise ValueError("key 'size': a window has a length")
+        if self.slide is not None and not 0 < self.slide <= self.size:
+            raise ValueError("key 'slide': at most the size, and not 0")
+
+    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+        for name in self.group_by:
+            need(frame, name, place)
+        frame = with_watermark(frame, self.time_field, self.watermark, place)
+        slide = None if self.slide is None else f"{self.slide} milliseconds"
+        window = F.window(quoted(self.time_field), f"{self.size} milliseconds", slide)
+        aggregates = [F.expr(text).alias(name) for name, text in self.aggregates.items()]
+        grouped = frame.groupBy(window, *map(quoted, self.group_by)).agg(*aggregates)
+        ends = [F.col("window.start").alias("window_start"), F.col("window.end").alias("window_end")]
+        return grouped.select(*ends, *map(quoted, self.group_by), *map(quoted, self.aggregates))

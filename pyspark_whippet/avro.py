@@ -1,0 +1,192 @@
+"""Payloads in Avro's binary form, as typed columns: what `valueFormat=avro` asks for.
+
+The types are those that Spark's own Avro module gives, which its pip package lacks: a union with null is a column that
+may be null, `timestamp-millis` and `timestamp-micros` are timestamps, `local-` ones have no zone, `date` and `decimal`
+are what they say; times of the day stay numbers, a UUID stays a string.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from pyspark_whippet.batches import Array
+from pyspark_whippet.errors import OptionError
+
+try:
+    import fastavro
+except ImportError:
+    fastavro = None  # type: ignore[assignment]
+
+PLAIN: dict[str, DataType] = {
+    "boolean": BooleanType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "bytes": BinaryType(),
+    "fixed": BinaryType(),
+    "string": StringType(),
+    "enum": StringType(),
+}
+LOGICAL: dict[tuple[str, str], DataType] = {
+    ("int", "date"): DateType(),
+    ("long", "timestamp-millis"): TimestampType(),
+    ("long", "timestamp-micros"): TimestampType(),
+    ("long", "local-timestamp-millis"): TimestampNTZType(),
+    ("long", "local-timestamp-micros"): TimestampNTZType(),
+}
+WIDER: dict[frozenset[str], DataType] = {
+    frozenset({"int", "long"}): LongType(),
+    frozenset({"float", "double"}): DoubleType(),
+}
+DECIMAL_DIGITS_MAX = 38
+BROKEN = (EOFError, ValueError, LookupError, ArithmeticError, struct.error)
+"""What a decoder comes across in bytes that are not of this schema."""
+
+
+@lru_cache(maxsize=32)
+def kind_of(schema: str) -> DataType:
+    """The type of the column; OptionError for a schema that has none."""
+    return _kind(_expanded(schema), "value")
+
+
+def parsed(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
+    """The payloads as an array of this Arrow type, null where one is not of the schema; and where that is."""
+    read, decoder = fastavro.schemaless_reader, _decoder(schema)
+    rows: list[Any] = []
+    broken = np.zeros(len(values), dtype=bool)
+    for place, payload in enumerate(values.to_pylist()):
+        stream = BytesIO(payload)
+        row = None
+        try:
+            row = read(stream, decoder, None)
+            broken[place] = stream.tell() != len(payload)
+        except BROKEN:
+            broken[place] = True
+        rows.append(None if broken[place] else row)
+    parts = _typed(rows, kind, broken)
+    return pa.concat_arrays(parts) if parts else pa.nulls(0, kind), broken
+
+
+def _typed(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
+    """Of rows that are of the schema some may still be out of the bounds of a type: they are broken, too."""
+    if not rows:
+        return []
+    try:
+        return [pa.array(rows, kind)]
+    except (pa.ArrowException, OverflowError):
+        if len(rows) == 1:
+            broken[0] = True
+            return [pa.nulls(1, kind)]
+    half = len(rows) // 2
+    return _typed(rows[:half], kind, broken[:half]) + _typed(rows[half:], kind, broken[half:])
+
+
+# -------------------------------------------------------------------------------------------------------------- schemas
+
+
+@lru_cache(maxsize=32)
+def _decoder(schema: str) -> Any:
+    return fastavro.parse_schema(_numbers_left(json.loads(schema)))
+
+
+def _expanded(schema: str) -> Any:
+    """With the definition of each named type in the places where it is named."""
+    if fastavro is None:
+        raise OptionError(
+            "valueFormat=avro needs the package fastavro, in tasks too: install whippet-gateway[spark] (docs/install.md)"
+        )
+    try:
+        return fastavro.schema.expand_schema(json.loads(schema))
+    except (ValueError, TypeError, KeyError, fastavro.schema.SchemaParseException) as error:
+        raise OptionError(f"option 'valueSchema' is no schema of Avro: {type(error).__name__}: {error}") from None
+
+
+def _numbers_left(schema: Any) -> Any:
+    """Without the logical types for which there is no type of column."""
+    if isinstance(schema, list):
+        return [_numbers_left(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    left = {
+        name: _numbers_left(value) if name in ("type", "items", "values") else value for name, value in schema.items()
+    }
+    if "fields" in schema:
+        left["fields"] = [{**field, "type": _numbers_left(field["type"])} for field in schema["fields"]]
+    logical = left.get("logicalType")
+    if logical != "decimal" and (left.get("type"), logical) not in LOGICAL:
+        left.pop("logicalType", None)
+    return left
+
+
+def _kind(schema: Any, place: str) -> DataType:
+    if isinstance(schema, list):
+        return _union(schema, place)
+    if isinstance(schema, str):
+        schema = {"type": schema}
+    name = schema["type"]
+    if not isinstance(name, str):
+        return _kind(name, place)
+    if name in ("record", "error"):
+        fields = [
+            StructField(field["name"], _kind(field["type"], f"{place}.{field['name']}")) for field in schema["fields"]
+        ]
+        if not fields:
+            raise OptionError(f"option 'valueSchema': {place} is a record without fields, which is no column")
+        return StructType(fields)
+    if name == "array":
+        return ArrayType(_kind(schema["items"], f"{place}[]"))
+    if name == "map":
+        return MapType(StringType(), _kind(schema["values"], f"{place}[]"))
+    if name in ("bytes", "fixed") and schema.get("logicalType") == "decimal":
+        return _decimal(schema, place)
+    found = LOGICAL.get((name, schema.get("logicalType", ""))) or PLAIN.get(name)
+    if found is None:
+        why = "is always null" if name == "null" else f"is {name}, which holds itself: a column has an end"
+        raise OptionError(f"option 'valueSchema': {place} {why}")
+    return found
+
+
+def _union(schemas: list[Any], place: str) -> DataType:
+    some = [each for each in schemas if each not in ("null", {"type": "null"})]
+    if len(some) == 1:
+        return _kind(some[0], place)
+    names = [each if isinstance(each, str) else each.get("type") for each in some]
+    if all(isinstance(name, str) for name in names) and (wider := WIDER.get(frozenset(names))) is not None:
+        return wider
+    raise OptionError(f"option 'valueSchema': {place} is a union of {len(some)} types; one and null can be a column")
+
+
+def _decimal(schema: dict[str, Any], place: str) -> DataType:
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if not isinstance(digits, int) or not 0 < digits <= DECIMAL_DIGITS_MAX or not 0 <= scale <= digits:
+        raise OptionError(
+            f"option 'valueSchema': {place} is a decimal with {digits} digits, {scale} of them behind the point; "
+            f"Spark has {DECIMAL_DIGITS_MAX} at most"
+        )
+    return DecimalType(digits, scale)

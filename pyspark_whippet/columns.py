@@ -1,0 +1,196 @@
+"""The columns that readers give: which there are, and how they are made of messages, without an object for a row.
+
+Any subset of them in any order may be the user's schema; only those are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    FractionalType,
+    IntegerType,
+    IntegralType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_whippet import avro, user_headers
+from pyspark_whippet import values as parsing
+from pyspark_whippet.batches import Messages
+from pyspark_whippet.errors import OptionError
+from pyspark_whippet.settings import Settings
+from pyspark_whippet.values import CORRUPT
+
+HEADERS = ArrayType(
+    StructType(
+        [
+            StructField("key", StringType()),
+            StructField("value", BinaryType()),
+            StructField("kind", StringType()),
+        ]
+    )
+)
+TYPES: Mapping[str, DataType] = {
+    "value": BinaryType(),
+    "stream": StringType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "originTimestamp": TimestampType(),
+    "id": BinaryType(),
+    "headers": HEADERS,
+}
+"""In the order in which they are shown."""
+FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
+"""What fields of JSON values can be, besides structs and arrays of them."""
+TIME = pa.timestamp("us", "UTC")
+
+
+def types(settings: Settings) -> dict[str, DataType]:
+    """In the order in which they are shown; `value` as it is without its fields."""
+    found = dict(TYPES)
+    if settings.value_format == "string":
+        found["value"] = StringType()
+    if settings.value_format == "avro":
+        found["value"] = avro.kind_of(_needed_schema(settings))
+    if settings.value_format != "binary":
+        found[CORRUPT] = BinaryType()
+    return found
+
+
+def schema(settings: Settings) -> StructType | str:
+    """What is read where the user has no schema of his own. Where values have one it is a text, which Spark reads."""
+    shown = types(settings)
+    if not settings.include_headers:
+        del shown["headers"]
+    if settings.value_format != "json":
+        return StructType([StructField(name, kind) for name, kind in shown.items()])
+    fields = _needed_schema(settings)
+    del shown["value"]
+    ours = (f"`{name}` {kind.simpleString()}" for name, kind in shown.items())
+    return ", ".join([f"`value` struct<{fields}>", *ours])
+
+
+def _needed_schema(settings: Settings) -> str:
+    if settings.value_schema is None:
+        example = "'id bigint, name string'" if settings.value_format == "json" else "the JSON of a schema, or its file"
+        raise OptionError(f"option 'valueSchema' is required with valueFormat={settings.value_format}: {example}")
+    return settings.value_schema
+
+
+def check(wanted: StructType, settings: Settings) -> None:
+    """OptionError for a schema that nobody can read."""
+    there = types(settings)
+    for column in wanted:
+        if column.name not in there:
+            raise OptionError(f"column {column.name!r} of the schema is not there; there are {', '.join(there)}")
+        if column.name == "value" and settings.value_format == "json":
+            if not isinstance(column.dataType, StructType):
+                raise OptionError(f"column 'value' is a struct, not {column.dataType.simpleString()}: valueFormat=json")
+            _check_field("value", column.dataType)
+        elif not _is_part(column.dataType, there[column.name]):
+            has = there[column.name].simpleString()
+            raise OptionError(f"column {column.name!r} is {has}, not {column.dataType.simpleString()}; use cast")
+
+
+def _is_part(wanted: DataType, there: DataType) -> bool:
+    """Of records some fields may be left out."""
+    if isinstance(wanted, StructType) and isinstance(there, StructType):
+        kinds = {field.name: field.dataType for field in there}
+        return all(field.name in kinds and _is_part(field.dataType, kinds[field.name]) for field in wanted)
+    return wanted == there
+
+
+def _check_field(name: str, kind: DataType) -> None:
+    if isinstance(kind, StructType):
+        for field in kind:
+            _check_field(f"{name}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _check_field(f"{name}[]", kind.elementType)
+    elif not isinstance(kind, FIELDS):
+        raise OptionError(
+            f"field {name!r} is {kind.simpleString()}, which valueFormat=json does not read; use string and cast"
+        )
+
+
+def arrow_schema(wanted: StructType) -> Any:
+    return to_arrow_schema(wanted, timezone="UTC")
+
+
+def build(messages: Messages, topic: str, partition: int, schema: Any, settings: Settings) -> Any:
+    """A record batch of this Arrow schema, exactly."""
+    stream, _, name = topic.partition("/")
+    count = len(messages)
+    made: dict[str, Callable[[], Any]] = {
+        "value": lambda: values(messages),
+        "stream": lambda: pa.repeat(stream, count),
+        "topic": lambda: pa.repeat(name, count),
+        "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": lambda: _longs(messages.offsets, pa.int64()),
+        "timestamp": lambda: _longs(messages.timestamps, TIME),
+        "originTimestamp": lambda: _longs(messages.origin_timestamps, TIME),
+        "id": lambda: _ids(messages),
+        "headers": lambda: _headers(messages.user_headers, count),
+    }
+    if settings.value_format != "binary":
+        made |= _parsed(values(messages), schema, settings)
+    return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
+
+
+def _parsed(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
+    """`value` and `_corrupt`, parsed once whichever of them is asked for."""
+    names = schema.names
+    if "value" not in names and CORRUPT not in names:
+        return {}
+    kind = schema.field("value").type if "value" in names else None
+    if settings.value_format == "string":
+        found, where = parsing.texts(payloads)
+    elif settings.value_format == "json":
+        found, where = parsing.json(payloads, kind or pa.struct([]))
+    else:
+        asked = _needed_schema(settings)
+        found, where = avro.parsed(payloads, asked, kind or to_arrow_type(avro.kind_of(asked), timezone="UTC"))
+    return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt(payloads, where)}
+
+
+def values(messages: Messages) -> Any:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(messages.bounds)), pa.py_buffer(messages.payloads)]
+    return pa.BinaryArray.from_buffers(pa.binary(), len(messages), buffers)
+
+
+def _longs(numbers: Any, kind: Any) -> Any:
+    """The buffer as it is: `pa.array` looks for pandas each time where it is not installed."""
+    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+
+
+def _ids(messages: Messages) -> Any:
+    count = len(messages)
+    bounds = np.arange(0, 16 * count + 1, 16, dtype=np.int32)
+    octets = np.ascontiguousarray(messages.ids)
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(octets)])
+
+
+def _headers(blocks: Sequence[bytes] | None, count: int) -> Any:
+    """Null for a message that has none, as Kafka's source has it."""
+    kind = to_arrow_schema(StructType([StructField("headers", HEADERS)]), timezone="UTC").field(0).type
+    if blocks is None:
+        return pa.nulls(count, kind)
+    rows = [
+        [{"key": key, "value": value, "kind": kind} for key, value, kind in user_headers.decode(block)] or None
+        for block in blocks
+    ]
+    return pa.array(rows, kind)

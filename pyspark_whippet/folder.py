@@ -1,0 +1,210 @@
+"""A folder with the files of topics, read without the gateway: option `from` = files.
+
+It is the data folder of a server, running or not, a copy of it, or of one of its topics. The layout is that of
+storage/FORMAT.md, sections 1 and 6; what topics are called stands in the documents beside their messages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark_whippet import offsets
+from pyspark_whippet.errors import OptionError
+from pyspark_whippet.extents import Extent
+from pyspark_whippet.offsets import Range
+from pyspark_whippet.reading import Slice, lost
+from pyspark_whippet.scanning import FileSlice
+from pyspark_whippet.segments import Segment, last_start, offset_at, segments_in, settle, written_end
+from pyspark_whippet.settings import Settings
+
+STREAMS, TOPICS, PARTITIONS = "streams", "topics", "partitions"
+STREAM_FILE, TOPIC_FILE, LOCK_FILE = "stream.json", "topic.json", "LOCK"
+SHARE_BYTES = 128 * 1024 * 1024
+"""About as much of a segment is the share of one task, as Spark has it of other files."""
+
+
+class Folder:
+    """An Origin, for one plan: which topics a stream has is looked up once."""
+
+    def __init__(self, settings: Settings) -> None:
+        assert settings.path is not None
+        self._path = settings.path
+        self._topic = None
+        self._listed: dict[str, dict[str, tuple[dict[str, Any], str]]] = {}
+        if not os.path.isdir(self._path):
+            raise OptionError(f"option 'path': {self._path} is no folder that the driver can see")
+        if not os.path.isdir(f"{self._path}/{STREAMS}"):
+            if not os.path.isdir(f"{self._path}/{PARTITIONS}"):
+                raise OptionError(
+                    f"option 'path': {self._path} is neither a data folder, with {STREAMS}/ in it, "
+                    f"nor the folder of a topic, with {PARTITIONS}/"
+                )
+            if settings.topics is None or len(settings.topics) != 1:
+                raise OptionError(f"option 'path': {self._path} is the folder of one topic; subscribe to one")
+            self._topic = settings.topics[0]
+
+    # ------------------------------------------------------------------------------------------------- what is there
+
+    def names(self) -> Iterator[str]:
+        for stream, folder in self._streams():
+            yield from (f"{stream}/{topic['name']}" for topic, _ in _topics(folder))
+
+    def extents_of(self, topic: str) -> dict[int, Extent] | None:
+        if self.document(topic) is None:
+            return None
+        return {number: self._extent(topic, number) for number in self._partitions(topic)}
+
+    def _extent(self, topic: str, number: int) -> Extent:
+        path = self._partition(topic, number)
+        # Before the others are listed: else one that is closed in between would be left out.
+        begin = 0 if path is None else last_start(path)
+        found = self.segments(topic, number)
+        if found:
+            first, end = found[0].start, found[-1].end
+            return Extent(end, end - first, first)
+        # None is closed. What will be begins where the last one does: those before it have been deleted.
+        return Extent(begin, 0, begin)
+
+    def first_offset(self, topic: str, partition: int, extent: Extent) -> int:
+        return extent.next_offset if extent.first_offset is None else extent.first_offset
+
+    def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
+        return offset_at(self.segments(topic, partition), timestamp_us)
+
+    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """The last segment was whole when the server had left the folder; now it is back and goes on in it."""
+        path = self._partition(topic, partition)
+        return path is not None and written_end(path) >= offset
+
+    def document(self, topic: str) -> dict[str, Any] | None:
+        """What is noted of a topic; None where there is no such topic."""
+        found = self._find(topic)
+        return None if found is None else found[0]
+
+    def segments(self, topic: str, partition: int) -> list[Segment]:
+        """In their order."""
+        path = self._partition(topic, partition)
+        return [] if path is None else segments_in(path, self._is_left)
+
+    def _partition(self, topic: str, partition: int) -> str | None:
+        found = self._find(topic)
+        return None if found is None else f"{found[1]}/{PARTITIONS}/{partition}"
+
+    def _is_left(self) -> bool:
+        """Whether the server has ended well and none has come since: it writes its name into the lock file."""
+        try:
+            return os.stat(f"{self._path}/{LOCK_FILE}").st_size == 0
+        except FileNotFoundError:
+            return False
+
+    def _find(self, topic: str) -> tuple[dict[str, Any], str] | None:
+        if self._topic is not None:
+            return (_document(f"{self._path}/{TOPIC_FILE}") or {}, self._path) if topic == self._topic else None
+        stream, _, name = topic.partition("/")
+        if stream not in self._listed:
+            folders = [folder for each, folder in self._streams() if each == stream]
+            self._listed[stream] = {item[0]["name"]: item for folder in folders for item in _topics(folder)}
+        return self._listed[stream].get(name)
+
+    def _streams(self) -> Iterator[tuple[str, str]]:
+        for folder in _numbered(f"{self._path}/{STREAMS}"):
+            document = _document(f"{folder}/{STREAM_FILE}")
+            if document is not None:
+                yield document["name"], folder
+
+    def _partitions(self, topic: str) -> list[int]:
+        found = self._find(topic)
+        if found is None:
+            return []
+        document, folder = found
+        numbers = sorted(int(os.path.basename(each)) for each in _numbered(f"{folder}/{PARTITIONS}"))
+        # Those that it does not count are being removed.
+        return [number for number in numbers if number < document.get("partitions_count", 2**32)]
+
+    # ------------------------------------------------------------------------------------------------------ planning
+
+    def shares(self, ranges: list[Range], settings: Settings) -> list[FileSlice]:
+        found: list[FileSlice] = []
+        for share in self.pieces(ranges, settings, asks=False):
+            if isinstance(share, FileSlice):
+                found.append(share)
+            else:
+                lost(settings, share, share.start, share.end, f"no segment of it is in {self._path}")
+        return found
+
+    def pieces(self, ranges: list[Range], settings: Settings, *, asks: bool) -> list[FileSlice | Slice]:
+        """All of the ranges, what is in no file too; `asks`: what a task does not find it asks the gateway for."""
+        known: dict[tuple[str, int], list[Segment]] = {}
+        cut: list[Range] = []
+        for each in ranges:
+            found = known[each.topic, each.partition] = self.segments(each.topic, each.partition)
+            cut += _along(each, found)
+        shares: list[FileSlice | Slice] = []
+        settled: set[Segment] = set()
+        for piece in offsets.split(cut, settings.min_partitions, settings.max_records_per_partition):
+            segment = _holding(known[piece.topic, piece.partition], piece.start)
+            if segment is None:
+                shares.append(Slice(*piece))
+                continue
+            if segment not in settled:
+                settled.add(segment)
+                settle(segment)
+            shares.append(FileSlice(*piece, segment, asks))
+        return shares
+
+
+def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
+    """Cut where segments begin and end, and into shares of those that are large."""
+    at = each.start
+    for segment in found:
+        start, end = max(at, segment.start), min(each.end, segment.end)
+        if start >= end:
+            continue
+        if at < start:
+            yield each._replace(start=at, end=start)
+        size = segment.size * (end - start) // (segment.end - segment.start)
+        parts = max(1, round(size / SHARE_BYTES))
+        yield from offsets.cut(each._replace(start=start, end=end), parts)
+        at = end
+    if at < each.end:
+        yield each._replace(start=at)
+
+
+def _holding(found: list[Segment], offset: int) -> Segment | None:
+    place = bisect_right(found, offset, key=lambda segment: segment.start) - 1
+    return found[place] if place >= 0 and offset < found[place].end else None
+
+
+# ------------------------------------------------------------------------------------------------- folders, documents
+
+
+def _topics(stream_folder: str) -> Iterator[tuple[dict[str, Any], str]]:
+    for folder in _numbered(f"{stream_folder}/{TOPICS}"):
+        document = _document(f"{folder}/{TOPIC_FILE}")
+        if document is not None:
+            yield document, folder
+
+
+def _numbered(folder: str) -> list[str]:
+    """The folders in it that are named by numbers."""
+    try:
+        with os.scandir(folder) as items:
+            return sorted(item.path for item in items if item.name.isascii() and item.name.isdigit())
+    except FileNotFoundError:
+        return []
+
+
+def _document(path: str) -> dict[str, Any] | None:
+    """None where it is gone."""
+    try:
+        with open(path, "rb") as file:
+            found: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise OptionError(f"option 'path': {path} cannot be understood: {error}") from None
+    return found

@@ -1,0 +1,152 @@
+"""Ids of messages, such that a row that is written again has the id it had: the log keeps the first and drops the rest.
+
+1. An `id` column is taken as it is. Of a copy of another topic that is the best there is: even the whole job run again
+   adds nothing.
+2. Columns that identify the row (`idColumns`): H(idNamespace, those columns), whatever else is in the row.
+3. Else H(who writes, batch, task, n, value, headers, key), where n counts the equal rows that the task has seen before.
+   Never a bare row number: rows that come in another order the second time would lose some and double others.
+
+H is blake2b with 16 bytes over parts that have their lengths with them. 0 says that there is no id, so it becomes 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from pyspark_whippet.batches import Array
+from pyspark_whippet.errors import RowError
+
+ID_BYTES = 16
+_COUNT = struct.Struct("<Q")
+_UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
+
+
+def scope(*parts: str) -> bytes:
+    """What all ids of one task have in common."""
+    return digest(part.encode() for part in parts)
+
+
+def digest(parts: Iterable[bytes]) -> bytes:
+    return blake2b(b"".join([_COUNT.pack(len(part)) + part for part in parts]), digest_size=ID_BYTES).digest()
+
+
+class Derived:
+    """The ids of a task's rows, by rule 3.
+
+    It remembers an id of each row, about 100 bytes: two equal rows of a task may be far apart, and both count.
+    """
+
+    def __init__(self, scope: bytes) -> None:
+        self._scope = scope
+        # A copy of a hash that has begun is made more quickly than a new one.
+        self._first = blake2b(scope + _COUNT.pack(0), digest_size=ID_BYTES)
+        self._seen: set[bytes] = set()
+        self._repeated: dict[bytes, int] = {}
+
+    def of(
+        self, payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
+    ) -> Array:
+        """(n, 16) bytes, big-endian."""
+        contents: Sequence[bytes] = payloads
+        if headers is not None or keys is not None:
+            contents = _whole_rows(payloads, headers, keys)
+        begun = self._first.copy
+        found: list[bytes] = []
+        add = found.append
+        for content in contents:
+            identity = begun()
+            identity.update(content)
+            add(identity.digest())
+        fresh = set(found)
+        if len(fresh) == len(found) and self._seen.isdisjoint(fresh):
+            self._seen |= fresh
+        else:
+            found = [self._distinct(identity, contents[i]) for i, identity in enumerate(found)]
+        return _array(found)
+
+    def _distinct(self, identity: bytes, content: bytes) -> bytes:
+        if identity not in self._seen:
+            self._seen.add(identity)
+            return identity
+        count = self._repeated[identity] = self._repeated.get(identity, 0) + 1
+        return blake2b(self._scope + _COUNT.pack(count) + content, digest_size=ID_BYTES).digest()
+
+
+def _whole_rows(
+    payloads: Sequence[bytes], headers: Sequence[bytes] | None, keys: Sequence[bytes | None] | None
+) -> list[bytes]:
+    contents = []
+    for i, payload in enumerate(payloads):
+        block, key = headers[i] if headers else b"", (keys[i] if keys else None) or b""
+        if block or key:
+            # The lengths are behind, where no value without headers and key can have them by chance: it is hashed too.
+            lengths = struct.pack("<QQQ", len(payload), len(block), len(key))
+            contents.append(blake2b(b"".join((payload, block, key, lengths))).digest())
+        else:
+            contents.append(payload)
+    return contents
+
+
+def of_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:
+    """By rule 2. The kind of a value is part of it: 1 and "1" are two."""
+    start = namespace.encode()
+    return _array([digest((start, *map(_octets, row))) for row in zip(*columns, strict=True)])
+
+
+def _octets(value: Any) -> bytes:
+    if value is None:
+        return b"n"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return b"b" + bytes(value)
+    if isinstance(value, str):
+        return b"s" + value.encode()
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    if isinstance(value, int):
+        return b"i%d" % value
+    return f"{type(value).__name__} {value!r}".encode()
+
+
+def of_texts(texts: Iterable[str]) -> Array:
+    """A UUID, 32 hexadecimal digits, or a decimal number each."""
+    return _array(list(map(_of_text, texts)))
+
+
+def _of_text(text: str) -> bytes:
+    number = UUID(text).int if _UUID.fullmatch(text) else int(text) if _DECIMAL.fullmatch(text) else -1
+    if not 0 < number < 2**128:
+        raise RowError(f"column 'id': {text!r} is no id: a UUID, 32 hexadecimal digits or a number from 1 is needed")
+    return number.to_bytes(ID_BYTES, "big")
+
+
+def random(count: int) -> Array:
+    """For who wants none of this: as SDKs make them, UUIDs of version 4."""
+    found = np.frombuffer(bytearray(os.urandom(ID_BYTES * count)), dtype=np.uint8).reshape(count, ID_BYTES)
+    found[:, 6] = found[:, 6] & 0x0F | 0x40
+    found[:, 8] = found[:, 8] & 0x3F | 0x80
+    return found
+
+
+def modulo(ids: Array, partitions: int) -> Array:
+    """The ids, as numbers, modulo the number of partitions."""
+    words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
+    many = np.uint64(partitions)
+    return ((words[:, 0] % many) * np.uint64(2**64 % partitions) + words[:, 1] % many) % many
+
+
+def _array(found: list[bytes]) -> Array:
+    if NOTHING in found:
+        found = [each if each != NOTHING else ONE for each in found]
+    return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, ID_BYTES)
+
+
+NOTHING, ONE = bytes(ID_BYTES), (1).to_bytes(ID_BYTES, "big")

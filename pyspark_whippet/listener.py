@@ -1,0 +1,109 @@
+"""How far streaming queries are behind, under the names that Kafka's source has for it.
+
+A source in Python cannot put numbers into Spark's progress, but both ends are in there: what was read up to, and what
+there was.
+
+    spark.streams.addListener(LagListener())
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from pyspark_whippet import offsets
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Of one batch of a query."""
+
+    query: str
+    """Its name, or its id where it has none."""
+    batch: int
+    numInputRows: int  # noqa: N815
+    processedRowsPerSecond: float  # noqa: N815
+    triggerExecutionMs: int  # noqa: N815
+    minOffsetsBehindLatest: int  # noqa: N815
+    maxOffsetsBehindLatest: int  # noqa: N815
+    avgOffsetsBehindLatest: float  # noqa: N815
+
+    def __str__(self) -> str:
+        return (
+            f"{self.query}: batch {self.batch}, {self.numInputRows} rows, {self.processedRowsPerSecond:.0f} rows/s, "
+            f"{self.triggerExecutionMs} ms, behind by {self.minOffsetsBehindLatest} to {self.maxOffsetsBehindLatest} "
+            f"messages a partition, {self.avgOffsetsBehindLatest:.1f} on average"
+        )
+
+
+def _line(lag: Lag) -> None:
+    sys.stderr.write(f"{lag}\n")
+
+
+class LagListener(StreamingQueryListener):
+    """Hands the lag to `report` after each batch; without one it is a line on the terminal."""
+
+    def __init__(self, report: Callable[[Lag], None] = _line) -> None:
+        self._report = report
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        lag = lag_of(json.loads(event.progress.json))
+        if lag is not None:
+            self._report(lag)
+
+
+def lag_of(progress: dict[str, Any]) -> Lag | None:
+    """Of a progress report as JSON; None where no source is ours."""
+    behind: list[int] = []
+    rows = 0
+    for source in progress.get("sources", ()):
+        position, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
+        if position is not None and latest is not None:
+            behind += offsets.behind(position, latest)
+            # The number of the whole query is missing under Connect.
+            rows += source.get("numInputRows", 0)
+    if not behind:
+        return None
+    return Lag(
+        query=progress.get("name") or progress.get("id") or "",
+        batch=progress.get("batchId", -1),
+        numInputRows=rows,
+        processedRowsPerSecond=progress.get("processedRowsPerSecond") or 0.0,
+        triggerExecutionMs=(progress.get("durationMs") or {}).get("triggerExecution", 0),
+        minOffsetsBehindLatest=min(behind),
+        maxOffsetsBehindLatest=max(behind),
+        avgOffsetsBehindLatest=sum(behind) / len(behind),
+    )
+
+
+def _offsets(said: Any) -> Any:
+    """Those of a source of ours, else None."""
+    if isinstance(said, str):
+        try:
+            said = json.loads(said)
+        except ValueError:
+            return None
+    if not isinstance(said, dict) or not all(isinstance(each, dict) for each in said.values()):
+        return None
+    whole = all(isinstance(offset, int) for each in said.values() for offset in each.values())
+    return said if whole and all("/" in topic for topic in said) else None

@@ -1,0 +1,229 @@
+"""The options of the data source: one table, one frozen value made of it, every mistake an error that says the way out.
+
+Names are Kafka's where Kafka has them. Spark hands them over in small letters; they are shown as they are documented.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from pyspark_whippet import option_texts as texts
+from pyspark_whippet.errors import OptionError
+from pyspark_whippet.settings import Access, Point, Secret, Settings
+
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""What Spark itself puts among the options."""
+NOT_YET = {
+    "minoffsetspertrigger": "minOffsetsPerTrigger",
+    "maxtriggerdelay": "maxTriggerDelay",
+    "maxbytespertrigger": "maxBytesPerTrigger",
+}
+KAFKAS = {
+    "kafka.bootstrap.servers": "url",
+    "kafka.group.id": "consumerName",
+    "groupidprefix": "consumerName",
+    "fetchoffset.numretries": "http.retries",
+    "fetchoffset.retryintervalms": "http.retries",
+    "kafkaconsumer.polltimeoutms": "http.timeoutMs",
+}
+"""What stands in the place of those that have another name here."""
+IN_FLIGHT_MAX = 64
+
+
+class Option(NamedTuple):
+    field: str
+    parse: Callable[[str], Any]
+
+
+ACCESS: Mapping[str, Option] = {
+    "url": Option("urls", texts.urls),
+    "token": Option("token", lambda text: Secret(texts.header_text(text))),
+    "username": Option("username", texts.not_empty),
+    "password": Option("password", lambda text: Secret(texts.not_empty(text))),
+    "http.timeoutMs": Option("timeout_ms", texts.whole(1)),
+    "http.retries": Option("retries", texts.whole(0)),
+    "http.verify": Option("verify", texts.truth),
+    "http.caFile": Option("ca_file", texts.not_empty),
+}
+SOURCE: Mapping[str, Option] = {
+    "from": Option("origin", texts.one_of("gateway", "files", "all")),
+    "path": Option("path", texts.folder),
+    "subscribe": Option("subscribe", texts.subscribe),
+    "subscribePattern": Option("subscribe_pattern", texts.pattern),
+    "assign": Option("assign", texts.assign),
+    "startingOffsets": Option("starting_offsets", texts.starting_offsets),
+    "endingOffsets": Option("ending_offsets", texts.ending_offsets),
+    "startingTimestamp": Option("starting_timestamp", texts.timestamp),
+    "endingTimestamp": Option("ending_timestamp", texts.timestamp),
+    "startingOffsetsByTimestamp": Option("starting_timestamps", texts.timestamps),
+    "endingOffsetsByTimestamp": Option("ending_timestamps", texts.timestamps),
+    "startingOffsetsByTimestampStrategy": Option("timestamps_without_match", texts.one_of("error", "latest")),
+    "failOnDataLoss": Option("fail_on_data_loss", texts.truth),
+    "maxOffsetsPerTrigger": Option("max_offsets_per_trigger", texts.whole(1)),
+    "minPartitions": Option("min_partitions", texts.whole(1)),
+    "maxRecordsPerPartition": Option("max_records_per_partition", texts.whole(1)),
+    "includeHeaders": Option("include_headers", texts.truth),
+    "consumerName": Option("consumer_name", texts.not_empty),
+    "pageSize": Option("page_size", texts.whole(1, 2**32 - 1)),
+    "pollIntervalMs": Option("poll_interval_ms", texts.whole(0)),
+    "valueFormat": Option("value_format", texts.one_of("binary", "string", "json", "avro")),
+    "valueSchema": Option("value_schema", texts.not_empty),
+}
+SINK: Mapping[str, Option] = {
+    "batchSize": Option("batch_size", texts.whole(1, 1_000_000)),
+    "maxBatchBytes": Option("max_batch_bytes", texts.whole(1_000, 268_435_456)),
+    "inFlight": Option("in_flight", texts.whole(1, IN_FLIGHT_MAX)),
+    "idColumns": Option("id_columns", texts.names),
+    "idNamespace": Option("id_namespace", texts.not_empty),
+    "idBatch": Option("id_batch", texts.not_empty),
+    "idMode": Option("id_mode", texts.one_of("auto", "none")),
+    "partitioning": Option("partitioning", texts.one_of("auto", "id", "key", "partition", "balanced")),
+    "createTopic": Option("create_topic", texts.create_topic),
+    "marker": Option("marker", texts.truth),
+}
+BOTH: Mapping[str, Option] = {"stream": Option("stream", texts.not_empty), "topic": Option("topic", texts.not_empty)}
+TABLE: Mapping[str, Option] = {**ACCESS, **BOTH, **SOURCE, **SINK}
+_SHOWN = {name.lower(): name for name in TABLE}
+ENVIRONMENT = {"token": "WHIPPET_TOKEN", "username": "WHIPPET_USERNAME", "password": "WHIPPET_PASSWORD"}
+DEFAULT_URL = "http://127.0.0.1:3000"
+
+
+def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Settings:
+    """The options as Spark hands them over, or OptionError."""
+    found: dict[str, Any] = {}
+    _check_place({key.lower(): text for key, text in given.items()})
+    for key, text in given.items():
+        shown = _SHOWN.get(key.lower())
+        if shown is not None:
+            found[shown] = _parse(shown, text)
+        elif key.lower() not in SPARKS_OWN:
+            raise _unknown(key)
+    names = frozenset(found)
+    said = {TABLE[name].field: value for name, value in found.items() if name not in ACCESS}
+    starting = _point("starting", said)
+    ending = _point("ending", said)
+    checkpoint = {key.lower(): text for key, text in given.items()}.get("checkpointlocation")
+    access = _access(found, environ)
+    _check_ids(said)
+    if said.get("value_format") == "avro" and "value_schema" in said:
+        said["value_schema"] = _avro_schema(said["value_schema"])
+    return Settings(access=access, names=names, starting=starting, ending=ending, checkpoint=checkpoint, **said)
+
+
+def _check_place(given: Mapping[str, str]) -> None:
+    """Spark makes options of its own of what is said to `load`, `save` and CREATE TABLE."""
+    if "provider" in given:
+        raise OptionError(
+            "CREATE TABLE would write the options into the catalog, secrets too, and is not supported; "
+            "use CREATE TEMPORARY VIEW ... USING whippet OPTIONS (...)"
+        )
+    if "path" in given and given.get("from", "gateway").strip().lower() == "gateway":
+        raise OptionError(
+            "option 'path', which load(...) and save(...) give too, is for from=files and from=all; leave it out: "
+            "a topic is named by .option('subscribe', 'stream/topic'), or 'topic' to write to it"
+        )
+
+
+def _parse(name: str, text: str) -> Any:
+    try:
+        return TABLE[name].parse(text)
+    except ValueError as error:
+        said = "" if name in ENVIRONMENT or name == "url" else f" {text!r}:"
+        raise OptionError(f"option '{name}':{said} {error}") from None
+
+
+def _unknown(key: str) -> OptionError:
+    if key.lower() in NOT_YET:
+        return OptionError(f"option '{NOT_YET[key.lower()]}' is not supported yet; leave it out")
+    if key.lower() in KAFKAS:
+        return OptionError(f"option '{key}' is one of Kafka's; here it is '{KAFKAS[key.lower()]}'")
+    near = difflib.get_close_matches(key.lower(), _SHOWN, n=1, cutoff=0.6)
+    hint = f"did you mean '{_SHOWN[near[0]]}'?" if near else f"there are: {', '.join(TABLE)}"
+    return OptionError(f"option '{key}' is not known; {hint}")
+
+
+def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
+    said = {ACCESS[name].field: value for name, value in found.items() if name in ACCESS}
+    if not {"token", "username", "password"} & said.keys():
+        for name, variable in ENVIRONMENT.items():
+            if environ.get(variable):
+                said[name] = _parse(name, environ[variable])
+    said.setdefault("urls", texts.urls(DEFAULT_URL))
+    if "token" in said and "username" in found:
+        raise OptionError("options 'token' and 'username': one of them says who asks")
+    if "token" in said:
+        said.pop("username", None)
+        said.pop("password", None)
+    if ("username" in said) != ("password" in said):
+        missing = "password" if "username" in said else "username"
+        raise OptionError(f"option '{missing}' is required: a name and a password belong together, or use 'token'")
+    return Access(**said)
+
+
+def _point(which: str, said: dict[str, Any]) -> Point | None:
+    """A time comes before times of partitions, which come before offsets, as in Kafka's source."""
+    timestamp = said.pop(f"{which}_timestamp", None)
+    timestamps = said.pop(f"{which}_timestamps", None)
+    offsets = said.pop(f"{which}_offsets", None)
+    if timestamp is not None:
+        return Point(timestamp_us=timestamp)
+    if timestamps is not None:
+        return Point(timestamps_us=timestamps)
+    return None if offsets is None else Point(offsets=offsets)
+
+
+def _check_ids(said: Mapping[str, Any]) -> None:
+    if said.get("id_mode") == "none" and said.keys() & {"id_columns", "id_namespace", "id_batch"}:
+        raise OptionError("option 'idMode': 'none' makes no ids; leave out 'idColumns', 'idNamespace' and 'idBatch'")
+    if "id_batch" in said and "id_namespace" not in said:
+        raise OptionError("option 'idNamespace' is required with 'idBatch': the number of a batch is one of something")
+
+
+def _avro_schema(text: str) -> str:
+    """Itself, or what is in the file that it names."""
+    if text.lstrip()[:1] in ("{", "[", '"'):
+        return text
+    try:
+        with open(text, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError) as error:
+        raise OptionError(f"option 'valueSchema': {text!r} is no JSON, and no file that can be read: {error}") from None
+
+
+def check_source(settings: Settings) -> None:
+    """What only somebody who reads can have said wrong."""
+    _refuse(settings, SINK, "writing, and this reads")
+    ways: list[str] = [name for name in ("subscribe", "subscribePattern", "assign") if name in settings.names]
+    if {"stream", "topic"} & settings.names:
+        if not settings.topic:
+            raise OptionError("option 'topic' is required: .option('topic', ...)")
+        if not settings.stream:
+            raise OptionError("option 'stream' is required beside 'topic', or use .option('subscribe', 'stream/topic')")
+        ways.append("stream and topic")
+    if not ways:
+        raise OptionError("option 'subscribe' is required: .option('subscribe', 'stream/topic')")
+    if len(ways) > 1:
+        raise OptionError(f"options {' and '.join(map(repr, ways))}: one of them says what is read")
+    if settings.origin != "gateway" and settings.path is None:
+        raise OptionError(f"option 'path' is required with from={settings.origin}: the folder with the files")
+    if settings.origin == "files" and settings.consumer_name is not None:
+        raise OptionError("option 'consumerName' has the gateway store offsets, and from=files never asks it")
+    if settings.value_schema is not None and settings.value_format not in ("json", "avro"):
+        raise OptionError("option 'valueSchema' is for valueFormat=json and valueFormat=avro")
+
+
+def check_sink(settings: Settings) -> None:
+    """What only somebody who writes can have said wrong."""
+    _refuse(settings, SOURCE, "reading, and this writes")
+    if settings.topic is not None and settings.stream is None:
+        _parse("subscribe", settings.topic)
+    if settings.create_topic and settings.topic is None:
+        raise OptionError("option 'createTopic' needs to know which: .option('topic', 'stream/topic')")
+
+
+def _refuse(settings: Settings, table: Mapping[str, Option], why: str) -> None:
+    for name in sorted(settings.names & table.keys()):
+        raise OptionError(f"option '{name}' is for {why}; leave it out")

@@ -1,0 +1,66 @@
+"""A poll: the request, and what is in its answer. Batches are asked for; other Iggy servers answer with JSON."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+
+from pyspark_whippet import batches, user_headers
+from pyspark_whippet.batches import BadBatch, Messages
+from pyspark_whippet.errors import GatewayError
+from pyspark_whippet.session import Pending, Reply, Session, topic_path
+
+
+def begin(
+    session: Session, topic: str, partition: int, kind: str, value: int, count: int, wait: str | None = None
+) -> Pending:
+    """`wait`: how long the gateway may wait for messages, such as 2s; those who do not know that answer at once."""
+    query = f"partition_id={partition}&kind={kind}&value={value}&count={count}&auto_commit=false"
+    return session.begin("GET", f"{topic_path(topic)}/messages?{query}{f'&wait={wait}' if wait else ''}")
+
+
+def finish(pending: Pending) -> Messages:
+    return decode(pending.finish())
+
+
+def decode(reply: Reply) -> Messages:
+    if reply.has_batches:
+        try:
+            return batches.decode(reply.body)
+        except BadBatch as error:
+            raise GatewayError(f"the answer to a poll cannot be read: {error}") from None
+    try:
+        messages = reply.json["messages"]
+        heads = [message["header"] for message in messages]
+        return batches.of_lists(
+            [head["offset"] for head in heads],
+            [head["timestamp"] for head in heads],
+            [head["origin_timestamp"] for head in heads],
+            [int(head["id"]).to_bytes(16, "big") for head in heads],
+            [binascii.a2b_base64(message["payload"]) for message in messages],
+            [_block(message.get("user_headers")) for message in messages],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise GatewayError(f"the answer to a poll cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _block(said: Any) -> bytes:
+    """User headers as JSON has them: a list of typed entries, a map from names, or a block in base64."""
+    if not said:
+        return b""
+    if isinstance(said, str):
+        return base64.b64decode(said)
+    if isinstance(said, dict):
+        said = [{"key": {"kind": "string", "value": _base64(key)}, "value": value} for key, value in said.items()]
+    entries = []
+    for entry in said:
+        key, value = entry["key"], entry["value"]
+        octets = base64.b64decode(key["value"])
+        shown = octets.decode() if key["kind"] == "string" else f"{key['kind']}:{octets.hex()}"
+        entries.append((shown, base64.b64decode(value["value"]), value["kind"]))
+    return user_headers.encode(entries)
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()

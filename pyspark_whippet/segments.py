@@ -1,0 +1,173 @@
+"""The segments of a partition as files in a folder: which are there, what their index says of them.
+
+Somebody else owns the folder, perhaps a running server, which appends, closes and deletes at any moment. Nothing is
+ever changed here. The layout is that of storage/FORMAT.md, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pyspark_whippet.batches import FRAME_BYTES, HEADER, HEADER_BYTES, Array
+from pyspark_whippet.hashes import xxh3
+
+NOTHING_TO_SETTLE = (errno.EROFS, errno.EINVAL)
+"""Of file systems that nobody writes to from here."""
+_LOG = re.compile(r"(\d{20})\.log", re.ASCII)
+_INDEX = struct.Struct("<8sQQQQ")
+_MAGIC = b"WHPINDX1"
+_ENTRY = np.dtype(
+    [("offset", "<u8"), ("position", "<u8"), ("timestamp", "<u8"), ("length", "<u4"), ("count", "<u4")],
+)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Messages start .. end-1 of a partition, in a file that does not change any more."""
+
+    path: str
+    start: int
+    end: int
+    size: int
+
+
+def segments_in(folder: str, is_left: Callable[[], bool]) -> list[Segment]:
+    """The closed ones: all but the last, of which nobody outside knows how much is promised. Where the server has left
+    the folder all of it is, so the last one is taken too."""
+    last = max(_starts(folder), default=None)
+    if last is None:
+        return []
+    # While a folder is listed, files come and go. A name that closes another may have been missed the first time, but
+    # then it was there before the second began.
+    starts = sorted(start for start in _starts(folder) if start <= last)
+    found = [Segment(_path(folder, start), start, end, _size(folder, start)) for start, end in pairwise(starts)]
+    if last in starts:
+        size = _size(folder, last)
+        # In this order: a server that has started since may have begun to write.
+        if size and is_left():
+            whole = Segment(_path(folder, last), last, last, size)
+            found.append(Segment(whole.path, last, _end_of(whole), size))
+    return [segment for segment in found if segment.size]
+
+
+def last_start(folder: str) -> int:
+    """Of the segment that is written to."""
+    return max(_starts(folder), default=0)
+
+
+def written_end(folder: str) -> int:
+    """Where the last segment ends as it is now, promised or not."""
+    start = last_start(folder)
+    return _end_of(Segment(_path(folder, start), start, start, _size(folder, start)))
+
+
+def _starts(folder: str) -> list[int]:
+    try:
+        with os.scandir(folder) as items:
+            return [int(match[1]) for item in items if (match := _LOG.fullmatch(item.name))]
+    except FileNotFoundError:
+        return []
+
+
+def _path(folder: str, start: int) -> str:
+    return f"{folder}/{start:020}.log"
+
+
+def _size(folder: str, start: int) -> int:
+    """0: it is gone, or there is nothing in it."""
+    try:
+        return os.stat(_path(folder, start)).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def settle(segment: Segment) -> None:
+    """Returns when the disk has it, as far as this machine can say. A topic may promise its messages only then, and
+    the server closes a segment a moment before."""
+    try:
+        handle = os.open(segment.path, os.O_RDONLY)
+    except FileNotFoundError:
+        return
+    try:
+        os.fdatasync(handle)
+    except OSError as error:
+        if error.errno not in NOTHING_TO_SETTLE:
+            raise
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------------------------------------------------- their index
+
+
+def entries(segment: Segment) -> Array:
+    """Of its batches, by the index beside it, or by a walk from header to header where that is none."""
+    found = _index(segment)
+    return _walk(segment) if found is None else found
+
+
+def _index(segment: Segment) -> Array | None:
+    try:
+        with open(f"{segment.path.removesuffix('.log')}.index", "rb") as file:
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    if len(content) < _INDEX.size or xxh3 is None:
+        return None
+    magic, start, size, count, checksum = _INDEX.unpack_from(content)
+    said = content[_INDEX.size :]
+    if (magic, start, size) != (_MAGIC, segment.start, segment.size) or len(said) != count * _ENTRY.itemsize:
+        return None
+    if xxh3(content[: _INDEX.size - 8] + said) != checksum:
+        return None
+    return np.frombuffer(said, dtype=_ENTRY)
+
+
+def _walk(segment: Segment) -> Array:
+    """Up to what is no header; whoever reads finds out what it is."""
+    found = []
+    position = 0
+    with contextlib.suppress(FileNotFoundError), open(segment.path, "rb") as file:
+        while len(head := os.pread(file.fileno(), HEADER.size, position)) == HEADER.size:
+            _, base, timestamp, _, length, _, count = HEADER.unpack(head)
+            if not HEADER_BYTES + count * FRAME_BYTES < length <= segment.size - position or base >= 2**63:
+                break
+            found.append((base, position, timestamp, length, count))
+            position += length
+    return np.array(found, dtype=_ENTRY)
+
+
+def _end_of(segment: Segment) -> int:
+    found = entries(segment)
+    return int(found["offset"][-1]) + int(found["count"][-1]) if len(found) else segment.start
+
+
+def offset_at(found: Sequence[Segment], timestamp_us: int) -> int | None:
+    """Of the first message that was appended then or later; None if there is none in these segments."""
+    # Times never fall: it is in the last segment that begins before then, or the first message of the next one.
+    first = bisect_left(found, timestamp_us, key=_first_timestamp)
+    for segment in found[max(first - 1, 0) :]:
+        batches = entries(segment)
+        place = int(np.searchsorted(batches["timestamp"], timestamp_us))
+        if place < len(batches):
+            return int(batches["offset"][place])
+    return None
+
+
+def _first_timestamp(segment: Segment) -> int:
+    try:
+        with open(segment.path, "rb") as file:
+            head = file.read(HEADER.size)
+    except FileNotFoundError:
+        return 0
+    return int(HEADER.unpack(head)[2]) if len(head) == HEADER.size else 0

@@ -1,0 +1,301 @@
+"""The one module that has a socket: requests to the gateway over HTTP, tried again where that can help.
+
+A process has a connection for each `Access` and thread, kept between tasks and calls. Nobody else tries again: every
+call that Spark makes on the driver ends the query if it fails, so all of them come through here.
+
+1. Tried again, with pauses that grow and as long as `Retry-After` says: no answer, 408, 429 and 5xx. A gateway that
+   cannot be reached makes the next address of `url` the one that is asked.
+2. 401 has us log in again, once a call. Access tokens run out after an hour; personal ones are exchanged for one if
+   they are not taken as they are.
+3. Anything else of 4xx is an answer, and an error unless the caller has a use for it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import os
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from pyspark_whippet.errors import GatewayError
+from pyspark_whippet.settings import Access
+
+BATCH = "application/vnd.iggy.batch"
+JSON = "application/json"
+FIRST_PAUSE_S = 0.2
+PAUSE_S_MAX = 10.0
+RETRY_AFTER_S_MAX = 60.0
+REASON_CHARACTERS_MAX = 300
+NO_CREDENTIALS = "use .option('token', ...), or 'username' and 'password'"
+
+Body = bytes | bytearray | memoryview
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    """By their names in small letters."""
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def has_batches(self) -> bool:
+        return self.headers.get("content-type", "").startswith(BATCH)
+
+
+class Session:
+    """Requests of one thread, one after the other."""
+
+    def __init__(self, access: Access, pause: Callable[[float], None] = time.sleep) -> None:
+        self._access = access
+        self._pause = pause
+        self._turn = 0
+        self._connection: http.client.HTTPConnection | None = None
+        self._was_used = False
+        self._token = access.token.text if access.token is not None else None
+        self._pending: Pending | None = None
+
+    def get(self, path: str) -> Reply:
+        return self.call("GET", path)
+
+    def find(self, path: str) -> Reply | None:
+        """None where there is no such thing."""
+        reply = self.call("GET", path, also=(404,))
+        return None if reply.status == 404 else reply
+
+    def call(
+        self, method: str, path: str, body: Body | None = None, media: str = JSON, also: tuple[int, ...] = ()
+    ) -> Reply:
+        """The answer, if its status is 2xx or one of `also`; else GatewayError."""
+        return self.begin(method, path, body, media, also).finish()
+
+    def begin(
+        self, method: str, path: str, body: Body | None = None, media: str = JSON, also: tuple[int, ...] = ()
+    ) -> Pending:
+        """Sends a request and does not wait for the answer: `finish` gives it. One may be under way at a time."""
+        if self._pending is not None:
+            # Whoever began it has gone away, such as a reader of whom Spark wanted no more rows.
+            self.close()
+        self._pending = Pending(self, method, path, body, media, also)
+        self._send(self._pending)
+        return self._pending
+
+    def finish(self, pending: Pending) -> Reply:
+        """For `Pending` alone."""
+        attempt, logged_in = 0, False
+        try:
+            while True:
+                reply, why = self._receive(pending)
+                if reply is not None:
+                    if 200 <= reply.status < 300 or reply.status in pending.also:
+                        return reply
+                    if reply.status == 401 and not logged_in and self._can_log_in:
+                        self._token, logged_in = None, True
+                        self._send(pending)
+                        continue
+                elif self._lost():
+                    # It had been idle for too long, or the gateway was restarted: no reason to wait.
+                    self._send(pending)
+                    continue
+                if attempt >= self._access.retries or not (reply is None or _passes(reply.status)):
+                    raise self._error(pending, reply, why, attempt + 1)
+                self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_said(reply, why)}")
+                attempt += 1
+                self._send(pending)
+        finally:
+            self._pending = None
+
+    @property
+    def url(self) -> str:
+        return self._access.urls[self._turn % len(self._access.urls)]
+
+    def _send(self, pending: Pending) -> None:
+        """What goes wrong is kept for `finish`, which tries again."""
+        pending.failure = None
+        try:
+            headers = {"Accept": pending.accept}
+            if pending.body is not None:
+                headers["Content-Type"] = pending.media
+            if self._token is None and self._can_log_in:
+                self._log_in()
+            if self._token is not None:
+                headers["Authorization"] = f"Bearer {self._token}"
+            self._connected().request(pending.method, pending.path, pending.body, headers)
+        except (OSError, http.client.HTTPException, Refusal) as error:
+            pending.failure = error
+
+    def _receive(self, pending: Pending) -> tuple[Reply | None, str]:
+        """The answer, or why there is none."""
+        try:
+            if pending.failure is not None:
+                raise pending.failure
+            return self._answer(), ""
+        except Refusal as refusal:
+            return refusal.reply, ""
+        except (OSError, http.client.HTTPException) as error:
+            return None, f"{type(error).__name__}: {error}"
+
+    def _answer(self) -> Reply:
+        connection = self._connected()
+        answer = connection.getresponse()
+        reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        self._was_used = True
+        if answer.will_close:
+            self.close()
+        return reply
+
+    # ---------------------------------------------------------------------------------------------------- logging in
+
+    @property
+    def _can_log_in(self) -> bool:
+        """A token with two dots is an access token that somebody else has got; when it has run out, it is out."""
+        access = self._access
+        return access.password is not None or (access.token is not None and access.token.text.count(".") != 2)
+
+    def _log_in(self) -> None:
+        access = self._access
+        if access.password is not None:
+            path, said = "/users/login", {"username": access.username, "password": access.password.text}
+        else:
+            assert access.token is not None
+            path, said = "/personal-access-tokens/login", {"token": access.token.text}
+        headers = {"Content-Type": JSON, "Accept": JSON}
+        self._connected().request("POST", path, json.dumps(said).encode(), headers)
+        reply = self._answer()
+        if reply.status == 200:
+            self._token = reply.json["access_token"]["token"]
+        elif _passes(reply.status):
+            raise Refusal(reply)
+        else:
+            raise GatewayError(f"{self.url}: logging in was refused: {reply.status} {reason(reply)}", reply.status)
+
+    # ---------------------------------------------------------------------------------------------------- connections
+
+    def _connected(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            self._connection, self._was_used = self._connect(), False
+        return self._connection
+
+    def _connect(self) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None
+        timeout = self._access.timeout_ms / 1000
+        if parts.scheme == "http":
+            return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        context = ssl.create_default_context(cafile=self._access.ca_file)
+        if not self._access.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
+
+    def _lost(self) -> bool:
+        """Gives the connection up; whether it had answered before. If not, the next address is tried next."""
+        was_used = self._was_used
+        self.close()
+        self._was_used = False
+        if not was_used:
+            self._turn += 1
+        return was_used
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _wait(self, attempt: int, reply: Reply | None, problem: str) -> None:
+        pause = min(FIRST_PAUSE_S * 2.0**attempt, PAUSE_S_MAX) * random.uniform(0.75, 1.25)
+        said = reply.headers.get("retry-after", "") if reply is not None else ""
+        if said.isascii() and said.isdigit():
+            pause = max(pause, min(float(said), RETRY_AFTER_S_MAX))
+        _log.warning("%s; trying again in %.1f s", problem, pause)
+        self._pause(pause)
+
+    def _error(self, pending: Pending, reply: Reply | None, why: str, attempts: int) -> GatewayError:
+        what = f"{pending.method} {self.url}{pending.path}"
+        if reply is None:
+            return GatewayError(f"{what} failed after {attempts} attempt(s): {why}")
+        if reply.status == 401:
+            hint = "the token is not valid (any more)" if self._access.token else NO_CREDENTIALS
+            return GatewayError(f"{what}: not logged in: {hint} ({reason(reply)})", 401)
+        after = f" after {attempts} attempt(s)" if attempts > 1 else ""
+        return GatewayError(f"{what} failed{after}: {reply.status} {reason(reply)}", reply.status)
+
+
+class Refusal(Exception):
+    """The answer to a login that may be tried again."""
+
+    def __init__(self, reply: Reply) -> None:
+        super().__init__(reply.status)
+        self.reply = reply
+
+
+class Pending:
+    """A request that has been sent."""
+
+    def __init__(
+        self, session: Session, method: str, path: str, body: Body | None, media: str, also: tuple[int, ...]
+    ) -> None:
+        self._session = session
+        self.method, self.path, self.body, self.media, self.also = method, path, body, media, also
+        self.failure: Exception | None = None
+
+    @property
+    def accept(self) -> str:
+        return f"{BATCH}, {JSON};q=0.5" if self.method == "GET" and "/messages?" in self.path else JSON
+
+    def finish(self) -> Reply:
+        return self._session.finish(self)
+
+
+def _passes(status: int) -> bool:
+    """Whether it may be another answer next time."""
+    return status in (408, 429) or status >= 500
+
+
+def _said(reply: Reply | None, why: str) -> str:
+    return why if reply is None else f"{reply.status} {reason(reply)}"
+
+
+def reason(reply: Reply) -> str:
+    """What the gateway says of a refusal."""
+    try:
+        said = str(reply.json["reason"])
+    except (ValueError, KeyError, TypeError):
+        said = reply.body.decode(errors="replace")
+    return said[:REASON_CHARACTERS_MAX]
+
+
+def topic_path(topic: str) -> str:
+    """Of `stream/topic`."""
+    stream, _, name = topic.partition("/")
+    return f"/streams/{quote(stream, safe='')}/topics/{quote(name, safe='')}"
+
+
+_kept = threading.local()
+
+
+def session_of(access: Access, lane: int = 0) -> Session:
+    """The session of this thread, one of several where more than one request is to be under way; a forked process has
+    none of its parent's."""
+    kept = _kept.__dict__
+    if kept.get("process") != os.getpid():
+        kept.clear()
+        kept["process"], kept["sessions"] = os.getpid(), {}
+    sessions: dict[tuple[Access, int], Session] = kept["sessions"]
+    found = sessions.get((access, lane))
+    if found is None:
+        found = sessions[access, lane] = Session(access)
+    return found

@@ -1,0 +1,203 @@
+"""Reading topics as a stream.
+
+All but `read` runs in one process on the driver for as long as the query runs, so what is kept in `self` stays. It is
+killed at the end: there is nothing to close. `read` runs in the tasks, on a copy.
+
+1. Spark asks for the latest offset some 80 times a second while a topic is idle, and twice each time. What the gateway
+   said of its topics is believed for `pollIntervalMs`.
+2. The first batch of a new query is empty on purpose: only the end of a batch is in the checkpoint, so the place where
+   the query began is kept by being an end. Else a first batch that failed would begin anew at a later `latest`.
+3. Spark's `commit` comes when the next batch is decided, and not at all for the last one of a run. But whenever it asks
+   for the latest offset it says up to where everything is done, so that is what is stored for `consumerName`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from pyspark_whippet import offsets, positions
+from pyspark_whippet.errors import DataLossError, OptionError, PipelineError
+from pyspark_whippet.extents import Extents, Origin, extents
+from pyspark_whippet.offsets import Range, canonical
+from pyspark_whippet.origins import origin_of, read
+from pyspark_whippet.reading import Slice, lost
+from pyspark_whippet.session import session_of, topic_path
+from pyspark_whippet.settings import Offsets, Settings
+
+_log = logging.getLogger(__name__)
+STORE_AGAIN_S = 10.0
+"""After how long an offset that could not be stored is tried again: an idle query comes by 80 times a second."""
+
+
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    def __init__(self, settings: Settings, schema: StructType, fault: OptionError | None = None) -> None:
+        """`fault`: what was said wrong, raised as soon as Spark asks for anything."""
+        self._settings = settings
+        self._schema = schema
+        self._fault = fault
+        self._first: Offsets | None = None
+        self._is_begun = False
+        self._target: Offsets | None = None
+        self._known: tuple[float, Extents] | None = None
+        self._committed: dict[tuple[str, str], int] = {}
+        self._store_at = 0.0
+        self._reached: set[tuple[str, int, int]] = set()
+
+    # -------------------------------------------------------------------------------------------------------- offsets
+
+    def initialOffset(self) -> Offsets:  # noqa: N802
+        """Asked for twice, and must not move in between."""
+        if self._first is None:
+            found = self._extents(all_there=True)
+            self._first = positions.starting(self._origin, self._settings, found, "latest")
+            if self._target is not None:
+                # It was looked up before: others have sent since, and `latest` must not be behind it.
+                self._target = positions.ends(found)
+        return self._first
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self._settings.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._ends()
+
+    def reportLatestOffset(self) -> Offsets:  # noqa: N802
+        return self._ends()
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
+        self._store(start)
+        if self._first is not None and not self._is_begun:
+            self._is_begun = True
+            return start
+        end = self._held(start, self._ends() if self._target is None else self._target)
+        self._refuse_lost(start, end)
+        if isinstance(limit, ReadMaxRows):
+            end = offsets.limited(start, end, limit.max_rows)
+        return canonical(end)
+
+    def _held(self, start: Offsets, end: Offsets) -> Offsets:
+        """The ends, but of partitions of which more was read than is promised now, and is still there."""
+        held = {topic: dict(partitions) for topic, partitions in end.items()}
+        for topic, partitions in start.items():
+            for number, offset in partitions.items():
+                if offset > end.get(topic, {}).get(number, offset) and self._reaches(topic, int(number), offset):
+                    held[topic][number] = offset
+        return held
+
+    def _reaches(self, topic: str, partition: int, offset: int) -> bool:
+        """Looked up once for each offset: it may take a walk through a file."""
+        place = (topic, partition, offset)
+        if place not in self._reached and self._origin.reaches(*place):
+            self._reached.add(place)
+        return place in self._reached
+
+    def _refuse_lost(self, start: Offsets, end: Offsets) -> None:
+        if not self._settings.fail_on_data_loss:
+            return
+        for topic, partitions in start.items():
+            if topic not in end:
+                raise DataLossError(f"topic {topic!r} is gone; set failOnDataLoss=false to go on without it")
+            lost = [number for number, offset in partitions.items() if end[topic].get(number, -1) < offset]
+            if lost:
+                raise DataLossError(
+                    f"{topic} partition(s) {lost}: checkpoint is ahead of the server ({partitions} > {end[topic]}); "
+                    "topic recreated? Set failOnDataLoss=false to read what is there now"
+                )
+
+    # -------------------------------------------------------------------------------------------------------- batches
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
+        # When the first batch is replayed, this comes before anybody asks for the latest offset.
+        self._is_begun = True
+        found = [self._whole(each, start) for each in offsets.ranges(start, end)]
+        found = [each for each in found if each.start < each.end]
+        return list(self._origin.shares(found, self._settings))
+
+    def _whole(self, each: Range, start: Offsets) -> Range:
+        if str(each.partition) not in start.get(each.topic, {}):
+            return self._since_added(each)
+        if each.start <= each.end:
+            return each
+        if self._first is not None and canonical(start) == self._first:
+            # The empty first batch is replayed, after messages have come: its end is from before they did.
+            return each._replace(start=each.end)
+        if self._settings.fail_on_data_loss:
+            place = f"{each.topic} partition {each.partition}"
+            raise PipelineError(f"{place}: offsets run backwards, from {each.start} to {each.end}")
+        _log.warning(
+            "%s partition %d: it ends at %d and was read up to %d; it is read from its beginning",
+            each.topic,
+            each.partition,
+            each.end,
+            each.start,
+        )
+        return each._replace(start=self._beginning(each))
+
+    def _since_added(self, each: Range) -> Range:
+        """All of a partition that has come since the query began: what it has lost by now nobody has read."""
+        begins = self._beginning(each)
+        if begins > each.start:
+            share = Slice(each.topic, each.partition, each.start, each.end)
+            lost(self._settings, share, each.start, begins, "the partition was added since and has lost it")
+        return each._replace(start=begins)
+
+    def _beginning(self, each: Range) -> int:
+        extent = self._extents().get(each.topic, {}).get(each.partition)
+        if extent is None:
+            # Whoever reads it finds out that it is gone.
+            return 0
+        return min(each.end, self._origin.first_offset(each.topic, each.partition, extent))
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return read(self._settings, self._schema, partition)
+
+    # ------------------------------------------------------------------------------------------------------- progress
+
+    def commit(self, end: Offsets) -> None:
+        """See the module."""
+
+    def _store(self, done: Offsets) -> None:
+        """How far it has come, under `consumerName`, for the gateway's views of lag. Never fails the query."""
+        name = self._settings.consumer_name
+        if name is None or time.monotonic() < self._store_at:
+            return
+        for topic, partitions in done.items():
+            for number, offset in partitions.items():
+                if not offset or self._committed.get((topic, number)) == offset:
+                    continue
+                body = json.dumps({"consumer_id": name, "partition_id": int(number), "offset": offset - 1}).encode()
+                try:
+                    session_of(self._settings.access).call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
+                except PipelineError as error:
+                    _log.warning("the offset of consumer %r could not be stored: %s", name, error)
+                    self._store_at = time.monotonic() + STORE_AGAIN_S
+                    return
+                self._committed[topic, number] = offset
+
+    # ------------------------------------------------------------------------------------------------- what there is
+
+    @property
+    def _origin(self) -> Origin:
+        return origin_of(self._settings)
+
+    def _ends(self) -> Offsets:
+        return positions.ends(self._extents())
+
+    def _extents(self, *, all_there: bool = False) -> Extents:
+        """Of all topics; one that is gone was there when the query began."""
+        if self._fault is not None:
+            raise self._fault
+        now = time.monotonic()
+        if all_there or self._known is None or now - self._known[0] > self._settings.poll_interval_ms / 1000:
+            found = extents(self._origin, self._settings, all_there=all_there)
+            self._known = (time.monotonic(), found)
+        return self._known[1]

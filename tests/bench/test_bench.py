@@ -1,0 +1,62 @@
+"""The benchmarks run, and say what they promise to say. How fast the server is, is no test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench.running import bench, measured
+
+FIGURES = {"storage": 26, "tcp": 21, "http": 13, "ws": 11, "quic": 11}
+HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
+
+
+@pytest.mark.parametrize(("subject", "figures"), FIGURES.items())
+def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_printed(
+    tmp_path: Path, subject: str, figures: int
+) -> None:
+    measured(subject, tmp_path, figures=figures, may_be_zero="MiB" if subject == "http" else "")
+
+
+@pytest.mark.parametrize(
+    ("subject", "only", "names"),
+    [
+        (
+            "storage",
+            ["read-tail", "memory"],
+            [
+                "read 1,000 x 1 KB from the tail, 8 in flight",
+                "read 1,000 x 1 KB from the tail, 1 in flight",
+                "resident memory, most",
+                "resident memory, now",
+            ],
+        ),
+        ("tcp", ["produce-1kb"], ["produce 1,000 x 1 KB, 1 connection", "produce 1,000 x 1 KB, 8 connections"]),
+        ("http", ["singles"], ["one message a POST, 64 connections"]),
+    ],
+)
+def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(
+    tmp_path: Path, subject: str, only: list[str], names: list[str]
+) -> None:
+    ran = bench(subject, tmp_path, "--only", *only, "--rounds", "1")
+    assert ran.returncode == 0, ran.stderr
+    heading, *lines = ran.stdout.splitlines()
+    assert heading.split() == HEADING
+    assert [line.split("  ")[0] for line in lines] == names
+
+
+@pytest.mark.parametrize("subject", [*FIGURES, "spark"])
+def test_a_usage_error_exits_with_2(tmp_path: Path, subject: str) -> None:
+    for arguments in (["--only", "nonsense"], ["--rounds", "0"], ["--rounds", "many"]):
+        ran = bench(subject, tmp_path, *arguments)
+        assert ran.returncode == 2
+        assert f"usage: whippet bench {subject}" in ran.stderr
+
+
+def test_a_folder_that_is_not_there_is_one_line_and_exit_1(tmp_path: Path) -> None:
+    ran = bench("storage", tmp_path / "missing")
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    assert ran.stderr.count("\n") == 1
+    assert "No such file or directory" in ran.stderr

@@ -1,0 +1,13 @@
+"""The benchmark of the data source runs, and says what it promises to say. How fast the source is, is no test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.bench.running import measured
+from tests.pyspark_whippet.conftest import need_spark
+
+
+def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_printed(tmp_path: Path) -> None:
+    need_spark()
+    measured("spark", tmp_path, figures=11, has_yardsticks=True)

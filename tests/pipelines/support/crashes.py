@@ -1,0 +1,34 @@
+"""A pipeline whose process ends where what its sink has refused could be lost, or told twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.pipelines.conftest import Job
+
+CRASHES = ("before the commit", "before the dead letters", "after everything")
+
+
+def ends(*_: object) -> None:
+    raise RuntimeError("the process ended here")
+
+
+def run_up_to(crash: str, job: Job, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from whippet.pipelines.bad_records import BadRecords  # noqa: PLC0415 -- they need pyspark
+    from whippet.pipelines.refusals import Refusals  # noqa: PLC0415
+
+    if crash == "after everything":
+        job(text)
+        job.crash()
+        return
+    keep = Refusals.keep
+    with monkeypatch.context() as patched:
+        if crash == "before the commit":
+            patched.setattr(Refusals, "keep", lambda *given: ends(keep(*given)))
+        else:
+            patched.setattr(BadRecords, "settle", ends)
+        with pytest.raises(RuntimeError, match="the process ended here"):
+            job(text)

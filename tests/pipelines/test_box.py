@@ -1,0 +1,107 @@
+"""The pipelines in the box do what the README says, by the README's own commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.app.dashboard.support.chromium import WAITS_MS, a_page, chromium
+from tests.pipelines.support.dead_letters import letters
+from tests.pyspark_whippet.conftest import PASSWORD, Lake
+from whippet.app.cli.main import main
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed: install whippet-gateway[iceberg]")
+pl = pytest.importorskip("polars", reason="polars is not installed")
+
+expect.set_options(timeout=WAITS_MS)
+ROOT = Path(__file__).parents[2]
+ORDERS = ROOT / "deploy" / "pipelines" / "orders" / "2026-03-02.ndjson"
+
+
+@pytest.fixture
+def readme(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands of the README, in a folder in which they can be given, for this gateway."""
+    lake.forget("shop")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WHIPPET_USERNAME", "iggy")
+    monkeypatch.setenv("WHIPPET_PASSWORD", PASSWORD)
+    shutil.copytree(ROOT / "deploy" / "pipelines", tmp_path / "deploy" / "pipelines")
+    for path in (tmp_path / "deploy" / "pipelines").glob("*.toml"):
+        path.write_text(f'{path.read_text()}\n[iggy]\naddress = "{lake.url}"\n')
+    section = re.search(r"^## Move data with Spark\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert section
+    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S)).splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [each[1:] for each in words if each[:1] == [".venv/bin/whippet"]]
+
+
+def test_files_become_orders_windows_and_a_lake(
+    spark: object, readme: list[list[str]], lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [Path(file).stem for _, how, file, *_ in readme if how == "run"]
+    assert names == ["backfill", "windows", "lake"]
+    for command in readme:
+        assert main(command) == 0, command
+    sent = [json.loads(line, parse_float=Decimal) for line in ORDERS.read_text().splitlines() if "amount" in line]
+    broken = [line for line in ORDERS.read_text().splitlines() if "amount" not in line]
+    _backfill(lake, sent, broken)
+    _windows(lake, sent)
+    _lake(tmp_path, sent, monkeypatch)
+    # Once more adds nothing: each goes on where it was.
+    for command in readme:
+        assert main(command) == 0, command
+    _backfill(lake, sent, broken)
+    _lake(tmp_path, sent, monkeypatch)
+
+
+def test_windows_are_seen_live_in_the_page(spark: object, readme: list[list[str]], lake: Lake) -> None:
+    backfill, windows, _ = [command for command in readme if "run" in command]
+    assert main(backfill) == main(windows) == 0
+    with chromium() as browser, a_page(browser, viewport={"width": 1280, "height": 860}) as page:
+        page.goto(f"{lake.url}/ui#shop/per-minute")
+        page.get_by_label("User").fill("iggy")
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        before = page.locator("#messages > li")
+        expect(before.first).to_be_visible()
+        count = before.count()
+        late = [{"id": 61, "at": "2026-03-02T10:00:00Z"}, {"id": 62, "at": "2026-03-02T11:00:00Z"}]
+        lake.send("shop/orders", [json.dumps(each | {"country": "no", "amount": "7.50"}) for each in late])
+        assert main(windows) == 0
+        expect(page.locator("#messages > li", has_text="2026-03-02T10:00:00").first).to_contain_text('"no"')
+        assert page.locator("#messages > li").count() > count
+
+
+def _backfill(lake: Lake, sent: list[dict[str, str]], broken: list[str]) -> None:
+    there = [json.loads(value) for value in lake.all_values("shop/orders")]
+    assert sorted(each["id"] for each in there) == sorted(each["id"] for each in sent)
+    assert [payload for payload, _ in letters(lake, "shop/refused")] == broken
+
+
+def _windows(lake: Lake, sent: list[dict[str, str]]) -> None:
+    there = [json.loads(value) for value in lake.all_values("shop/per-minute")]
+    newest = max(each["window_start"] for each in there)
+    expected = Counter((each["at"][:16], each["country"]) for each in sent if each["at"][:16] <= newest[:16])
+    assert {(each["window_start"][:16], each["country"]): each["orders"] for each in there} == expected
+    assert len(there) > 10
+
+
+def _lake(folder: Path, sent: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyiceberg.catalog import load_catalog  # noqa: PLC0415 -- an extra
+
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    catalog = load_catalog("default", type="sql", uri=f"sqlite:///{folder}/local_lake/catalog.db")
+    found = pl.scan_iceberg(catalog.load_table("shop.orders")).collect()
+    assert sorted(found["id"]) == sorted(each["id"] for each in sent)
+    assert found["amount"].sum() == sum(Decimal(each["amount"]) for each in sent)
+    parts = {path.parent.name for path in (folder / "local_lake").rglob("*.parquet")}
+    assert parts == {"at_day=2026-03-02"}

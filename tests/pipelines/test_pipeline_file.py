@@ -1,0 +1,161 @@
+"""Pipeline files: what they may say, and the one sentence for each mistake. No Spark is started for any of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+
+from whippet.pipelines import pipeline_file, plan
+from whippet.pipelines.errors import FileError
+from whippet.pipelines.secrets import scrub
+
+SOURCE = '[source]\ntype = "topic"\nstream = "shop"\ntopics = ["orders"]\nfields = "id bigint"\n'
+SINK = '[sink]\ntype = "stdout"\n'
+WHOLE = f'key = "job"\n{SOURCE}{SINK}'
+POSTGRES = '[sink]\ntype = "postgres"\ntarget_table = "orders"\n'
+
+MISTAKES = [
+    ("key = ", "it is no TOML: .*"),
+    (SOURCE + SINK, "the file: key 'key' is required: what the pipeline is called"),
+    (f'key = "a b"\n{SOURCE}{SINK}', "the file: key 'key': \"a b\": a name of letters, digits, .* is needed"),
+    (f'key = "job"\n{SINK}', r"table \[source\] is required"),
+    (f'key = "job"\n{SOURCE}', r"table \[sink\] is required, or several of \[\[sinks\]\]"),
+    (f"{WHOLE}[sinks]\n", r"tables \[sink\] and \[\[sinks\]\]: one of them"),
+    (f"{WHOLE}[transform]\n", r"'transform' is not known; did you mean 'transforms'\?"),
+    (WHOLE.replace('"topic"', '"topics"'), r"\[source\]: there is no type \"topics\"; did you mean 'topic'\?"),
+    (WHOLE.replace('type = "topic"', ""), r"\[source\]: key 'type' is required: one of topic, files, postgres, random"),
+    (WHOLE.replace("topics =", "topcs ="), r"\[source\]: key 'topcs' is not known; did you mean 'topics'\?"),
+    (WHOLE.replace('["orders"]', '"orders"'), r"\[source\]: key 'topics': \"orders\": a list of texts, .* is needed"),
+    (WHOLE.replace('fields = "id bigint"', ""), r"\[source\]: key 'fields' is required with schema = \"json\""),
+    (WHOLE.replace("fields =", 'schema = "raw"\nfields ='), r"\[source\]: key 'fields' is for json and avro"),
+    (
+        WHOLE.replace("fields =", 'schema = "jsn"\nfields ='),
+        r"key 'schema': \"jsn\": did you mean 'json'\? One of json, ",
+    ),
+    (
+        WHOLE.replace("fields =", "batch_length = 0\nfields ="),
+        r"key 'batch_length': 0: a whole number from 1 on is needed",
+    ),
+    (
+        WHOLE.replace("fields =", 'poll_interval = "5 parsecs"\nfields ='),
+        r"key 'poll_interval': \"5 parsecs\": a duration such as '500 ms', .* is needed",
+    ),
+    (
+        WHOLE.replace("fields =", 'consumer_group = "x"\nfields ='),
+        r"key 'consumer_group' has no use here: a pipeline keeps its offsets in \[state\]",
+    ),
+    (
+        f'{WHOLE}[transforms.add_fields]\nfields = [{{key = "a", value = {{}}}}]',
+        r"\[\[transforms\]\] 1 \(add_fields\), fields 1, value: one of value.static and value.computed is needed",
+    ),
+    (
+        f'{WHOLE}[[transforms]]\ntype = "window"\ntime_field = "at"\nsize = "1 m"\nslide = "2 m"\nwatermark = "1 m"\n'
+        'aggregates = {n = "count(*)"}',
+        r"\[\[transforms\]\] 1 \(window\): key 'slide': at most the size",
+    ),
+    (
+        f'{WHOLE}[[transforms]]\ntype = "filter_fields"\npatterns = [{{key_pattern = {{regex = "("}}}}]',
+        r"\(filter_fields\), patterns 1: key 'key_pattern': .* it is no regular expression",
+    ),
+    (
+        f'{WHOLE}[[transforms]]\ntype = "filter_fields"\npatterns = [{{value_pattern = {{greater_then = 1}}}}]',
+        r"key 'value_pattern': \{greater_then = 1\}: did you mean 'greater_than'\? one of ",
+    ),
+    (
+        f'{WHOLE}[transforms.add_fields]\nfields = [{{key = "iggy_offset", value.static = 1}}]',
+        "key 'key': .*'iggy_offset' says where a record comes from; choose another name",
+    ),
+    (
+        f'{WHOLE}[transforms.sql]\nquery = "SELECT 1 as `iggy_offset` FROM input"',
+        "key 'query': 'iggy_offset' says where a record comes from",
+    ),
+    (f'{WHOLE}on_error = "ignore"', r"\[sink\] \(stdout\): key 'on_error' is not known"),
+    (
+        f'on_error = "skip"\n{WHOLE}[dead_letter]\nstream = "shop"\ntopic = "refused"',
+        r"key 'on_error' has no use with \[dead_letter\]",
+    ),
+    (f'{WHOLE}[iggy]\naddress = "a:b:c"', r"\[iggy\]: option 'url': .*"),
+    (f'{WHOLE}[iggy]\nusername = "me"\ntoken = "t"', r"\[iggy\]: options 'token' and 'username'"),
+    (f"{WHOLE}[iggy.tls]\nenable = true", r"\[iggy.tls\]: key 'enable' is not known; did you mean 'enabled'\?"),
+    (f'key = "job"\n{SOURCE}{POSTGRES}', r"\[sink\] \(postgres\): key 'connection_string' is required"),
+    (
+        f'key = "job"\n{SOURCE}{POSTGRES}connection_string = "${{NOT_SET}}"',
+        r"key 'sink.connection_string': the variable NOT_SET of \$\{NOT_SET\} is not set",
+    ),
+    (
+        f'key = "job"\n{SOURCE}[sink]\ntype = "quickwit"\nurl = "http://q:7280"\nindex = "orders"',
+        "key 'index': the definition of an index is needed, in YAML",
+    ),
+    (
+        f'key = "job"\n{SOURCE}[sink]\ntype = "elasticsearch"\nurl = "http://me:pw@e:9200"\nindex = "orders"',
+        "key 'url': .*credentials do not belong into it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_sentence_that_says_where_and_what_would_be_right(text: str, sentence: str) -> None:
+    with pytest.raises(FileError, match=sentence) as error:
+        pipeline_file.read(text, environ={})
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"nowhere\.toml: No such file or directory"):
+        pipeline_file.load(str(tmp_path / "nowhere.toml"))
+
+
+def test_variables_are_put_in_and_shown_as_they_were_written() -> None:
+    url, iggy = 'connection_string = "postgresql://me:${PW}@db/shop"', '[iggy]\ntoken = "${T}"'
+    text = f'key = "job"\n{SOURCE}{POSTGRES}{url}\n{iggy}'
+    pipeline = pipeline_file.read(
+        text.replace('"shop"', '"${S}$${x}"'), environ={"PW": "p%40ss", "T": "t0k3n", "S": "s1"}
+    )
+    assert pipeline.source.stream == "s1${x}"
+    assert pipeline.sinks[0].connection_string.text == "postgresql://me:p%40ss@db/shop"
+    shown = "\n".join(plan.lines(pipeline, look=False))
+    assert 'stream = "${S}$${x}"' in shown
+    assert "connection_string = ******" in shown
+    for secret in ("p%40ss", "p@ss", "t0k3n"):
+        assert secret not in shown + repr(pipeline.sinks) + repr(pipeline.iggy)
+        assert secret not in scrub(f"it failed: {secret}!", pipeline.secrets)
+    with pytest.raises(FileError, match=r"key 'batch_length': \"\$\{N\}\": a whole number") as error:
+        pipeline_file.read(WHOLE.replace("fields =", 'batch_length = "${N}"\nfields ='), environ={"N": "a-secret"})
+    assert "a-secret" not in str(error.value)
+
+
+def test_transforms_are_a_list_or_a_table_for_each_type_and_keep_their_order() -> None:
+    as_tables = """
+        [transforms.flatten]
+        [transforms.delete_fields]
+        fields = ["a"]
+        [transforms.sql]
+        enabled = false
+        query = "SELECT 1"
+    """
+    as_list = '[[transforms]]\ntype = "flatten"\n[[transforms]]\ntype = "delete_fields"\nfields = ["a"]'
+    found = [pipeline_file.read(f"{WHOLE}{text}").transforms for text in (as_tables, as_list)]
+    assert found[0] == found[1]
+    assert [each.TYPE for each in found[0]] == ["flatten", "delete_fields"]
+
+
+def test_several_sinks_and_settings_of_spark() -> None:
+    text = WHOLE.replace(SINK, '[[sinks]]\ntype = "stdout"\n[[sinks]]\ntype = "stdout"\nprint_payload = true\n')
+    pipeline = pipeline_file.read(
+        f'{text}[spark]\nmaster = "local[2]"\ndriver.memory = "2g"\nsql.shuffle.partitions = 4'
+    )
+    assert [sink.print_payload for sink in pipeline.sinks] == [False, True]
+    assert pipeline.spark == {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "2g",
+        "spark.sql.shuffle.partitions": "4",
+    }
+
+
+def test_the_files_in_the_box_are_sound() -> None:
+    folder = Path(__file__).parents[2] / "deploy" / "pipelines"
+    for path in sorted(folder.glob("*.toml")):
+        assert pipeline_file.load(str(path)).key == path.stem

@@ -1,0 +1,361 @@
+"""Segments read from their files, beside a server that runs: no gap, nothing twice, damage is named."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_whippet.errors import DataLossError, OptionError
+from pyspark_whippet.offsets import Range
+from pyspark_whippet.options import decode
+from pyspark_whippet.settings import Settings
+from tests.pyspark_whippet.conftest import Lake
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructField, StructType
+
+from pyspark_whippet import columns, origins
+from pyspark_whippet.folder import Folder
+from pyspark_whippet.reading import Slice
+from pyspark_whippet.scanning import FileSlice, scanned
+from pyspark_whippet.segments import segments_in
+from pyspark_whippet.stream_reader import TopicStreamReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Load = Callable[..., "DataFrame"]
+SEGMENTS = {"options": {"segment_size": "1 MiB"}}
+
+
+@pytest.fixture
+def filled(lake: Lake) -> str:
+    """A topic with three closed segments and a last one: messages in large batches, of many sizes, one by one."""
+    topic = lake.topic(**SEGMENTS)
+    numbers = itertools.count()
+    for _ in range(7):
+        lake.send(topic, [f"{next(numbers)} {'x' * 400}" for _ in range(1_000)])
+        lake.send(topic, [f"{next(numbers)} {'y' * (n * 7 % 300)}" for n in range(200)])
+        for _ in range(20):
+            lake.send(topic, [f"{next(numbers)} alone"])
+    header = {"key": {"kind": "string", "value": "aw=="}, "value": {"kind": "raw", "value": "dg=="}}
+    lake.send_json(topic, [{"payload": "eA==", "user_headers": [header], "id": 2**100}])
+    lake.send(topic, ["z" * 600_000])
+    lake.send(topic, [f"the last {next(numbers)}"])
+    return topic
+
+
+def settings(topic: str, path: Path, **more: object) -> Settings:
+    said = {"from": "files", "path": str(path), "subscribe": topic}
+    return decode(said | {key: str(value) for key, value in more.items()}, {})
+
+
+def whole(lake: Lake, topic: str) -> Range:
+    partition = lake.details(topic)["partitions"][0]
+    return Range(topic, 0, partition["first_offset"], partition["next_offset"])
+
+
+def table(settings: Settings, shares: Any) -> list[dict[str, Any]]:
+    """All columns of all rows."""
+    wanted = StructType([StructField(name, kind) for name, kind in columns.TYPES.items()])
+    return [row for share in shares for batch in origins.read(settings, wanted, share) for row in batch.to_pylist()]
+
+
+def everything(lake: Lake, topic: str) -> list[dict[str, Any]]:
+    """The same rows, by the gateway."""
+    asked = decode({**lake.options, "subscribe": topic}, {})
+    return table(asked, [Slice(*whole(lake, topic))])
+
+
+def microseconds(time: datetime) -> int:
+    return (time - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+def closed(topic: str, lake: Lake) -> list[Any]:
+    return Folder(settings(topic, lake.folder)).segments(topic, 0)
+
+
+def test_closed_segments_hold_the_rows_that_the_gateway_gives(lake: Lake, filled: str) -> None:
+    asked = settings(filled, lake.folder)
+    folder = Folder(asked)
+    extents = folder.extents_of(filled)
+    assert extents is not None
+    end = extents[0].next_offset
+    segments = closed(filled, lake)
+    assert len(segments) >= 3
+    assert (segments[0].start, segments[-1].end) == (0, end)
+    rows = everything(lake, filled)
+    assert 0 < end < len(rows)
+    for most in (10**6, 333):
+        cut = settings(filled, lake.folder, maxRecordsPerPartition=most)
+        shares = folder.shares([Range(filled, 0, 0, end)], cut)
+        assert len(shares) >= max(len(segments), end // most)
+        assert table(asked, shares) == rows[:end]
+    middle = folder.shares([Range(filled, 0, 1_215, 3_001)], asked)
+    assert table(asked, middle) == rows[1_215:3_001]
+
+
+def test_a_segment_without_its_index_is_read_all_the_same(lake: Lake, filled: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    for index in copy.glob("streams/*/topics/*/partitions/0/*.index"):
+        index.unlink()
+    asked = settings(filled, copy)
+    rows = everything(lake, filled)
+    shares = Folder(asked).shares([Range(filled, 0, 1_215, 3_001)], asked)
+    assert table(asked, shares) == rows[1_215:3_001]
+    at = Folder(asked).offset_at(filled, 0, microseconds(rows[2_000]["timestamp"]))
+    assert at is not None
+    assert rows[at - 1]["timestamp"] < rows[at]["timestamp"] == rows[2_000]["timestamp"]
+
+
+def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: str) -> None:
+    files, gateway = Folder(settings(filled, lake.folder)), origins.Gateway(decode(lake.options, {}).access)
+    end = closed(filled, lake)[-1].end
+    rows = everything(lake, filled)
+    times = {microseconds(rows[at]["timestamp"]) for at in range(0, end, 97)}
+    for time in sorted(times):
+        assert files.offset_at(filled, 0, time) == gateway.offset_at(filled, 0, time)
+    assert files.offset_at(filled, 0, 0) == 0
+    assert files.offset_at(filled, 0, 2**62) is None
+
+
+def test_files_and_the_gateway_join_without_gap_or_overlap_whatever_is_closed_or_deleted_meanwhile(
+    lake: Lake, filled: str
+) -> None:
+    asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(lake.folder)}, {})
+    rows = everything(lake, filled)
+    origin = origins.origin_of(asked)
+    shares = origin.shares([whole(lake, filled)], asked)
+    assert {type(share) for share in shares} == {FileSlice, Slice}
+    # What was the end is closed before it is read.
+    for _ in range(3):
+        lake.send(filled, ["later" * 200] * 1_000)
+    assert closed(filled, lake)[-1].end > rows[-1]["offset"]
+    assert table(asked, shares) == rows
+    # The gateway still has what is in no file any more.
+    elsewhere = closed(filled, lake)[0].path
+    os.rename(elsewhere, f"{elsewhere}.away")
+    try:
+        assert table(asked, shares) == rows
+    finally:
+        os.rename(f"{elsewhere}.away", elsewhere)
+    lake.drop_segments(filled, 1)
+    with pytest.raises(DataLossError, match=r"offset 0 is gone \(server returned \d+\)"):
+        table(asked, shares)
+    lenient = decode({**lake.options, "subscribe": filled, "failOnDataLoss": "false"}, {})
+    first = lake.details(filled)["partitions"][0]["first_offset"]
+    assert table(lenient, shares) == rows[first:]
+
+
+def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tmp_path: Path) -> None:
+    rows = everything(lake, filled)
+    archive = tmp_path / "archive"
+    shutil.copytree(lake.topic_folder(filled), archive)
+    lake.drop_segments(filled, 2)
+    asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(archive)}, {})
+    origin = origins.origin_of(asked)
+    extents = origin.extents_of(filled)
+    assert extents is not None
+    first = origin.first_offset(filled, 0, extents[0])
+    assert first == 0
+    assert table(asked, origin.shares([Range(filled, 0, first, extents[0].next_offset)], asked)) == rows
+    other = lake.topic()
+    wrong = decode({**lake.options, "subscribe": other, "from": "all", "path": str(archive)}, {})
+    with pytest.raises(OptionError, match="are not those of the topic that the gateway has"):
+        origins.origin_of(wrong).shares([Range(other, 0, 0, 1)], wrong)
+
+
+@pytest.mark.parametrize("damage", ["a byte", "a header", "cut"])
+def test_damage_is_named_with_file_and_position_or_left_out(
+    lake: Lake, filled: str, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.topic_folder(filled), copy)
+    asked = settings(filled, copy)
+    segment = Folder(asked).segments(filled, 0)[1]
+    if damage == "cut":
+        os.truncate(segment.path, segment.size - 10)
+    else:
+        with open(segment.path, "r+b") as file:
+            file.seek(300_000 if damage == "a byte" else 32)
+            file.write(b"\xff" * 8)
+    folder = Folder(asked)
+    end = folder.segments(filled, 0)[-1].end
+    shares = folder.shares([Range(filled, 0, 0, end)], asked)
+    with pytest.raises(DataLossError, match=rf"{segment.path} at position \d+ is damaged: .*; set failOnDataLoss="):
+        table(asked, shares)
+    lenient = settings(filled, copy, failOnDataLoss=False)
+    rows = everything(lake, filled)
+    found = table(lenient, shares)
+    missing = [row for row in rows[:end] if row not in found]
+    assert found == [row for row in rows[:end] if row not in missing]
+    assert 0 < len(missing) <= 1_020
+    assert missing[0]["offset"] >= segment.start
+    assert f"{len(missing)} messages, offsets {missing[0]['offset']} to {missing[-1]['offset']}" in caplog.text
+
+
+def test_a_segment_that_vanishes_or_is_another_one_now_is_named(lake: Lake, filled: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.topic_folder(filled), copy)
+    asked = settings(filled, copy)
+    segment = Folder(asked).segments(filled, 0)[0]
+    (share,) = Folder(asked).shares([Range(filled, 0, segment.start, segment.end)], asked)
+    with open(segment.path, "ab") as file:
+        file.write(b"more")
+    with pytest.raises(DataLossError, match=rf"{segment.path} has {segment.size + 4} bytes, and had {segment.size}"):
+        list(scanned(asked, share))
+    os.unlink(segment.path)
+    with pytest.raises(DataLossError, match=rf"{segment.path} has been deleted since the job was planned"):
+        list(scanned(asked, share))
+    assert list(scanned(settings(filled, copy, failOnDataLoss=False), share)) == []
+    with pytest.raises(DataLossError, match=rf"offset 0 is gone \(no segment of it is in {copy}\)"):
+        Folder(asked).shares([Range(filled, 0, 0, segment.end)], asked)
+
+
+def test_a_file_that_cannot_be_read_or_is_cut_meanwhile_is_named(
+    lake: Lake, filled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = settings(filled, lake.folder)
+    segment = Folder(asked).segments(filled, 0)[0]
+    (share,) = Folder(asked).shares([Range(filled, 0, segment.start, segment.end)], asked)
+    monkeypatch.setattr(os, "preadv", lambda *_: 0)
+    with pytest.raises(DataLossError, match=rf"{segment.path} at position 0 is damaged: the file ends in the middle"):
+        list(scanned(asked, share))
+
+    def broken(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(DataLossError, match=rf"{segment.path} at position 0 is damaged: it cannot be read: Input"):
+        list(scanned(asked, share))
+
+
+def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, filled: str, tmp_path: Path) -> None:
+    rows = everything(lake, filled)
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(filled, copy)
+    assert Folder(asked).segments(filled, 0)[-1].end < len(rows)
+    (copy / "LOCK").write_bytes(b"")
+    segments = Folder(asked).segments(filled, 0)
+    assert segments[-1].end == len(rows)
+    assert table(asked, Folder(asked).shares([Range(filled, 0, 0, len(rows))], asked)) == rows
+
+
+def test_a_stream_goes_on_where_it_was_when_the_server_comes_back_and_writes_on(
+    lake: Lake, filled: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(filled, copy, startingOffsets="earliest")
+    (copy / "LOCK").write_bytes(b"")
+    start = {filled: {"0": whole(lake, filled).end}}
+    left = TopicStreamReader(asked, StructType())
+    assert left.latestOffset(start, ReadAllAvailable()) == start
+    (copy / "LOCK").write_bytes(b"1234")
+    for lenient in (asked, settings(filled, copy, failOnDataLoss="false")):
+        back = TopicStreamReader(lenient, StructType())
+        assert back.reportLatestOffset()[filled]["0"] < start[filled]["0"]
+        assert back.latestOffset(start, ReadAllAvailable()) == start
+    beyond = {filled: {"0": start[filled]["0"] + 1}}
+    with pytest.raises(DataLossError, match="checkpoint is ahead of the server"):
+        TopicStreamReader(asked, StructType()).latestOffset(beyond, ReadAllAvailable())
+
+
+def test_where_retention_has_left_the_last_segment_alone_the_partition_begins_and_ends_there(
+    lake: Lake, filled: str, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    asked = settings(filled, copy, startingOffsets="earliest")
+    end = Folder(asked).segments(filled, 0)[-1].end
+    for segment in Folder(asked).segments(filled, 0):
+        Path(segment.path).unlink()
+    reader = TopicStreamReader(asked, StructType())
+    assert reader.initialOffset() == reader.reportLatestOffset() == {filled: {"0": end}}
+
+
+def test_a_listing_that_is_overtaken_never_gives_a_segment_a_wrong_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (0, 10, 20):
+        (tmp_path / f"{start:020}.log").write_bytes(b"x")
+    scandir = os.scandir
+
+    def overtaken(path: str) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
+        """Misses 20, which came when the listing had begun, and sees 30, which came before it ended."""
+        monkeypatch.setattr(os, "scandir", scandir)
+        (tmp_path / f"{30:020}.log").write_bytes(b"x")
+        items = [item for item in scandir(path) if not item.name.startswith(f"{20:020}")]
+        return contextlib.nullcontext(iter(items))
+
+    monkeypatch.setattr(os, "scandir", overtaken)
+    found = segments_in(str(tmp_path), lambda: False)
+    assert [(segment.start, segment.end) for segment in found] == [(0, 10), (10, 20), (20, 30)]
+
+
+def test_nothing_in_the_folder_is_changed(lake: Lake, filled: str, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(lake.folder, copy)
+    before = {path: path.stat()[:9] for path in copy.rglob("*")}
+    asked = settings(filled, copy)
+    end = Folder(asked).segments(filled, 0)[-1].end
+    assert len(table(asked, Folder(asked).shares([Range(filled, 0, 0, end)], asked))) == end
+    assert {path: path.stat()[:7] for path in copy.rglob("*")} == {path: stat[:7] for path, stat in before.items()}
+
+
+def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    for said, sentence in (
+        ({"from": "files", "path": "s3://bucket/x"}, "a folder is needed that driver and executors see"),
+        ({"from": "files", "path": "data"}, "the whole path is needed"),
+        ({"from": "tapes"}, "one of gateway, files, all is needed"),
+    ):
+        with pytest.raises(OptionError, match=sentence):
+            decode({"subscribe": "s/t", **said}, {})
+    with pytest.raises(OptionError, match="is neither a data folder, with streams/ in it, nor the folder of a topic"):
+        Folder(settings("s/t", tmp_path))
+    with pytest.raises(OptionError, match="is no folder that the driver can see"):
+        Folder(settings("s/t", tmp_path / "nowhere"))
+
+
+# ---------------------------------------------------------------------------------------------------- through Spark
+
+
+def test_a_table_and_a_stream_come_from_files_too(load: Load, lake: Lake, filled: str, tmp_path: Path) -> None:
+    end = closed(filled, lake)[-1].end
+    offline: dict[str, Any] = {"from": "files", "path": lake.folder}
+    frame = load(filled, url="http://127.0.0.1:1", **offline)
+    assert frame.count() == end
+    assert frame.rdd.getNumPartitions() == len(closed(filled, lake))
+    total = whole(lake, filled).end
+    joined = load(filled, **{"from": "all"}, path=lake.folder)
+    assert joined.agg({"offset": "sum"}).first()[0] == total * (total - 1) // 2
+    assert joined.select("offset").distinct().count() == total
+    with pytest.raises(Exception, match="option 'path' is required with from=files"):
+        load(filled, **{"from": "files"})
+    counts: list[int] = []
+    spark = frame.sparkSession
+    reader = spark.readStream.format("whippet").options(**lake.options).option("subscribe", filled)
+    reader = reader.option("from", "all").option("path", str(lake.folder)).option("startingOffsets", "earliest")
+    stream = reader.option("maxOffsetsPerTrigger", "4000").load()
+    query = (
+        stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(lambda batch, _: counts.append(batch.count()))
+        .trigger(availableNow=True)
+        .start()
+    )
+    assert query.awaitTermination(60)
+    assert counts == [0, 4_000, 4_000, total - 8_000]

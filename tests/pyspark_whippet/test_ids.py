@@ -1,0 +1,64 @@
+"""Ids: equal where they must be, different where they must be."""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+
+import numpy as np
+import pytest
+
+from pyspark_whippet import ids
+from pyspark_whippet.errors import RowError
+
+A, B = b"a", b"b"
+
+
+def derived(*values: bytes, scope: bytes = b"s" * 16) -> list[bytes]:
+    return [each.tobytes() for each in ids.Derived(scope).of(values, None, None)]
+
+
+def test_ids_do_not_depend_on_the_order_of_rows() -> None:
+    one, other = derived(A, B, A, A), derived(A, A, B, A)
+    assert sorted(one) == sorted(other)
+    assert len(set(one)) == 4
+    assert not set(one) & set(derived(A, B, scope=b"t" * 16))
+
+
+def test_an_id_is_what_the_documentation_says() -> None:
+    scope = ids.scope("query", "7", "0")
+    said = blake2b(b"".join(struct.pack("<Q", len(each)) + each for each in (b"query", b"7", b"0")), digest_size=16)
+    assert scope == said.digest()
+    for n, found in enumerate(derived(A, A, scope=scope)):
+        assert found == blake2b(scope + struct.pack("<Q", n) + b"a", digest_size=16).digest()
+
+
+def test_headers_and_keys_are_part_of_a_row() -> None:
+    maker = ids.Derived(b"s" * 16)
+    rows = [(b"", None), (b"h", None), (b"", b"h"), (b"k", b"h"), (b"h", b"k")]
+    found = maker.of([A] * 5, [block for block, _ in rows], [key for _, key in rows])
+    assert len({each.tobytes() for each in found}) == 5
+    assert found[0].tobytes() == derived(A)[0]
+
+
+def test_columns_make_the_same_id_in_any_job_and_kinds_count() -> None:
+    assert (ids.of_columns("n", [[1], ["x"]]) == ids.of_columns("n", [[1], ["x"]])).all()
+    values = [1, "1", b"1", None, True, 1.0, "n"]
+    assert len({each.tobytes() for each in ids.of_columns("n", [values])}) == len(values)
+    assert ids.of_columns("n", [["ab"], ["c"]]).tobytes() != ids.of_columns("n", [["a"], ["bc"]]).tobytes()
+
+
+def test_texts_are_numbers_or_uuids() -> None:
+    found = ids.of_texts(["1", "ff" * 16, "00000000-0000-0000-0000-000000000002", str(2**128 - 1)])
+    assert [int.from_bytes(each.tobytes(), "big") for each in found] == [1, 2**128 - 1, 2, 2**128 - 1]
+    for text in ("0", "", "x", str(2**128), "-1"):
+        with pytest.raises(RowError, match="is no id"):
+            ids.of_texts([text])
+
+
+def test_the_partition_is_the_id_modulo_their_number() -> None:
+    some = ids.random(500)
+    numbers = [int.from_bytes(each.tobytes(), "big") for each in some]
+    for partitions in (1, 2, 3, 7, 1000, 2**32 - 1):
+        assert ids.modulo(some, partitions).tolist() == [number % partitions for number in numbers]
+    assert ids.modulo(np.full((1, 16), 255, dtype=np.uint8), 10).tolist() == [(2**128 - 1) % 10]

@@ -1,0 +1,416 @@
+"""Topics as streams, both ways, through a real Spark and a real gateway: restarts, replays and failures included."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pyspark_whippet import log_sink
+from tests.pyspark_whippet.conftest import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+DEADLINE_S = 60
+Follow = Callable[..., "DataFrame"]
+Run = Callable[..., "StreamingQuery"]
+
+
+@pytest.fixture
+def follow(spark: SparkSession, lake: Lake) -> Follow:
+    """Reads topics as a stream."""
+
+    def read(topic: str | None = None, /, **more: object) -> DataFrame:
+        options = {"startingOffsets": "earliest", **more}
+        reader = spark.readStream.format("whippet").options(**lake.options)
+        if topic is not None:
+            reader = reader.option("subscribe", topic)
+        return reader.options(**{key: str(value) for key, value in options.items()}).load()
+
+    return read
+
+
+@pytest.fixture
+def run(lake: Lake, tmp_path: Path) -> Run:
+    """Runs a query on what is there, into a topic or a function, and waits for its end."""
+
+    def start(frame: DataFrame, to: Any, checkpoint: str = "checkpoint", **more: object) -> StreamingQuery:
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        if callable(to):
+            query = writer.foreachBatch(to).start()
+        else:
+            options = {"topic": to, **lake.options, **{key: str(value) for key, value in more.items()}}
+            query = writer.format("whippet").options(**options).start()
+        assert query.awaitTermination(DEADLINE_S)
+        return query
+
+    return start
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had been killed between the sink and the note that a batch is done."""
+    numbered = (path for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    commits = sorted(numbered, key=lambda path: int(path.name))
+    commits[-1].unlink()
+    (checkpoint / "commits" / f".{commits[-1].name}.crc").unlink(missing_ok=True)
+
+
+class Seen:
+    """A function for foreachBatch that keeps the texts of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def __call__(self, frame: DataFrame, _: int) -> None:
+        self.batches.append(sorted(row[0] for row in frame.selectExpr("cast(value as string)").collect()))
+
+    @property
+    def values(self) -> list[str]:
+        return sorted(value for batch in self.batches for value in batch)
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def test_what_is_there_is_read_in_batches_of_the_size_wanted_and_then_what_is_new(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    topic = lake.topic(partitions=2)
+    for partition in (0, 1):
+        lake.send(topic, [f"{partition}-{n:04}" for n in range(500)], partition)
+    there, seen = lake.all_values(topic), Seen()
+
+    def while_others_send(frame: DataFrame, number: int) -> None:
+        seen(frame, number)
+        lake.send(topic, ["new"])
+
+    run(follow(topic, maxOffsetsPerTrigger=400), while_others_send)
+    assert [len(batch) for batch in seen.batches] == [0, 400, 400, 200]
+    assert seen.values == there
+    again = Seen()
+    run(follow(topic), again)
+    assert again.values == ["new"] * 4
+
+
+def test_latest_begins_where_it_began_although_the_first_batch_fails(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    run(follow(topic, startingOffsets="latest"), Seen())
+    lake.send(topic, ["first"])
+
+    def fails(frame: DataFrame, _: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(Exception, match="the sink is not there"):
+        run(follow(topic, startingOffsets="latest"), fails)
+    lake.send(topic, ["second"])
+    seen = Seen()
+    run(follow(topic, startingOffsets="latest"), seen)
+    assert seen.values == ["first", "second"]
+
+
+def test_the_empty_first_batch_can_be_replayed(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    run(follow(topic, startingOffsets="latest"), Seen())
+    forget_last_commit(tmp_path / "checkpoint")
+    lake.send(topic, ["after"])
+    seen = Seen()
+    run(follow(topic, startingOffsets="latest"), seen)
+    assert seen.values == ["after"]
+
+
+def test_new_partitions_and_new_topics_are_read_from_their_beginning(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    stream = topic.split("/")[0]
+    lake.send(topic, ["old"])
+    run(follow(subscribePattern=f"{stream}/.*"), Seen())
+    lake.http.post(f"{lake.path(topic)}/partitions", json={"partitions_count": 1}).raise_for_status()
+    lake.send(topic, ["in a new partition"], partition=1)
+    lake.http.post(f"/streams/{stream}/topics", json={"name": "other", "partitions_count": 1}).raise_for_status()
+    lake.send(f"{stream}/other", ["in a new topic"])
+    seen = Seen()
+    run(follow(subscribePattern=f"{stream}/.*"), seen)
+    assert seen.values == ["in a new partition", "in a new topic"]
+
+
+def test_a_topic_that_was_made_anew_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b", "c"])
+    run(follow(topic), Seen())
+    lake.http.delete(f"{lake.path(topic)}/purge").raise_for_status()
+    lake.send(topic, ["x"])
+    with pytest.raises(Exception, match=r"checkpoint is ahead of the server .* topic recreated"):
+        run(follow(topic), Seen())
+    seen = Seen()
+    run(follow(topic, failOnDataLoss=False), seen)
+    assert seen.values == ["x"]
+
+
+def test_a_topic_that_is_deleted_is_an_error_unless_it_may_be(follow: Follow, run: Run, lake: Lake) -> None:
+    kept, deleted = lake.topic(), lake.topic()
+    for topic in (kept, deleted):
+        lake.send(topic, ["a"])
+    run(follow(f"{kept},{deleted}"), Seen())
+    lake.http.delete(lake.path(deleted)).raise_for_status()
+    lake.send(kept, ["b"])
+    with pytest.raises(Exception, match=f"topic '{deleted}' is gone; set failOnDataLoss=false to go on without it"):
+        run(follow(f"{kept},{deleted}"), Seen())
+    seen = Seen()
+    run(follow(f"{kept},{deleted}", failOnDataLoss=False), seen)
+    assert seen.values == ["b"]
+    with pytest.raises(Exception, match=f"topic '{deleted}' is not there"):
+        run(follow(deleted), Seen(), checkpoint="another")
+
+
+def test_a_topic_that_goes_while_a_batch_of_it_is_read_holds_nobody_up_if_it_may_be_lost(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    kept, deleted = lake.topic(), lake.topic()
+    both = f"{kept},{deleted}"
+    run(follow(both), Seen())
+    lake.send(kept, ["kept"])
+    lake.send(deleted, ["deleted"])
+
+    def fails(frame: DataFrame, _: int) -> None:
+        raise RuntimeError("the sink is not there")
+
+    with pytest.raises(Exception, match="the sink is not there"):
+        run(follow(both), fails)
+    lake.http.delete(lake.path(deleted)).raise_for_status()
+    with pytest.raises(Exception, match=rf"{deleted} partition 0: offset 0 is gone .* 404 .* set failOnDataLoss=false"):
+        run(follow(both), Seen())
+    seen = Seen()
+    run(follow(both, failOnDataLoss=False), seen)
+    assert seen.values == ["kept"]
+
+
+def test_a_partition_that_has_lost_its_beginning_before_it_was_read_is_an_error_unless_it_may_be(
+    follow: Follow, run: Run, lake: Lake
+) -> None:
+    topic = lake.topic(options={"segment_size": "1 MiB"})
+    run(follow(topic), Seen())
+    lake.http.post(f"{lake.path(topic)}/partitions", json={"partitions_count": 1}).raise_for_status()
+    for _ in range(3):
+        lake.send(topic, ["x" * 1000] * 1200, partition=1)
+    lake.drop_segments(topic, 1, partition=1)
+    with pytest.raises(Exception, match=r"partition 1: offset 0 is gone .* set failOnDataLoss=false"):
+        run(follow(topic), Seen())
+    seen = Seen()
+    run(follow(topic, failOnDataLoss=False), seen)
+    assert 0 < len(seen.values) == 3600 - lake.details(topic)["partitions"][1]["first_offset"] < 3600
+
+
+def test_latest_is_never_behind_what_others_send_while_a_query_begins(lake: Lake) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from pyspark_whippet.options import decode  # noqa: PLC0415
+    from pyspark_whippet.stream_reader import TopicStreamReader  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["before"])
+    reader = TopicStreamReader(decode({**lake.options, "subscribe": topic}, {}), StructType())
+    reader.prepareForTriggerAvailableNow()
+    lake.send(topic, ["meanwhile"])
+    start = reader.initialOffset()
+    assert start == {topic: {"0": 2}}
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_what_is_said_wrong_is_not_covered_by_an_error_of_spark(spark: SparkSession, run: Run) -> None:
+    reader = spark.readStream.format("whippet").schema("valu binary").option("subscribe", "s/t")
+    with pytest.raises(Exception, match="column 'valu' of the schema is not there") as refused:
+        run(reader.load(), Seen())
+    assert "UnboundLocalError" not in str(refused.value)
+
+
+def test_an_idle_topic_is_looked_at_as_often_as_is_said_and_makes_no_batches(
+    spark: SparkSession, follow: Follow, lake: Lake, tmp_path: Path
+) -> None:
+    def looks() -> int:
+        text = lake.http.get("/metrics").raise_for_status().text
+        found = re.search(r'whippet_command_seconds_count{command="get_topic",transport="http"} (\d+)', text)
+        return int(found[1]) if found else 0
+
+    topic = lake.topic(partitions=3)
+    lake.send(topic, ["only one"])
+    seen = Seen()
+    frame = follow(topic, pollIntervalMs=100)
+    query = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).foreachBatch(seen).start()
+    try:
+        until(lambda: len(seen.batches) == 2)
+        before, begun = looks(), time.monotonic()
+        until(lambda: looks() >= before + 20)
+        assert time.monotonic() - begun > 1.5
+        assert seen.batches == [[], ["only one"]]
+    finally:
+        query.stop()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+
+
+def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, [str(n) for n in range(30)])
+    run(follow(topic, consumerName="spark-job", maxOffsetsPerTrigger=10), Seen())
+    query = {"consumer_id": "spark-job", "partition_id": 0}
+    stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
+    assert stored["stored_offset"] == 29
+
+
+def test_offsets_that_cannot_be_stored_are_told_now_and_then_not_at_every_look(
+    lake: Lake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from pyspark_whippet import stream_reader  # noqa: PLC0415
+    from pyspark_whippet.options import decode  # noqa: PLC0415
+
+    topic = lake.topic()
+    lake.send(topic, ["a"])
+    asked = decode({**lake.options, "subscribe": topic, "consumerName": "x" * 300}, {})
+    reader = stream_reader.TopicStreamReader(asked, StructType())
+    for _ in range(5):
+        assert reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable()) == {topic: {"0": 1}}
+    assert caplog.text.count("could not be stored") == 1
+    monkeypatch.setattr(reader, "_store_at", 0.0)
+    reader.latestOffset({topic: {"0": 1}}, ReadAllAvailable())
+    assert caplog.text.count("could not be stored") == 2
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_stream_is_copied_once_and_from_a_new_checkpoint_not_again(follow: Follow, run: Run, lake: Lake) -> None:
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
+    for partition in (0, 1):
+        lake.send(source, [f"{partition}-{n}" for n in range(300)], partition)
+    run(follow(source, maxOffsetsPerTrigger=200).select("value", "id"), copy)
+    assert lake.all_values(copy) == lake.all_values(source)
+    run(follow(source, maxOffsetsPerTrigger=150).select("value", "id"), copy, checkpoint="another")
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+@pytest.mark.parametrize("marker", [True, False])
+def test_a_batch_that_is_replayed_is_there_once(
+    follow: Follow, run: Run, lake: Lake, tmp_path: Path, marker: bool
+) -> None:
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=3)
+    lake.send(source, ["always the same"] * 50, 0)
+    lake.send(source, [str(n) for n in range(50)], 1)
+    run(follow(source).select("value"), copy, marker=marker)
+    forget_last_commit(tmp_path / "checkpoint")
+    run(follow(source).select("value"), copy, marker=marker)
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+def test_the_marker_holds_where_no_id_is_remembered(follow: Follow, run: Run, lake: Lake, tmp_path: Path) -> None:
+    source, copy = lake.topic(), lake.topic()
+    lake.send(source, ["a", "b"])
+    run(follow(source).select("value"), copy)
+    forget_last_commit(tmp_path / "checkpoint")
+    # A purge forgets the ids, too: what is written again would be seen.
+    lake.http.delete(f"{lake.path(copy)}/purge").raise_for_status()
+    run(follow(source).select("value"), copy)
+    assert lake.all_values(copy) == []
+    lake.send(source, ["c"])
+    run(follow(source).select("value"), copy)
+    assert lake.all_values(copy) == ["c"]
+
+
+def test_a_task_that_fails_after_it_has_written_writes_nothing_twice(
+    spark: SparkSession, follow: Follow, run: Run, lake: Lake
+) -> None:
+    from pyspark import TaskContext  # noqa: PLC0415
+    from pyspark.sql.functions import udf  # noqa: PLC0415
+
+    source, copy = lake.topic(partitions=2), lake.topic(partitions=2)
+    for partition in (0, 1):
+        lake.send(source, ["equal"] * 100 + [f"{partition}-{n}" for n in range(200)], partition)
+
+    @udf("binary", useArrow=False)
+    def spoilt_first(value: Any, offset: int) -> Any:
+        context = TaskContext.get()
+        is_first = context is not None and context.attemptNumber() == 0
+        # An empty value is refused by the writer, which has sent those before it.
+        return b"" if is_first and offset == 250 else bytes(value)
+
+    frame = follow(source).select(spoilt_first("value", "offset").alias("value"))
+    small = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    spark.conf.set(small, "20")
+    try:
+        run(frame, copy, batchSize=10, marker=False)
+    finally:
+        spark.conf.unset(small)
+    assert lake.all_values(copy) == lake.all_values(source)
+
+
+def test_for_each_batch_there_is_a_sink_whose_ids_come_again(
+    follow: Follow, run: Run, lake: Lake, tmp_path: Path
+) -> None:
+    source, copy = lake.topic(), lake.topic(partitions=2)
+    lake.send(source, ["equal", "equal", "other"])
+    sink = log_sink("orders-v1", topic=copy, **lake.options)
+    run(follow(source).select("value"), sink)
+    forget_last_commit(tmp_path / "checkpoint")
+    run(follow(source).select("value"), sink)
+    assert lake.all_values(copy) == ["equal", "equal", "other"]
+
+
+def test_progress_has_the_offsets_of_both_ends(follow: Follow, run: Run, lake: Lake) -> None:
+    topic = lake.topic()
+    lake.send(topic, ["a", "b"])
+    query = run(follow(topic), Seen())
+    source = query.lastProgress["sources"][0]
+    assert _offsets(source["endOffset"]) == _offsets(source["latestOffset"]) == {topic: {"0": 2}}
+
+
+def _offsets(said: Any) -> Any:
+    return json.loads(said) if isinstance(said, str) else said
+
+
+def test_a_listener_tells_the_lag_and_so_does_the_server(
+    spark: SparkSession, follow: Follow, run: Run, lake: Lake
+) -> None:
+    from pyspark_whippet.listener import Lag, LagListener  # noqa: PLC0415 -- it needs pyspark
+
+    topic = lake.topic(partitions=2)
+    lake.send(topic, [str(n) for n in range(30)], 0)
+    lake.send(topic, [str(n) for n in range(10)], 1)
+    told: queue.Queue[Lag] = queue.Queue()
+    listener = LagListener(told.put)
+    seen = Seen()
+
+    def full_after_three(frame: DataFrame, number: int) -> None:
+        if number == 3:
+            raise RuntimeError("the sink is full")
+        seen(frame, number)
+
+    spark.streams.addListener(listener)
+    try:
+        with pytest.raises(Exception, match="the sink is full"):
+            run(follow(topic, maxOffsetsPerTrigger=12, consumerName="lagging"), full_after_three)
+        found = [told.get(timeout=DEADLINE_S) for _ in range(3)]
+    finally:
+        spark.streams.removeListener(listener)
+    behind = [(lag.minOffsetsBehindLatest, lag.maxOffsetsBehindLatest, lag.avgOffsetsBehindLatest) for lag in found]
+    assert behind == [(10, 30, 20.0), (7, 21, 14.0), (4, 12, 8.0)]
+    assert found[1].numInputRows == 12
+    text = lake.http.get("/metrics").raise_for_status().text
+    lags = re.findall(rf'whippet_consumer_lag{{consumer="lagging",.*stream="{topic.split("/")[0]}".*}} (\d+)', text)
+    assert sorted(map(int, lags)) == [4, 12]

@@ -1,0 +1,133 @@
+"""Writing and reading without Spark: what a task does, against a real gateway, also as other Iggy servers have it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from pyspark_whippet import markers, polls
+from pyspark_whippet.deduplication import Window
+from pyspark_whippet.errors import DataLossError
+from pyspark_whippet.options import decode
+from pyspark_whippet.session import JSON, Pending, Reply, Session
+from tests.pyspark_whippet.conftest import Lake
+
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+
+from pyspark_whippet import batches, reading, user_headers, writing  # noqa: E402 -- they need both
+from pyspark_whippet.reading import Slice  # noqa: E402
+from pyspark_whippet.writing import Scope, Target  # noqa: E402
+
+
+@pytest.fixture
+def session(lake: Lake) -> Iterator[Session]:
+    found = Session(decode(lake.options, {}).access)
+    yield found
+    found.close()
+
+
+def record_batch(**columns: list[object]) -> object:
+    return pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+
+
+@pytest.mark.parametrize("takes_batches", [True, False], ids=["batches", "json"])
+def test_json_carries_what_batches_carry(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
+) -> None:
+    topic = lake.topic(partitions=2)
+    assert writing.target(session, topic) == Target(topic, 2, True, Window(1_000_000, 3600))
+    settings = decode({**lake.options, "topic": topic, "batchSize": "70"}, {})
+    entries = [{"key": "k", "value": b"v", "kind": "string"}, {"key": "n", "value": b"\x07", "kind": "uint8"}]
+    headers = [entries if n % 3 else None for n in range(500)]
+    batch = record_batch(value=[b"%d" % n for n in range(500)], headers=headers)
+    target = {topic: Target(topic, 2, takes_batches)}
+    for _ in range(2):
+        sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([batch])
+    assert sent.rows == 500
+    assert sum(sent.by_partition.values()) == 500
+    if not takes_batches:
+        monkeypatch.setattr(Pending, "accept", JSON)
+    found = []
+    for partition, values in enumerate(lake.values(topic)):
+        share = Slice(topic, partition, 0, len(values))
+        for page in reading.pages(session, settings, share):
+            places = page.bounds.tolist()
+            assert page.offsets[0] == page.offsets[-1] - len(page) + 1
+            for i in range(len(page)):
+                assert page.user_headers is not None
+                found.append((page.payloads[places[i] : places[i + 1]], page.user_headers[i], page.ids[i].tobytes()))
+    assert sorted(value for value, _, _ in found) == sorted(b"%d" % n for n in range(500))
+    assert len({identity for _, _, identity in found}) == 500
+    block = user_headers.encode([("k", b"v", "string"), ("n", b"\x07", "uint8")])
+    assert all(headers == (block if int(value) % 3 else b"") for value, headers, _ in found)
+
+
+def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(session: Session, lake: Lake) -> None:
+    topic = lake.topic(partitions=2)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "7", "maxBatchBytes": "1000"}, {})
+    batches = [
+        record_batch(
+            value=[b"%05d" % (start + n) for n in range(40)], partition=pa.array([n % 2 for n in range(40)], "int32")
+        )
+        for start in range(0, 400, 40)
+    ]
+    writing.Writer([session], settings, Scope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
+    assert lake.values(topic) == [[f"{n:05}" for n in range(first, 400, 2)] for first in (0, 1)]
+
+
+def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -> None:
+    topic = lake.topic(partitions=5)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "10", "inFlight": "3"}, {})
+    sessions = [Session(settings.access) for _ in range(settings.in_flight)]
+    to = pa.array([n % 5 for n in range(1_000)], "int32")
+    batch = record_batch(value=[b"%05d" % n for n in range(1_000)], partition=to)
+    sent = writing.Writer(sessions, settings, Scope("n", "0", 0), {topic: Target(topic, 5, True)}).write([batch])
+    assert (sent.rows, sent.requests) == (1_000, 100)
+    assert lake.values(topic) == [[f"{n:05}" for n in range(first, 1_000, 5)] for first in range(5)]
+    for session in sessions:
+        session.close()
+
+
+def test_rows_whose_answers_are_lost_are_there_once(
+    session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = lake.topic(partitions=3)
+    settings = decode({**lake.options, "topic": topic, "batchSize": "20"}, {})
+    target = {topic: writing.target(session, topic)}
+    answer, lost = session._answer, itertools.cycle([True, False])
+
+    def sometimes() -> Reply:
+        reply = answer()
+        if next(lost):
+            session.close()
+            raise ConnectionResetError("after the gateway had stored it")
+        return reply
+
+    monkeypatch.setattr(session, "_answer", sometimes)
+    values = [b"equal"] * 50 + [b"%d" % n for n in range(250)]
+    sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([record_batch(value=values)])
+    assert sent.rows == 300
+    assert lake.all_values(topic) == sorted(value.decode() for value in values)
+
+
+def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = [3, 4, 7, 8, 9]
+    page = batches.of_lists(there, there, there, [b"i" * 16] * 5, [b"p"] * 5, [b""] * 5)
+    monkeypatch.setattr(reading, "_ask", lambda *_: None)
+    monkeypatch.setattr(polls, "finish", lambda _: page)
+    strict = decode({"subscribe": "s/t"}, {})
+    with pytest.raises(DataLossError, match=r"s/t partition 0: offset 5 is gone \(server returned 7\)"):
+        list(reading.pages(session, strict, Slice("s/t", 0, 3, 10)))
+    lenient = decode({"subscribe": "s/t", "failOnDataLoss": "false"}, {})
+    assert sum(len(each) for each in reading.pages(session, lenient, Slice("s/t", 0, 3, 10))) == 5
+
+
+def test_markers_are_those_of_one_query_and_the_last_one_counts(session: Session) -> None:
+    assert markers.last(session, "query-1") is None
+    for batch in (0, 1, 1, 2):
+        markers.store(session, "query-1", batch)
+    assert markers.last(session, "query-1") == 2
+    assert markers.last(session, "query-2") is None
