@@ -119,7 +119,7 @@ def _expanded(schema: str) -> Any:
     """With the definition of each named type in the places where it is named."""
     if fastavro is None:
         raise OptionError(
-            "valueFormat=avro needs the package fastavro, in tasks too: install whippet-gateway[spark] (docs/install.md)"
+            "valueFormat=avro needs the package fastavro, in tasks too: install whippet-gateway[spark] (see docs)"
         )
     try:
         return fastavro.schema.expand_schema(json.loads(schema))
