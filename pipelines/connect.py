@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pyspark.errors import PySparkImportError
 from pyspark.sql import SparkSession
 
-from pyspark_whippet import zipped
+from whippet.pipelines import zipped
 from whippet.pipelines.errors import FileError, MissingError, SparkError
 
 SCHEME, PORT = "sc", 15002

@@ -20,8 +20,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from pyspark_whippet import register, zipped
-from whippet.pipelines import connect
+from pyspark_whippet import register
+from whippet.pipelines import connect, zipped
 from whippet.pipelines.connect import ZIP
 from whippet.pipelines.errors import MissingError
 

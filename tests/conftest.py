@@ -1,14 +1,17 @@
-"""How tests are dealt to the processes that run them: a file stays together, and so does all that needs Spark.
+"""How tests are dealt to the processes that run them, and how `async def` tests are run.
 
-A file's tests share servers, and everything with Spark shares one Java, which takes a gigabyte and ten seconds; what
-takes longest begins first.
+A file stays together, because its tests share servers. So does all that needs Spark, because it shares one Java, which
+takes a gigabyte and ten seconds. What takes longest begins first.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
+
+from tests.support.running import run
 
 WITH_SPARK = ("tests/pyspark_whippet/", "tests/deploy/", "tests/bench/test_spark_bench.py")
 
@@ -26,3 +29,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "spark" if nodeid.startswith(WITH_SPARK) else nodeid.partition("::")[0]
 
     return Dealing(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,6 @@ from whippet.storage.errors import PartitionClosed
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
-Test = Callable[[Feeds, tuple[Partition, ...], Store], Awaitable[None]]
-
 
 def encode(position: Position, parts: Sequence[Part]) -> bytes:
     """`partition:payload` of each message."""
@@ -29,15 +28,13 @@ def encode(position: Position, parts: Sequence[Part]) -> bytes:
     return b"".join(found)
 
 
-def run(tmp_path: Path, test: Test, partitions: int = 1) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(20), opened(tmp_path) as store:
-            await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
-            await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
-            found = [store.partition(0, 0, number) for number in range(partitions)]
-            await test(Feeds(), tuple(each for each in found if each is not None), store)
-
-    asyncio.run(main())
+@contextlib.asynccontextmanager
+async def started(tmp_path: Path, partitions: int = 1) -> AsyncIterator[tuple[Feeds, tuple[Partition, ...], Store]]:
+    async with opened(tmp_path) as store:
+        await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
+        await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
+        found = [store.partition(0, 0, number) for number in range(partitions)]
+        yield Feeds(), tuple(each for each in found if each is not None), store
 
 
 class Reader:
@@ -62,10 +59,10 @@ class Reader:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("partitions", [1, 3])
-def test_all_readers_get_everything_once_and_in_order(tmp_path: Path, seed: int, partitions: int) -> None:
+async def test_all_readers_get_everything_once_and_in_order(tmp_path: Path, seed: int, partitions: int) -> None:
     chance = random.Random(seed)
 
-    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+    async with started(tmp_path, partitions) as (feeds, them, _):
         feed = feeds.join("x", them, encode)
         readers: list[Reader] = []
         reading: list[asyncio.Task[None]] = []
@@ -93,11 +90,9 @@ def test_all_readers_get_everything_once_and_in_order(tmp_path: Path, seed: int,
             feeds.leave("x", feed)
         assert len(feeds) == 0
 
-    run(tmp_path, test, partitions)
 
-
-def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path) -> None:
-    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+async def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path) -> None:
+    async with started(tmp_path) as (feeds, them, _):
         feed = feeds.join("x", them, encode)
         reader = Reader(feed, feed.cursor((0,)), random.Random(1))
         reading = asyncio.create_task(reader.read())
@@ -110,11 +105,9 @@ def test_a_purge_moves_those_who_stay_to_the_new_beginning(tmp_path: Path) -> No
         reading.cancel()
         feeds.leave("x", feed)
 
-    run(tmp_path, test)
 
-
-def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> None:
-    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+async def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (feeds, them, store):
         feed = feeds.join("x", them, encode)
         readers = [Reader(feed, feed.cursor((0,) * 2), random.Random(1)) for _ in range(3)]
         reading = [asyncio.create_task(reader.read()) for reader in readers]
@@ -127,14 +120,12 @@ def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> None:
                 await task
         feeds.leave("x", feed)
 
-    run(tmp_path, test, 2)
 
-
-def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
+async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
     def broken(position: Position, parts: Sequence[Part]) -> bytes:
         raise ZeroDivisionError
 
-    async def test(feeds: Feeds, them: tuple[Partition, ...], store: Store) -> None:
+    async with started(tmp_path) as (feeds, them, _):
         feed = feeds.join("broken", them, broken)
         waiting = asyncio.create_task(feed.piece(feed.cursor((0,))))
         await asyncio.sleep(0)
@@ -142,5 +133,3 @@ def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
         with pytest.raises(ZeroDivisionError):
             await waiting
         feeds.leave("broken", feed)
-
-    run(tmp_path, test)

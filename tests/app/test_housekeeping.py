@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tests.app.access.support.world import SECOND, Person, make_group, world
-from tests.storage.support.world import run
 from whippet.app import housekeeping
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
@@ -40,115 +39,97 @@ async def segments(person: Person) -> tuple[int, int]:
     return topic.partitions[0].segments_count, stats.segments_count
 
 
-def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, segment_bytes=1024) as here:
-            root = await here.root()
-            await make_topic(root, message_expiry=10 * SECOND)
-            await send(root, 6)
-            assert await segments(root) == (4, 4)
-            here.clock.now += 9 * SECOND
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (4, 4)
-            here.clock.now += 2 * SECOND
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (1, 1)
-            assert (await root.ask(ask.GetStats())).messages_count == 0
-
-    run(main())
+async def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024) as here:
+        root = await here.root()
+        await make_topic(root, message_expiry=10 * SECOND)
+        await send(root, 6)
+        assert await segments(root) == (4, 4)
+        here.clock.now += 9 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (4, 4)
+        here.clock.now += 2 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (1, 1)
+        assert (await root.ask(ask.GetStats())).messages_count == 0
 
 
-def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, segment_bytes=1024) as here:
-            root = await here.root()
-            await make_topic(root)
-            await send(root, 20)
-            here.clock.now += 10 * SECOND
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (11, 11)
-            await root.ask(ask.UpdateTopic("s", "t", "t", max_topic_size=10_000))
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (5, 5)
-            await root.ask(ask.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (5, 5)
-            await root.ask(ask.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (1, 1)
-
-    run(main())
+async def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024) as here:
+        root = await here.root()
+        await make_topic(root)
+        await send(root, 20)
+        here.clock.now += 10 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (11, 11)
+        await root.ask(ask.UpdateTopic("s", "t", "t", max_topic_size=10_000))
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (5, 5)
+        await root.ask(ask.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (5, 5)
+        await root.ask(ask.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (1, 1)
 
 
-def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, segment_bytes=1024) as here:
-            root = await here.root()
-            await make_topic(root, message_expiry=SECOND)
-            await send(root, 6)
-            await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 2))
-            here.clock.now += 5 * SECOND
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (3, 3)
-            await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 3))
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (2, 2)
-
-    run(main())
+async def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024) as here:
+        root = await here.root()
+        await make_topic(root, message_expiry=SECOND)
+        await send(root, 6)
+        await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 2))
+        here.clock.now += 5 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (3, 3)
+        await root.ask(ask.StoreConsumerOffset(ME, "s", "t", 0, 3))
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (2, 2)
 
 
-def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, segment_bytes=1024) as here:
-            root = await here.root()
-            await make_topic(root)
-            await send(root, 6)
-            here.clock.now += 10**6 * SECOND
-            await housekeeping.retain(here.gateway)
-            assert await segments(root) == (4, 4)
-
-    run(main())
+async def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024) as here:
+        root = await here.root()
+        await make_topic(root)
+        await send(root, 6)
+        here.clock.now += 10**6 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (4, 4)
 
 
-def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            silent, lively = await here.root(), await here.root()
-            await make_group(silent)
-            await silent.ask(ask.CreateConsumerGroup("s", "t", "mine"))
-            await silent.ask(ask.JoinConsumerGroup("s", "t", "mine"))
-            here.clock.now += 5 * SECOND
-            await lively.ask(ask.Ping())
-            here.clock.now += 2 * SECOND
-            await housekeeping.evict_silent_clients(here.gateway)
-            group = await lively.ask(ask.GetConsumerGroup("s", "t", "mine"))
-            assert group.info.members_count == 0
-            with pytest.raises(CommandError) as refused:
-                await silent.ask(ask.GetStreams())
-            assert refused.value.code is Code.STALE_CLIENT
-            assert await lively.ask(ask.GetStreams())
-
-    run(main())
+async def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        silent, lively = await here.root(), await here.root()
+        await make_group(silent)
+        await silent.ask(ask.CreateConsumerGroup("s", "t", "mine"))
+        await silent.ask(ask.JoinConsumerGroup("s", "t", "mine"))
+        here.clock.now += 5 * SECOND
+        await lively.ask(ask.Ping())
+        here.clock.now += 2 * SECOND
+        await housekeeping.evict_silent_clients(here.gateway)
+        group = await lively.ask(ask.GetConsumerGroup("s", "t", "mine"))
+        assert group.info.members_count == 0
+        with pytest.raises(CommandError) as refused:
+            await silent.ask(ask.GetStreams())
+        assert refused.value.code is Code.STALE_CLIENT
+        assert await lively.ask(ask.GetStreams())
 
 
-def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await root.ask(ask.CreatePersonalAccessToken("ci token", 10 * SECOND))
-            here.clock.now += 11 * SECOND
-            assert len(await root.ask(ask.GetPersonalAccessTokens())) == 1
-            await housekeeping.remove_expired_tokens(here.gateway)
-            assert await root.ask(ask.GetPersonalAccessTokens()) == ()
-            await root.ask(ask.CreatePersonalAccessToken("ci token", 0))
-
-    run(main())
+async def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await root.ask(ask.CreatePersonalAccessToken("ci token", 10 * SECOND))
+        here.clock.now += 11 * SECOND
+        assert len(await root.ask(ask.GetPersonalAccessTokens())) == 1
+        await housekeeping.remove_expired_tokens(here.gateway)
+        assert await root.ask(ask.GetPersonalAccessTokens()) == ()
+        await root.ask(ask.CreatePersonalAccessToken("ci token", 0))
 
 
-def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptureFixture) -> None:
     rounds = 0
 
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         enough = asyncio.Event()
 
         async def chore(gateway: Any) -> None:
@@ -162,28 +143,22 @@ def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptureFixt
         await enough.wait()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-    with caplog.at_level(logging.ERROR):
-        run(main())
     assert rounds == 3
     assert "this round ended early" in caplog.text
 
 
-def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            answered = here.gateway.answered
-            client = answered.enter(bytes(16), 1, 1, frozenset())
-            client.begin(1, 2, 3, counted=True).set_result(None)
-            answered.leave(client)
-            here.clock.now += 59 * SECOND
-            await housekeeping.forget_old_answers(here.gateway)
-            assert answered.enter(bytes(16), 1, 2, frozenset()) is client
-            answered.leave(client)
-            here.clock.now += 61 * SECOND
-            await housekeeping.forget_old_answers(here.gateway)
-            # Nobody has come or gone since.
-            assert not answered._sessions
-            assert not answered._away
-
-    run(main())
+async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        answered = here.gateway.answered
+        client = answered.enter(bytes(16), 1, 1, frozenset())
+        client.begin(1, 2, 3, counted=True).set_result(None)
+        answered.leave(client)
+        here.clock.now += 59 * SECOND
+        await housekeeping.forget_old_answers(here.gateway)
+        assert answered.enter(bytes(16), 1, 2, frozenset()) is client
+        answered.leave(client)
+        here.clock.now += 61 * SECOND
+        await housekeeping.forget_old_answers(here.gateway)
+        # Nobody has come or gone since.
+        assert not answered._sessions
+        assert not answered._away

@@ -20,7 +20,6 @@ from tests.storage.support.world import (
     partition_in,
     payloads,
     reached,
-    run,
     settled,
     sized,
     texts,
@@ -65,279 +64,237 @@ async def contents(partition: Partition) -> list[bytes]:
 
 
 @levels
-def test_given_a_send_that_comes_again_should_be_answered_as_before_and_append_nothing(
+async def test_given_a_send_that_comes_again_should_be_answered_as_before_and_append_nothing(
     tmp_path: Path, level: Durability
 ) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, durability=level) as partition:
-            first = await partition.append_once(texts("a", "b"), by(7))
-            second = await partition.append_once(texts("c"), by(9))
-            assert place(first)[:2] == (0, 2)
-            assert not first.repeated
-            for answer, producer in ((first, by(7)), (second, by(9)), (first, by(7))):
-                again = await partition.append_once(texts("another"), producer)
-                assert place(again) == (answer.base_offset, answer.messages, answer.timestamp, True)
-                assert again.durability is level
-            assert await contents(partition) == [b"a", b"b", b"c"]
-
-    run(main())
+    async with partition_in(tmp_path, durability=level) as partition:
+        first = await partition.append_once(texts("a", "b"), by(7))
+        second = await partition.append_once(texts("c"), by(9))
+        assert place(first)[:2] == (0, 2)
+        assert not first.repeated
+        for answer, producer in ((first, by(7)), (second, by(9)), (first, by(7))):
+            again = await partition.append_once(texts("another"), producer)
+            assert place(again) == (answer.base_offset, answer.messages, answer.timestamp, True)
+            assert again.durability is level
+        assert await contents(partition) == [b"a", b"b", b"c"]
 
 
 @levels
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-def test_given_a_restart_should_know_what_was_sent_before_it(tmp_path: Path, level: Durability, ending: str) -> None:
-    async def main() -> None:
-        before, folder = tmp_path / "before", tmp_path / "before"
-        async with partition_in(before, durability=level) as partition:
-            first = await partition.append_once(texts("a", "b"), by(1))
-            await partition.append(texts("plain"))
-            second = await partition.append_once(texts("c"), by(2))
-            await partition.append_once(texts("d"), by(5, identity=b"q"))
-            if ending == "killed":
-                await partition.flush()
-                folder = tmp_path / "after"
-                shutil.copytree(before, folder)
-        async with partition_in(folder, durability=level) as partition:
-            assert place(await partition.append_once(texts("x"), by(2))) == (*place(second)[:3], True)
-            assert place(await partition.append_once(texts("x"), by(1))) == (*place(first)[:3], True)
-            assert (await partition.append_once(texts("new"), by(3))).base_offset == 5
-            with pytest.raises(ProducerFenced):
-                await partition.append_once(texts("x"), by(9, epoch=0))
-            assert await contents(partition) == [b"a", b"b", b"plain", b"c", b"d", b"new"]
-
-    run(main())
-
-
-def test_given_producers_that_do_not_number_their_sends_should_leave_no_file(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a"))
-        assert not files_of(tmp_path)
-
-    run(main())
+async def test_given_a_restart_should_know_what_was_sent_before_it(
+    tmp_path: Path, level: Durability, ending: str
+) -> None:
+    before, folder = tmp_path / "before", tmp_path / "before"
+    async with partition_in(before, durability=level) as partition:
+        first = await partition.append_once(texts("a", "b"), by(1))
+        await partition.append(texts("plain"))
+        second = await partition.append_once(texts("c"), by(2))
+        await partition.append_once(texts("d"), by(5, identity=b"q"))
+        if ending == "killed":
+            await partition.flush()
+            folder = tmp_path / "after"
+            shutil.copytree(before, folder)
+    async with partition_in(folder, durability=level) as partition:
+        assert place(await partition.append_once(texts("x"), by(2))) == (*place(second)[:3], True)
+        assert place(await partition.append_once(texts("x"), by(1))) == (*place(first)[:3], True)
+        assert (await partition.append_once(texts("new"), by(3))).base_offset == 5
+        with pytest.raises(ProducerFenced):
+            await partition.append_once(texts("x"), by(9, epoch=0))
+        assert await contents(partition) == [b"a", b"b", b"plain", b"c", b"d", b"new"]
 
 
-def test_given_one_send_many_times_at_once_should_be_stored_once_and_answered_alike(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            sends = [asyncio.create_task(partition.append_once(texts("a", "b"), by(1))) for _ in range(20)]
-            await reached(disk.reached)
-            sends += [asyncio.create_task(partition.append_once(texts("a", "b"), by(1))) for _ in range(20)]
-            await settled()
-            disk.go()
-            answers = await asyncio.gather(*sends)
-            assert sum(not answer.repeated for answer in answers) == 1
-            assert {place(answer)[:3] for answer in answers} == {place(answers[0])[:3]}
-            assert await contents(partition) == [b"a", b"b"]
-
-    run(main())
+async def test_given_producers_that_do_not_number_their_sends_should_leave_no_file(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+    assert not files_of(tmp_path)
 
 
-def test_given_a_send_whose_caller_has_gone_when_it_comes_again_should_be_stored_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            first = asyncio.create_task(partition.append_once(texts("a"), by(1)))
-            await reached(disk.reached)
-            first.cancel()
-            again = asyncio.create_task(partition.append_once(texts("a"), by(1)))
-            await settled()
-            assert not again.done()
-            disk.go()
-            assert place(await again)[:2] == (0, 1)
-            assert (await again).repeated
-            assert await contents(partition) == [b"a"]
-
-    run(main())
+async def test_given_one_send_many_times_at_once_should_be_stored_once_and_answered_alike(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        sends = [asyncio.create_task(partition.append_once(texts("a", "b"), by(1))) for _ in range(20)]
+        await reached(disk.reached)
+        sends += [asyncio.create_task(partition.append_once(texts("a", "b"), by(1))) for _ in range(20)]
+        await settled()
+        disk.go()
+        answers = await asyncio.gather(*sends)
+        assert sum(not answer.repeated for answer in answers) == 1
+        assert {place(answer)[:3] for answer in answers} == {place(answers[0])[:3]}
+        assert await contents(partition) == [b"a", b"b"]
 
 
-def test_given_an_answer_asked_for_at_a_higher_level_should_be_given_when_it_is_true(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, durability=Durability.MEMORY, messages_required_to_save=100) as partition:
-            await partition.append_once(texts("a"), by(1))
-            assert partition.written == 0
-            again = await partition.append_once(texts("a"), by(1), Durability.SYNCED)
-            assert (again.durability, again.repeated, partition.synced) == (Durability.SYNCED, True, 1)
-            asked = await partition.answered(by(1), Durability.SYNCED)
-            assert asked == again
-            assert await partition.answered(by(2)) is None
+async def test_given_a_send_whose_caller_has_gone_when_it_comes_again_should_be_stored_once(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        first = asyncio.create_task(partition.append_once(texts("a"), by(1)))
+        await reached(disk.reached)
+        first.cancel()
+        again = asyncio.create_task(partition.append_once(texts("a"), by(1)))
+        await settled()
+        assert not again.done()
+        disk.go()
+        assert place(await again)[:2] == (0, 1)
+        assert (await again).repeated
+        assert await contents(partition) == [b"a"]
 
-    run(main())
+
+async def test_given_an_answer_asked_for_at_a_higher_level_should_be_given_when_it_is_true(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, durability=Durability.MEMORY, messages_required_to_save=100) as partition:
+        await partition.append_once(texts("a"), by(1))
+        assert partition.written == 0
+        again = await partition.append_once(texts("a"), by(1), Durability.SYNCED)
+        assert (again.durability, again.repeated, partition.synced) == (Durability.SYNCED, True, 1)
+        asked = await partition.answered(by(1), Durability.SYNCED)
+        assert asked == again
+        assert await partition.answered(by(2)) is None
 
 
 # ---------------------------------------------------------------------------------------------- order, epochs, bounds
 
 
-def test_given_sequences_with_gaps_should_be_stored(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            for sequence in (0, 1, 5, 2**64 - 1):
-                assert not (await partition.append_once(texts(f"{sequence}"), by(sequence))).repeated
-            assert len(await contents(partition)) == 4
-
-    run(main())
+async def test_given_sequences_with_gaps_should_be_stored(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        for sequence in (0, 1, 5, 2**64 - 1):
+            assert not (await partition.append_once(texts(f"{sequence}"), by(sequence))).repeated
+        assert len(await contents(partition)) == 4
 
 
-def test_given_an_older_sequence_that_is_not_remembered_should_be_refused_and_append_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, producer_answers_max=3) as partition:
-            for sequence in (1, 2, 10, 20, 30):
-                await partition.append_once(texts(f"{sequence}"), by(sequence))
-            with pytest.raises(SequencePassed, match="sequence 15 is not stored and comes after 30"):
-                await partition.append_once(texts("x"), by(15))
-            with pytest.raises(SequenceForgotten, match="sequence 2 is so far behind 30"):
-                await partition.append_once(texts("x"), by(2))
-            with pytest.raises(SequencePassed):
-                await partition.answered(by(11))
-            assert place(await partition.append_once(texts("x"), by(10)))[0] == 2
-            assert len(await contents(partition)) == 5
-
-    run(main())
-
-
-def test_given_a_higher_epoch_should_fence_those_below_and_begin_its_sequences_anew(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append_once(texts("old"), by(100))
-            assert (await partition.append_once(texts("new"), by(1, epoch=2))).base_offset == 1
-            for sequence in (100, 101):
-                with pytest.raises(ProducerFenced, match="epoch 1 has ended, epoch 2 has taken its place"):
-                    await partition.append_once(texts("x"), by(sequence))
-            assert (await partition.append_once(texts("other"), by(1, identity=b"q"))).base_offset == 2
-            assert await contents(partition) == [b"old", b"new", b"other"]
-
-    run(main())
+async def test_given_an_older_sequence_that_is_not_remembered_should_be_refused_and_append_nothing(
+    tmp_path: Path,
+) -> None:
+    async with partition_in(tmp_path, producer_answers_max=3) as partition:
+        for sequence in (1, 2, 10, 20, 30):
+            await partition.append_once(texts(f"{sequence}"), by(sequence))
+        with pytest.raises(SequencePassed, match="sequence 15 is not stored and comes after 30"):
+            await partition.append_once(texts("x"), by(15))
+        with pytest.raises(SequenceForgotten, match="sequence 2 is so far behind 30"):
+            await partition.append_once(texts("x"), by(2))
+        with pytest.raises(SequencePassed):
+            await partition.answered(by(11))
+        assert place(await partition.append_once(texts("x"), by(10)))[0] == 2
+        assert len(await contents(partition)) == 5
 
 
-def test_given_a_higher_epoch_that_is_being_written_should_fence_those_below_already(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            await partition.append_once(texts("old"), by(1))
-            disk.stop()
-            newer = asyncio.create_task(partition.append_once(texts("new"), by(1, epoch=2)))
-            await reached(disk.reached)
-            with pytest.raises(ProducerFenced):
-                await partition.append_once(texts("late"), by(2))
-            disk.go()
-            await newer
-            assert await contents(partition) == [b"old", b"new"]
-
-    run(main())
+async def test_given_a_higher_epoch_should_fence_those_below_and_begin_its_sequences_anew(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append_once(texts("old"), by(100))
+        assert (await partition.append_once(texts("new"), by(1, epoch=2))).base_offset == 1
+        for sequence in (100, 101):
+            with pytest.raises(ProducerFenced, match="epoch 1 has ended, epoch 2 has taken its place"):
+                await partition.append_once(texts("x"), by(sequence))
+        assert (await partition.append_once(texts("other"), by(1, identity=b"q"))).base_offset == 2
+        assert await contents(partition) == [b"old", b"new", b"other"]
 
 
-def test_given_more_producers_than_are_remembered_should_forget_the_one_unused_for_longest(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, producers_max=2) as partition:
-            await partition.append_once(texts("p"), by(1, identity=b"p"))
-            await partition.append_once(texts("q"), by(1, identity=b"q"))
-            assert (await partition.append_once(texts("p"), by(1, identity=b"p"))).repeated
-            await partition.append_once(texts("r"), by(1, identity=b"r"))
-            assert (await partition.append_once(texts("p"), by(1, identity=b"p"))).repeated
-            assert not (await partition.append_once(texts("q"), by(1, identity=b"q"))).repeated
+async def test_given_a_higher_epoch_that_is_being_written_should_fence_those_below_already(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append_once(texts("old"), by(1))
+        disk.stop()
+        newer = asyncio.create_task(partition.append_once(texts("new"), by(1, epoch=2)))
+        await reached(disk.reached)
+        with pytest.raises(ProducerFenced):
+            await partition.append_once(texts("late"), by(2))
+        disk.go()
+        await newer
+        assert await contents(partition) == [b"old", b"new"]
 
-    run(main())
+
+async def test_given_more_producers_than_are_remembered_should_forget_the_one_unused_for_longest(
+    tmp_path: Path,
+) -> None:
+    async with partition_in(tmp_path, producers_max=2) as partition:
+        await partition.append_once(texts("p"), by(1, identity=b"p"))
+        await partition.append_once(texts("q"), by(1, identity=b"q"))
+        assert (await partition.append_once(texts("p"), by(1, identity=b"p"))).repeated
+        await partition.append_once(texts("r"), by(1, identity=b"r"))
+        assert (await partition.append_once(texts("p"), by(1, identity=b"p"))).repeated
+        assert not (await partition.append_once(texts("q"), by(1, identity=b"q"))).repeated
 
 
-def test_given_many_sends_should_keep_the_file_small_and_know_the_newest(
+async def test_given_many_sends_should_keep_the_file_small_and_know_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_bytes = producer_file.RECORD.size
     monkeypatch.setattr(producer_file, "COMPACTED_BYTES", 10 * record_bytes)
 
-    async def main() -> None:
-        async with partition_in(tmp_path, producers_max=3, producer_answers_max=2) as partition:
-            for sequence in range(50):
-                for identity in (b"p", b"q"):
-                    await partition.append_once(texts("x"), by(sequence, identity=identity))
-            (file,) = files_of(tmp_path)
-            assert file.stat().st_size <= 11 * record_bytes
-            await partition.append_once(texts("x"), by(50))
-        async with partition_in(tmp_path, producers_max=3, producer_answers_max=2) as partition:
-            assert (await partition.append_once(texts("x"), by(49))).base_offset == 98
-            assert (await partition.append_once(texts("x"), by(50))).base_offset == 100
-            assert (await partition.append_once(texts("x"), by(48, identity=b"q"))).base_offset == 97
-            with pytest.raises(SequenceForgotten):
-                await partition.append_once(texts("x"), by(48))
-            assert partition.appended == 101
-
-    run(main())
+    async with partition_in(tmp_path, producers_max=3, producer_answers_max=2) as partition:
+        for sequence in range(50):
+            for identity in (b"p", b"q"):
+                await partition.append_once(texts("x"), by(sequence, identity=identity))
+        (file,) = files_of(tmp_path)
+        assert file.stat().st_size <= 11 * record_bytes
+        await partition.append_once(texts("x"), by(50))
+    async with partition_in(tmp_path, producers_max=3, producer_answers_max=2) as partition:
+        assert (await partition.append_once(texts("x"), by(49))).base_offset == 98
+        assert (await partition.append_once(texts("x"), by(50))).base_offset == 100
+        assert (await partition.append_once(texts("x"), by(48, identity=b"q"))).base_offset == 97
+        with pytest.raises(SequenceForgotten):
+            await partition.append_once(texts("x"), by(48))
+        assert partition.appended == 101
 
 
 # --------------------------------------------------------------------------------------------------- deletion, failure
 
 
-def test_given_a_purge_should_forget(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            await partition.append_once(texts("a"), by(5, epoch=3))
-            await partition.purge()
-            assert not files_of(tmp_path)
-            assert place(await partition.append_once(texts("b"), by(1)))[::3] == (0, False)
-            await partition.append_once(texts("c"), by(5))
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            assert place(await partition.append_once(texts("x"), by(5)))[::3] == (1, True)
-            assert await contents(partition) == [b"b", b"c"]
-
-    run(main())
+async def test_given_a_purge_should_forget(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.append_once(texts("a"), by(5, epoch=3))
+        await partition.purge()
+        assert not files_of(tmp_path)
+        assert place(await partition.append_once(texts("b"), by(1)))[::3] == (0, False)
+        await partition.append_once(texts("c"), by(5))
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        assert place(await partition.append_once(texts("x"), by(5)))[::3] == (1, True)
+        assert await contents(partition) == [b"b", b"c"]
 
 
-def test_given_a_send_on_its_way_during_a_purge_should_be_stored_once_after_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            before = asyncio.create_task(partition.append_once(texts("before"), by(1)))
-            await reached(disk.reached)
-            purging = asyncio.create_task(partition.purge())
-            await settled()
-            sends = [asyncio.create_task(partition.append_once(texts("after"), by(2))) for _ in range(3)]
-            sends.append(asyncio.create_task(partition.append_once(texts("before"), by(1))))
-            await settled()
-            disk.go()
-            await asyncio.gather(before, purging)
-            answers = await asyncio.gather(*sends, return_exceptions=True)
-            assert await contents(partition) in ([b"after"], [b"before", b"after"])
-            assert sum(isinstance(answer, Appended) and not answer.repeated for answer in answers[:3]) == 1
-
-    run(main())
+async def test_given_a_send_on_its_way_during_a_purge_should_be_stored_once_after_it(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        before = asyncio.create_task(partition.append_once(texts("before"), by(1)))
+        await reached(disk.reached)
+        purging = asyncio.create_task(partition.purge())
+        await settled()
+        sends = [asyncio.create_task(partition.append_once(texts("after"), by(2))) for _ in range(3)]
+        sends.append(asyncio.create_task(partition.append_once(texts("before"), by(1))))
+        await settled()
+        disk.go()
+        await asyncio.gather(before, purging)
+        answers = await asyncio.gather(*sends, return_exceptions=True)
+        assert await contents(partition) in ([b"after"], [b"before", b"after"])
+        assert sum(isinstance(answer, Appended) and not answer.repeated for answer in answers[:3]) == 1
 
 
-def test_given_deleted_segments_should_know_what_was_in_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, segment_bytes=1000) as store:
-            (partition,) = await with_topic(store)
-            for sequence in range(5):
-                await partition.append_once(sized(1, 900), by(sequence))
-            assert await store.delete_segments(partition, 3) == 3
-            assert (await partition.append_once(texts("x"), by(0))).base_offset == 0
-        async with opened(tmp_path, segment_bytes=1000) as store:
-            (partition,) = await with_topic(store)
-            assert (await partition.append_once(texts("x"), by(1))).base_offset == 1
-            assert partition.appended == 5
-
-    run(main())
+async def test_given_deleted_segments_should_know_what_was_in_them(tmp_path: Path) -> None:
+    async with opened(tmp_path, segment_bytes=1000) as store:
+        (partition,) = await with_topic(store)
+        for sequence in range(5):
+            await partition.append_once(sized(1, 900), by(sequence))
+        assert await store.delete_segments(partition, 3) == 3
+        assert (await partition.append_once(texts("x"), by(0))).base_offset == 0
+    async with opened(tmp_path, segment_bytes=1000) as store:
+        (partition,) = await with_topic(store)
+        assert (await partition.append_once(texts("x"), by(1))).base_offset == 1
+        assert partition.appended == 5
 
 
-def test_given_removed_partitions_should_forget_with_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topic(store, 2)
-            partition = store.partition(0, 0, 1)
-            assert partition is not None
-            await partition.append_once(texts("a"), by(1))
-            await store.remove_partitions(0, 0, 1)
-            await store.create_partitions(0, 0, 1)
-            partition = store.partition(0, 0, 1)
-            assert partition is not None
-            assert not (await partition.append_once(texts("b"), by(1))).repeated
-
-    run(main())
+async def test_given_removed_partitions_should_forget_with_them(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store, 2)
+        partition = store.partition(0, 0, 1)
+        assert partition is not None
+        await partition.append_once(texts("a"), by(1))
+        await store.remove_partitions(0, 0, 1)
+        await store.create_partitions(0, 0, 1)
+        partition = store.partition(0, 0, 1)
+        assert partition is not None
+        assert not (await partition.append_once(texts("b"), by(1))).repeated
 
 
 class Refusing(Files):
@@ -371,247 +328,211 @@ class Refusing(Files):
 
 
 @pytest.mark.parametrize("where", [".log", PRODUCERS_FILE])
-def test_given_a_send_that_failed_when_it_comes_again_should_be_tried_itself(tmp_path: Path, where: str) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with partition_in(tmp_path, files=disk) as partition:
-            await partition.append_once(texts("a"), by(1))
-            disk.refused = {"write": where}
-            failures = await asyncio.gather(
-                *(partition.append_once(texts("b"), by(2)) for _ in range(3)), return_exceptions=True
-            )
-            assert [type(failure) for failure in failures] == [WriteFailed] * 3
-            disk.refused = {}
-            assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, False)
-            assert await contents(partition) == [b"a", b"b"]
-
-    run(main())
+async def test_given_a_send_that_failed_when_it_comes_again_should_be_tried_itself(tmp_path: Path, where: str) -> None:
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append_once(texts("a"), by(1))
+        disk.refused = {"write": where}
+        failures = await asyncio.gather(
+            *(partition.append_once(texts("b"), by(2)) for _ in range(3)), return_exceptions=True
+        )
+        assert [type(failure) for failure in failures] == [WriteFailed] * 3
+        disk.refused = {}
+        assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, False)
+        assert await contents(partition) == [b"a", b"b"]
 
 
-def test_given_the_first_of_several_that_fails_should_let_the_next_try(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.refused = {"write": ".log"}
-            first = asyncio.create_task(partition.append_once(texts("a"), by(1)))
-            second = asyncio.create_task(partition.append_once(texts("a"), by(1)))
-            first.add_done_callback(lambda _: disk.refused.clear())
-            with pytest.raises(WriteFailed):
-                await first
-            assert place(await second)[::3] == (0, False)
-            assert await contents(partition) == [b"a"]
-
-    run(main())
+async def test_given_the_first_of_several_that_fails_should_let_the_next_try(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.refused = {"write": ".log"}
+        first = asyncio.create_task(partition.append_once(texts("a"), by(1)))
+        second = asyncio.create_task(partition.append_once(texts("a"), by(1)))
+        first.add_done_callback(lambda _: disk.refused.clear())
+        with pytest.raises(WriteFailed):
+            await first
+        assert place(await second)[::3] == (0, False)
+        assert await contents(partition) == [b"a"]
 
 
-def test_given_a_higher_epoch_that_could_not_be_written_should_leave_the_one_before_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with partition_in(tmp_path, files=disk) as partition:
-            await partition.append_once(texts("a"), by(1))
-            disk.refused = {"write": ".log"}
-            with pytest.raises(WriteFailed):
-                await partition.append_once(texts("b"), by(1, epoch=2))
-            disk.refused = {}
-            assert (await partition.append_once(texts("a"), by(1))).repeated
-            assert (await partition.append_once(texts("c"), by(2))).base_offset == 1
-
-    run(main())
+async def test_given_a_higher_epoch_that_could_not_be_written_should_leave_the_one_before_it(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append_once(texts("a"), by(1))
+        disk.refused = {"write": ".log"}
+        with pytest.raises(WriteFailed):
+            await partition.append_once(texts("b"), by(1, epoch=2))
+        disk.refused = {}
+        assert (await partition.append_once(texts("a"), by(1))).repeated
+        assert (await partition.append_once(texts("c"), by(2))).base_offset == 1
 
 
-def test_given_many_sends_that_failed_together_should_know_all_answers_from_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with partition_in(tmp_path, files=disk, producer_answers_max=3) as partition:
-            for sequence in range(1, 4):
-                await partition.append_once(texts("a"), by(sequence))
-            disk.refused = {"write": ".log"}
-            failures = await asyncio.gather(
-                *(partition.append_once(texts("b"), by(sequence)) for sequence in range(4, 9)), return_exceptions=True
-            )
-            assert all(isinstance(failure, WriteFailed) for failure in failures)
-            disk.refused = {}
-            for sequence in range(1, 4):
-                assert (await partition.append_once(texts("a"), by(sequence))).repeated
-            assert not (await partition.append_once(texts("b"), by(4))).repeated
-
-    run(main())
+async def test_given_many_sends_that_failed_together_should_know_all_answers_from_before(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with partition_in(tmp_path, files=disk, producer_answers_max=3) as partition:
+        for sequence in range(1, 4):
+            await partition.append_once(texts("a"), by(sequence))
+        disk.refused = {"write": ".log"}
+        failures = await asyncio.gather(
+            *(partition.append_once(texts("b"), by(sequence)) for sequence in range(4, 9)), return_exceptions=True
+        )
+        assert all(isinstance(failure, WriteFailed) for failure in failures)
+        disk.refused = {}
+        for sequence in range(1, 4):
+            assert (await partition.append_once(texts("a"), by(sequence))).repeated
+        assert not (await partition.append_once(texts("b"), by(4))).repeated
 
 
 @pytest.mark.parametrize("truncating", ["works", "fails"])
-def test_given_a_batch_in_the_place_of_one_that_failed_should_not_be_taken_for_it(
+async def test_given_a_batch_in_the_place_of_one_that_failed_should_not_be_taken_for_it(
     tmp_path: Path, truncating: str
 ) -> None:
     """Neither now nor after a kill; as long as the record of the one that failed is in the file nothing is appended."""
 
-    async def main() -> None:
-        before, after = tmp_path / "before", tmp_path / "after"
-        disk = Refusing()
-        async with partition_in(before, files=disk) as partition:
-            await partition.append_once(texts("a"), by(1))
-            disk.refused = {"write": ".log"} | ({"truncate": PRODUCERS_FILE} if truncating == "fails" else {})
+    before, after = tmp_path / "before", tmp_path / "after"
+    disk = Refusing()
+    async with partition_in(before, files=disk) as partition:
+        await partition.append_once(texts("a"), by(1))
+        disk.refused = {"write": ".log"} | ({"truncate": PRODUCERS_FILE} if truncating == "fails" else {})
+        with pytest.raises(WriteFailed):
+            await partition.append_once(texts("b"), by(2))
+        if truncating == "fails":
+            disk.refused = {"truncate": PRODUCERS_FILE}
             with pytest.raises(WriteFailed):
-                await partition.append_once(texts("b"), by(2))
-            if truncating == "fails":
-                disk.refused = {"truncate": PRODUCERS_FILE}
-                with pytest.raises(WriteFailed):
-                    await partition.append(texts("c"))
-            disk.refused = {}
-            await partition.append(texts("c"))
-            shutil.copytree(before, after)
-            assert not (await partition.append_once(texts("b"), by(2))).repeated
-        async with partition_in(after) as partition:
-            assert place(await partition.append_once(texts("b"), by(2)))[::3] == (2, False)
-            assert await contents(partition) == [b"a", b"c", b"b"]
-
-    run(main())
+                await partition.append(texts("c"))
+        disk.refused = {}
+        await partition.append(texts("c"))
+        shutil.copytree(before, after)
+        assert not (await partition.append_once(texts("b"), by(2))).repeated
+    async with partition_in(after) as partition:
+        assert place(await partition.append_once(texts("b"), by(2)))[::3] == (2, False)
+        assert await contents(partition) == [b"a", b"c", b"b"]
 
 
-def test_given_a_record_of_another_batch_at_its_offset_should_not_count(tmp_path: Path) -> None:
+async def test_given_a_record_of_another_batch_at_its_offset_should_not_count(tmp_path: Path) -> None:
     """As a power cut may leave it: the batch that took the place is on the disk, and so is the record of the other."""
 
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a"))
-            await partition.append_once(texts("b"), by(1))
-            (file,) = files_of(tmp_path)
-            found = producer_file.scan(file.read_bytes()).written[0]
-            await partition.append(texts("c"))
-            forged = producer_file.Record(by(1, identity=b"q"), 2, 1, found.record.timestamp, 12345)
-            file.write_bytes(file.read_bytes() + producer_file.encode(forged, 0))
-            folder = tmp_path.with_name("copy")
-            shutil.copytree(tmp_path, folder)
-        async with partition_in(folder) as partition:
-            assert (await partition.append_once(texts("b"), by(1))).repeated
-            assert not (await partition.append_once(texts("d"), by(1, identity=b"q"))).repeated
-
-    run(main())
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        await partition.append_once(texts("b"), by(1))
+        (file,) = files_of(tmp_path)
+        found = producer_file.scan(file.read_bytes()).written[0]
+        await partition.append(texts("c"))
+        forged = producer_file.Record(by(1, identity=b"q"), 2, 1, found.record.timestamp, 12345)
+        file.write_bytes(file.read_bytes() + producer_file.encode(forged, 0))
+        folder = tmp_path.with_name("copy")
+        shutil.copytree(tmp_path, folder)
+    async with partition_in(folder) as partition:
+        assert (await partition.append_once(texts("b"), by(1))).repeated
+        assert not (await partition.append_once(texts("d"), by(1, identity=b"q"))).repeated
 
 
-def test_given_a_partition_that_was_reopened_should_know_what_its_files_know(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
-            (partition,) = await with_topic(store)
-            await partition.append_once(texts("a"), by(1))
-            disk.refused = {"sync": ".log"}
+async def test_given_a_partition_that_was_reopened_should_know_what_its_files_know(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
+        (partition,) = await with_topic(store)
+        await partition.append_once(texts("a"), by(1))
+        disk.refused = {"sync": ".log"}
+        with pytest.raises(PartitionFailed):
+            await partition.append_once(texts("b"), by(2))
+        disk.refused = {}
+        for act in (partition.append_once(texts("b"), by(2)), partition.answered(by(2))):
             with pytest.raises(PartitionFailed):
-                await partition.append_once(texts("b"), by(2))
-            disk.refused = {}
-            for act in (partition.append_once(texts("b"), by(2)), partition.answered(by(2))):
-                with pytest.raises(PartitionFailed):
-                    await act
-            reopening = asyncio.create_task(store.reopen(partition))
-            await asyncio.sleep(0)
-            await asyncio.sleep(0)
-            again = asyncio.create_task(partition.append_once(texts("b"), by(2)))
-            asked = asyncio.create_task(partition.answered(by(2)))
-            await reopening
-            assert place(await again)[::3] == (1, True)
-            assert await asked == await again
-            assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, True)
-            assert await contents(partition) == [b"a", b"b"]
-
-    run(main())
+                await act
+        reopening = asyncio.create_task(store.reopen(partition))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        again = asyncio.create_task(partition.append_once(texts("b"), by(2)))
+        asked = asyncio.create_task(partition.answered(by(2)))
+        await reopening
+        assert place(await again)[::3] == (1, True)
+        assert await asked == await again
+        assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, True)
+        assert await contents(partition) == [b"a", b"b"]
 
 
-def test_given_a_batch_that_is_gone_when_reopened_should_be_stored_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
-            (partition,) = await with_topic(store)
-            await partition.append_once(texts("a"), by(1))
-            disk.refused = {"sync": ".log"}
-            with pytest.raises(PartitionFailed):
-                await partition.append_once(texts("b"), by(2))
-            disk.refused = {}
-            (log,) = files_of(tmp_path, "*.log")
-            log.write_bytes(log.read_bytes()[:-5])
-            await store.reopen(partition)
-            assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, False)
-            assert await contents(partition) == [b"a", b"b"]
-
-    run(main())
+async def test_given_a_batch_that_is_gone_when_reopened_should_be_stored_again(tmp_path: Path) -> None:
+    disk = Refusing()
+    async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
+        (partition,) = await with_topic(store)
+        await partition.append_once(texts("a"), by(1))
+        disk.refused = {"sync": ".log"}
+        with pytest.raises(PartitionFailed):
+            await partition.append_once(texts("b"), by(2))
+        disk.refused = {}
+        (log,) = files_of(tmp_path, "*.log")
+        log.write_bytes(log.read_bytes()[:-5])
+        await store.reopen(partition)
+        assert place(await partition.append_once(texts("b"), by(2)))[::3] == (1, False)
+        assert await contents(partition) == [b"a", b"b"]
 
 
-def test_given_sends_acknowledged_from_memory_on_a_full_disk_should_be_written_with_their_records(
+async def test_given_sends_acknowledged_from_memory_on_a_full_disk_should_be_written_with_their_records(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        disk = Refusing()
-        options = {"durability": Durability.MEMORY, "write_retry_s": 0.01}
-        async with partition_in(tmp_path, files=disk, **options) as partition:
-            disk.refused = {"write": PRODUCERS_FILE}
-            first = await partition.append_once(texts("a"), by(1))
-            with pytest.raises(WriteFailed):
-                await partition.flush()
-            disk.refused = {}
-            await partition.until(0, Durability.WRITTEN)
-            assert (await partition.append_once(texts("a"), by(1))).repeated
-        async with partition_in(tmp_path, durability=Durability.MEMORY) as partition:
-            assert place(await partition.append_once(texts("a"), by(1))) == (*place(first)[:3], True)
-            assert await contents(partition) == [b"a"]
-
-    run(main())
+    disk = Refusing()
+    options = {"durability": Durability.MEMORY, "write_retry_s": 0.01}
+    async with partition_in(tmp_path, files=disk, **options) as partition:
+        disk.refused = {"write": PRODUCERS_FILE}
+        first = await partition.append_once(texts("a"), by(1))
+        with pytest.raises(WriteFailed):
+            await partition.flush()
+        disk.refused = {}
+        await partition.until(0, Durability.WRITTEN)
+        assert (await partition.append_once(texts("a"), by(1))).repeated
+    async with partition_in(tmp_path, durability=Durability.MEMORY) as partition:
+        assert place(await partition.append_once(texts("a"), by(1))) == (*place(first)[:3], True)
+        assert await contents(partition) == [b"a"]
 
 
 # --------------------------------------------------------------------------------------------------------- the file
 
 
-def test_given_a_torn_tail_should_be_cut_without_a_word(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append_once(texts("a"), by(1))
-        (file,) = files_of(tmp_path)
-        whole = file.read_bytes()
-        for torn in (whole[:50], whole[:-1] + b"\xff" + whole[:60]):
-            file.write_bytes(whole + torn)
-            async with opened(tmp_path) as store:
-                (partition,) = await with_topic(store)
-                assert not store.damage
-                assert (await partition.append_once(texts("a"), by(1))).repeated
-            assert file.read_bytes() == whole
-
-    run(main())
-
-
-def test_given_damage_before_other_records_should_name_it_and_know_the_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            for sequence in range(3):
-                await partition.append_once(texts("a"), by(sequence))
-        (file,) = files_of(tmp_path)
-        content = bytearray(file.read_bytes())
-        content[producer_file.RECORD.size + 20] ^= 1
-        file.write_bytes(content)
+async def test_given_a_torn_tail_should_be_cut_without_a_word(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append_once(texts("a"), by(1))
+    (file,) = files_of(tmp_path)
+    whole = file.read_bytes()
+    for torn in (whole[:50], whole[:-1] + b"\xff" + whole[:60]):
+        file.write_bytes(whole + torn)
         async with opened(tmp_path) as store:
             (partition,) = await with_topic(store)
-            assert [str(damage) for damage in store.damage] == [f"{file}: the record at position 128 is damaged"]
-            assert (await partition.append_once(texts("a"), by(0))).repeated
-            assert (await partition.append_once(texts("a"), by(2))).repeated
-            assert partition.appended == 3
-
-    run(main())
+            assert not store.damage
+            assert (await partition.append_once(texts("a"), by(1))).repeated
+        assert file.read_bytes() == whole
 
 
-def test_given_a_file_that_cannot_be_read_should_keep_it_aside_and_go_on(tmp_path: Path) -> None:
+async def test_given_damage_before_other_records_should_name_it_and_know_the_others(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        for sequence in range(3):
+            await partition.append_once(texts("a"), by(sequence))
+    (file,) = files_of(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[producer_file.RECORD.size + 20] ^= 1
+    file.write_bytes(content)
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        assert [str(damage) for damage in store.damage] == [f"{file}: the record at position 128 is damaged"]
+        assert (await partition.append_once(texts("a"), by(0))).repeated
+        assert (await partition.append_once(texts("a"), by(2))).repeated
+        assert partition.appended == 3
+
+
+async def test_given_a_file_that_cannot_be_read_should_keep_it_aside_and_go_on(tmp_path: Path) -> None:
     class Unreadable(Files):
         def open_for_reading(self, path: str) -> int:
             if path.endswith(PRODUCERS_FILE):
                 raise OSError(errno.EIO, "Input/output error")
             return super().open_for_reading(path)
 
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append_once(texts("a"), by(1))
-        async with opened(tmp_path, files=Unreadable()) as store:
-            (partition,) = await with_topic(store)
-            (damage,) = store.damage
-            assert damage.kept_in is not None
-            assert [str(file) for file in files_of(tmp_path)] == [damage.kept_in]
-            assert not (await partition.append_once(texts("a"), by(1))).repeated
-
-    run(main())
+    async with partition_in(tmp_path) as partition:
+        await partition.append_once(texts("a"), by(1))
+    async with opened(tmp_path, files=Unreadable()) as store:
+        (partition,) = await with_topic(store)
+        (damage,) = store.damage
+        assert damage.kept_in is not None
+        assert [str(file) for file in files_of(tmp_path)] == [damage.kept_in]
+        assert not (await partition.append_once(texts("a"), by(1))).repeated
 
 
 # ------------------------------------------------------------------------------------------------------- power cuts

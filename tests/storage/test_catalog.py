@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.storage.support.world import Clock, SlowDisk, opened, payloads, run, settled, texts, with_topic
+from tests.storage.support.world import Clock, SlowDisk, opened, payloads, settled, texts, with_topic
 from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError
 from whippet.storage.layout import PartitionId
@@ -39,237 +39,207 @@ def picture(store: Store) -> dict[str, Any]:
     }
 
 
-def test_given_changes_of_every_kind_when_started_again_should_say_the_same(tmp_path: Path) -> None:
-    async def main() -> None:
-        chosen = TopicOptions(message_expiry=99, durability="persisted", preallocate_segments=False)
-        async with opened(tmp_path) as store:
-            for i in range(3):
-                await store.create_stream(stream(i))
-            await store.update_stream(stream(1, "renamed"))
-            await store.create_topic(1, topic(0, 3, options=chosen, message_expiry=99))
-            await store.create_topic(1, topic(5, 0, max_topic_size=10**10, compression_algorithm=2))
-            await store.update_topic(1, topic(0, 3, "anew", replication_factor=3))
-            await store.create_topic(2, topic(0, 2))
-            await store.create_partitions(1, 0, 4)
-            await store.remove_partitions(1, 0, 2)
-            await store.create_partitions(1, 5, 1)
-            await store.write_group(1, 0, GroupDocument(id=0, name="g", created_at=9))
-            await store.write_group(1, 0, GroupDocument(id=1, name="h", created_at=9))
-            await store.write_group(1, 0, GroupDocument(id=0, name="g2", created_at=9))
-            await store.remove_group(1, 0, 1)
-            for i in range(3):
-                await store.write_user(i, b'{"n": %d}' % i)
-                await store.write_token(i, b'{"t": %d}' % i)
-            await store.write_user(0, b'{"n": "new"}')
-            await store.remove_user(1)
-            await store.remove_token(2)
-            await store.remove_topic(2, 0)
-            await store.remove_stream(0)
-            before = picture(store)
-        assert before["users"] == {0: b'{"n": "new"}', 2: b'{"n": 2}'}
-        assert before["partitions"] == [PartitionId(1, 0, i) for i in range(5)] + [PartitionId(1, 5, 0)]
-        async with opened(tmp_path) as store:
-            assert picture(store) == before
-            assert not store.problems
-            assert not store.unavailable
-
-    run(main())
+async def test_given_changes_of_every_kind_when_started_again_should_say_the_same(tmp_path: Path) -> None:
+    chosen = TopicOptions(message_expiry=99, durability="persisted", preallocate_segments=False)
+    async with opened(tmp_path) as store:
+        for i in range(3):
+            await store.create_stream(stream(i))
+        await store.update_stream(stream(1, "renamed"))
+        await store.create_topic(1, topic(0, 3, options=chosen, message_expiry=99))
+        await store.create_topic(1, topic(5, 0, max_topic_size=10**10, compression_algorithm=2))
+        await store.update_topic(1, topic(0, 3, "anew", replication_factor=3))
+        await store.create_topic(2, topic(0, 2))
+        await store.create_partitions(1, 0, 4)
+        await store.remove_partitions(1, 0, 2)
+        await store.create_partitions(1, 5, 1)
+        await store.write_group(1, 0, GroupDocument(id=0, name="g", created_at=9))
+        await store.write_group(1, 0, GroupDocument(id=1, name="h", created_at=9))
+        await store.write_group(1, 0, GroupDocument(id=0, name="g2", created_at=9))
+        await store.remove_group(1, 0, 1)
+        for i in range(3):
+            await store.write_user(i, b'{"n": %d}' % i)
+            await store.write_token(i, b'{"t": %d}' % i)
+        await store.write_user(0, b'{"n": "new"}')
+        await store.remove_user(1)
+        await store.remove_token(2)
+        await store.remove_topic(2, 0)
+        await store.remove_stream(0)
+        before = picture(store)
+    assert before["users"] == {0: b'{"n": "new"}', 2: b'{"n": 2}'}
+    assert before["partitions"] == [PartitionId(1, 0, i) for i in range(5)] + [PartitionId(1, 5, 0)]
+    async with opened(tmp_path) as store:
+        assert picture(store) == before
+        assert not store.problems
+        assert not store.unavailable
 
 
-def test_given_documents_when_looked_at_should_be_json_that_a_person_can_read(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await store.create_stream(stream(3, "grüße"))
-            await store.create_topic(3, topic(4, 1))
-            await store.write_group(3, 4, GroupDocument(id=5, name="g", created_at=9))
-        folder = tmp_path / "streams/3"
-        assert json.loads((folder / "stream.json").read_text()) == {"id": 3, "name": "grüße", "created_at": 7}
-        assert json.loads((folder / "topics/4/topic.json").read_text())["max_topic_size"] == 2**64 - 1
-        assert json.loads((folder / "topics/4/groups/5.json").read_text())["name"] == "g"
-        assert (folder / "topics/4/partitions/0/00000000000000000000.log").exists()
-
-    run(main())
+async def test_given_documents_when_looked_at_should_be_json_that_a_person_can_read(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.create_stream(stream(3, "grüße"))
+        await store.create_topic(3, topic(4, 1))
+        await store.write_group(3, 4, GroupDocument(id=5, name="g", created_at=9))
+    folder = tmp_path / "streams/3"
+    assert json.loads((folder / "stream.json").read_text()) == {"id": 3, "name": "grüße", "created_at": 7}
+    assert json.loads((folder / "topics/4/topic.json").read_text())["max_topic_size"] == 2**64 - 1
+    assert json.loads((folder / "topics/4/groups/5.json").read_text())["name"] == "g"
+    assert (folder / "topics/4/partitions/0/00000000000000000000.log").exists()
 
 
-def test_given_fields_that_this_version_does_not_know_when_started_should_be_passed_over(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topic(store)
-            before = picture(store)
-        for document in (tmp_path / "streams/0/stream.json", tmp_path / "streams/0/topics/0/topic.json"):
-            document.write_text(json.dumps(json.loads(document.read_text()) | {"from the future": [1]}))
-        async with opened(tmp_path) as store:
-            assert picture(store) == before
-            assert not store.problems
-
-    run(main())
+async def test_given_fields_that_this_version_does_not_know_when_started_should_be_passed_over(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store)
+        before = picture(store)
+    for document in (tmp_path / "streams/0/stream.json", tmp_path / "streams/0/topics/0/topic.json"):
+        document.write_text(json.dumps(json.loads(document.read_text()) | {"from the future": [1]}))
+    async with opened(tmp_path) as store:
+        assert picture(store) == before
+        assert not store.problems
 
 
-def test_given_an_id_that_is_taken_when_created_should_be_refused_and_leave_what_is_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            await partition.append(texts("a"))
-            before = picture(store)
-            with pytest.raises(CatalogueError, match="already there"):
-                await store.create_stream(stream(0, "other"))
-            with pytest.raises(CatalogueError, match="already there"):
-                await store.create_topic(0, topic(0, 4))
-            with pytest.raises(CatalogueError, match="cannot lose 2"):
-                await store.remove_partitions(0, 0, 2)
-            assert picture(store) == before
-            assert payloads(await partition.read(0, 9)) == [b"a"]
-
-    run(main())
+async def test_given_an_id_that_is_taken_when_created_should_be_refused_and_leave_what_is_there(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        before = picture(store)
+        with pytest.raises(CatalogueError, match="already there"):
+            await store.create_stream(stream(0, "other"))
+        with pytest.raises(CatalogueError, match="already there"):
+            await store.create_topic(0, topic(0, 4))
+        with pytest.raises(CatalogueError, match="cannot lose 2"):
+            await store.remove_partitions(0, 0, 2)
+        assert picture(store) == before
+        assert payloads(await partition.read(0, 9)) == [b"a"]
 
 
 @pytest.mark.parametrize("what", ["stream", "topic", "partitions"])
-def test_given_something_removed_when_made_again_should_be_empty(tmp_path: Path, what: str) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
+async def test_given_something_removed_when_made_again_should_be_empty(tmp_path: Path, what: str) -> None:
+    async with opened(tmp_path) as store:
+        await store.create_stream(stream(0))
+        await store.create_topic(0, topic(0, 2))
+        old = store.partition(0, 0, 1)
+        assert old is not None
+        await old.append(texts("a"))
+        if what == "stream":
+            await store.remove_stream(0)
             await store.create_stream(stream(0))
             await store.create_topic(0, topic(0, 2))
-            old = store.partition(0, 0, 1)
-            assert old is not None
-            await old.append(texts("a"))
-            if what == "stream":
-                await store.remove_stream(0)
-                await store.create_stream(stream(0))
-                await store.create_topic(0, topic(0, 2))
-            elif what == "topic":
-                await store.remove_topic(0, 0)
-                await store.create_topic(0, topic(0, 2))
-            else:
-                await store.remove_partitions(0, 0, 1)
-                await store.create_partitions(0, 0, 1)
-            new = store.partition(0, 0, 1)
-            assert new is not None
-            assert new is not old
-            assert (new.appended, (await new.append(texts("b"))).base_offset) == (0, 0)
-            assert not list((tmp_path / "trash").iterdir())
-            assert not list((tmp_path / "staging").iterdir())
-        async with opened(tmp_path) as store:
-            again = store.partition(0, 0, 1)
-            assert again is not None
-            assert payloads(await again.read(0, 9)) == [b"b"]
-
-    run(main())
-
-
-def test_given_a_removal_that_a_crash_interrupted_when_started_should_be_finished(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topic(store, 4)
-        document = tmp_path / "streams/0/topics/0/topic.json"
-        decided = json.loads(document.read_text()) | {"partitions_count": 2, "removing": [2, 3]}
-        document.write_text(json.dumps(decided))
-        async with opened(tmp_path) as store:
-            assert store.streams[0].topics[0].partitions == [0, 1]
-            assert not store.problems
+        elif what == "topic":
+            await store.remove_topic(0, 0)
+            await store.create_topic(0, topic(0, 2))
+        else:
+            await store.remove_partitions(0, 0, 1)
             await store.create_partitions(0, 0, 1)
-        assert sorted(path.name for path in (document.parent / "partitions").iterdir()) == ["0", "1", "2"]
-        assert json.loads(document.read_text())["removing"] == []
-
-    run(main())
-
-
-def test_given_what_a_crash_left_unfinished_or_thrown_away_when_started_should_be_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path):
-            pass
-        for folder in ("trash/abc", "staging/1"):
-            (tmp_path / folder / "deep").mkdir(parents=True)
-            (tmp_path / folder / "deep/file").write_text("x")
-        (tmp_path / "trash/file").write_text("x")
-        async with opened(tmp_path):
-            assert not list((tmp_path / "trash").iterdir())
-            assert not list((tmp_path / "staging").iterdir())
-
-    run(main())
+        new = store.partition(0, 0, 1)
+        assert new is not None
+        assert new is not old
+        assert (new.appended, (await new.append(texts("b"))).base_offset) == (0, 0)
+        assert not list((tmp_path / "trash").iterdir())
+        assert not list((tmp_path / "staging").iterdir())
+    async with opened(tmp_path) as store:
+        again = store.partition(0, 0, 1)
+        assert again is not None
+        assert payloads(await again.read(0, 9)) == [b"b"]
 
 
-def test_given_missing_documents_and_folders_when_recreated_should_be_made_up_from_what_is_there(
+async def test_given_a_removal_that_a_crash_interrupted_when_started_should_be_finished(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store, 4)
+    document = tmp_path / "streams/0/topics/0/topic.json"
+    decided = json.loads(document.read_text()) | {"partitions_count": 2, "removing": [2, 3]}
+    document.write_text(json.dumps(decided))
+    async with opened(tmp_path) as store:
+        assert store.streams[0].topics[0].partitions == [0, 1]
+        assert not store.problems
+        await store.create_partitions(0, 0, 1)
+    assert sorted(path.name for path in (document.parent / "partitions").iterdir()) == ["0", "1", "2"]
+    assert json.loads(document.read_text())["removing"] == []
+
+
+async def test_given_what_a_crash_left_unfinished_or_thrown_away_when_started_should_be_gone(tmp_path: Path) -> None:
+    async with opened(tmp_path):
+        pass
+    for folder in ("trash/abc", "staging/1"):
+        (tmp_path / folder / "deep").mkdir(parents=True)
+        (tmp_path / folder / "deep/file").write_text("x")
+    (tmp_path / "trash/file").write_text("x")
+    async with opened(tmp_path):
+        assert not list((tmp_path / "trash").iterdir())
+        assert not list((tmp_path / "staging").iterdir())
+
+
+async def test_given_missing_documents_and_folders_when_recreated_should_be_made_up_from_what_is_there(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await store.create_stream(stream(4))
-            await store.create_topic(4, topic(6, 3))
+    async with opened(tmp_path) as store:
+        await store.create_stream(stream(4))
+        await store.create_topic(4, topic(6, 3))
+        third = store.partition(4, 6, 2)
+        assert third is not None
+        await third.append(texts("kept"))
+    (tmp_path / "streams/4/stream.json").unlink()
+    (tmp_path / "streams/4/topics/6/topic.json").unlink()
+    folder = tmp_path / "streams/4/topics/6/partitions/0"
+    (folder / "00000000000000000000.log").unlink()
+    folder.rmdir()
+    async with opened(tmp_path) as store:
+        assert not store.streams
+        assert store.reserved == {f"{tmp_path}/streams": {4}}
+    for recreate in (True, False):
+        async with opened(tmp_path, recreate_missing_state=recreate, clock=Clock(55)) as store:
+            assert store.streams[4].document == StreamDocument(id=4, name="stream-4", created_at=55)
+            assert store.streams[4].topics[6].document.name == "topic-6"
+            assert store.streams[4].topics[6].partitions == [0, 1, 2]
             third = store.partition(4, 6, 2)
             assert third is not None
-            await third.append(texts("kept"))
-        (tmp_path / "streams/4/stream.json").unlink()
-        (tmp_path / "streams/4/topics/6/topic.json").unlink()
-        folder = tmp_path / "streams/4/topics/6/partitions/0"
-        (folder / "00000000000000000000.log").unlink()
-        folder.rmdir()
-        async with opened(tmp_path) as store:
-            assert not store.streams
-            assert store.reserved == {f"{tmp_path}/streams": {4}}
-        for recreate in (True, False):
-            async with opened(tmp_path, recreate_missing_state=recreate, clock=Clock(55)) as store:
-                assert store.streams[4].document == StreamDocument(id=4, name="stream-4", created_at=55)
-                assert store.streams[4].topics[6].document.name == "topic-6"
-                assert store.streams[4].topics[6].partitions == [0, 1, 2]
-                third = store.partition(4, 6, 2)
-                assert third is not None
-                assert payloads(await third.read(0, 9)) == [b"kept"]
-
-    run(main())
+            assert payloads(await third.read(0, 9)) == [b"kept"]
 
 
-def test_given_a_made_up_name_that_somebody_has_chosen_when_recreated_should_give_way(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await store.create_stream(stream(0))
-            await store.create_stream(stream(1, "stream-0"))
-            await store.create_stream(stream(2, "stream-0-found"))
-            await store.create_topic(1, topic(0))
-            await store.create_topic(1, topic(1, 1, "topic-0"))
-        (tmp_path / "streams/0/stream.json").unlink()
-        (tmp_path / "streams/1/topics/0/topic.json").unlink()
-        for _ in range(2):
-            async with opened(tmp_path, recreate_missing_state=True) as store:
-                names = {i: s.document.name for i, s in store.streams.items()}
-                assert (names[1], names[2]) == ("stream-0", "stream-0-found")
-                assert len(set(names.values())) == 3
-                topics = {i: t.document.name for i, t in store.streams[1].topics.items()}
-                assert topics == {0: "topic-0-found", 1: "topic-0"}
-
-    run(main())
+async def test_given_a_made_up_name_that_somebody_has_chosen_when_recreated_should_give_way(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await store.create_stream(stream(0))
+        await store.create_stream(stream(1, "stream-0"))
+        await store.create_stream(stream(2, "stream-0-found"))
+        await store.create_topic(1, topic(0))
+        await store.create_topic(1, topic(1, 1, "topic-0"))
+    (tmp_path / "streams/0/stream.json").unlink()
+    (tmp_path / "streams/1/topics/0/topic.json").unlink()
+    for _ in range(2):
+        async with opened(tmp_path, recreate_missing_state=True) as store:
+            names = {i: s.document.name for i, s in store.streams.items()}
+            assert (names[1], names[2]) == ("stream-0", "stream-0-found")
+            assert len(set(names.values())) == 3
+            topics = {i: t.document.name for i, t in store.streams[1].topics.items()}
+            assert topics == {0: "topic-0-found", 1: "topic-0"}
 
 
-def test_given_changes_whose_caller_is_cancelled_when_begun_should_be_known_to_memory_as_to_the_disk(
+async def test_given_changes_whose_caller_is_cancelled_when_begun_should_be_known_to_memory_as_to_the_disk(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with opened(tmp_path, files=disk) as store:
-            (partition,) = await with_topic(store)
-            acts = [
-                store.create_stream(stream(1)),
-                store.update_stream(stream(0, "renamed")),
-                store.create_topic(0, topic(1, 2)),
-                store.update_topic(0, msgspec.structs.replace(store.streams[0].topics[0].document, name="anew")),
-                store.write_group(0, 0, GroupDocument(id=0, name="g", created_at=1)),
-                store.write_user(1, b"{}"),
-                store.write_token(1, b"{}"),
-            ]
-            disk.stop()
-            busy = asyncio.create_task(partition.append(texts("a")))
-            await settled()
-            tasks = [asyncio.create_task(act) for act in acts]
-            await settled()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            disk.go()
-            await busy
-            await store.write_user(2, b"{}")
-            before = picture(store)
-            assert sorted(store.streams) == [0, 1]
-            assert sorted(store.streams[0].topics) == [0, 1]
-        async with opened(tmp_path) as store:
-            assert picture(store) == before
-
-    run(main())
+    disk = SlowDisk()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        acts = [
+            store.create_stream(stream(1)),
+            store.update_stream(stream(0, "renamed")),
+            store.create_topic(0, topic(1, 2)),
+            store.update_topic(0, msgspec.structs.replace(store.streams[0].topics[0].document, name="anew")),
+            store.write_group(0, 0, GroupDocument(id=0, name="g", created_at=1)),
+            store.write_user(1, b"{}"),
+            store.write_token(1, b"{}"),
+        ]
+        disk.stop()
+        busy = asyncio.create_task(partition.append(texts("a")))
+        await settled()
+        tasks = [asyncio.create_task(act) for act in acts]
+        await settled()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        disk.go()
+        await busy
+        await store.write_user(2, b"{}")
+        before = picture(store)
+        assert sorted(store.streams) == [0, 1]
+        assert sorted(store.streams[0].topics) == [0, 1]
+    async with opened(tmp_path) as store:
+        assert picture(store) == before

@@ -7,7 +7,6 @@ reported.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -614,16 +613,13 @@ def test_a_missing_format_is_made_up_if_asked_for(spoilt: Spoilt) -> None:
     assert seen.says(spoilt.root / "FORMAT", "made anew")
 
 
-def test_a_folder_that_is_open_elsewhere_is_refused_in_one_line(spoilt: Spoilt) -> None:
-    async def twice() -> None:
-        store = await Store.open(options_of(spoilt.root))
-        with pytest.raises(StoreLocked) as refused:
-            await Store.open(options_of(spoilt.root))
-        assert str(spoilt.root) in str(refused.value)
-        assert "\n" not in str(refused.value)
-        await store.close()
-
-    asyncio.run(twice())
+async def test_a_folder_that_is_open_elsewhere_is_refused_in_one_line(spoilt: Spoilt) -> None:
+    store = await Store.open(options_of(spoilt.root))
+    with pytest.raises(StoreLocked) as refused:
+        await Store.open(options_of(spoilt.root))
+    assert str(spoilt.root) in str(refused.value)
+    assert "\n" not in str(refused.value)
+    await store.close()
     assert reopened(spoilt).reports == []
 
 
@@ -729,7 +725,7 @@ def modes(tmp_path: Path) -> Iterator[list[Path]]:
 
 @pytest.mark.parametrize("checked", [False, True], ids=["read on demand", "read at the start"])
 @pytest.mark.parametrize("indexed", [True, False], ids=["with index", "without index"])
-def test_an_unreadable_closed_segment_costs_only_its_own_messages(
+async def test_an_unreadable_closed_segment_costs_only_its_own_messages(
     spoilt: Spoilt, modes: list[Path], indexed: bool, checked: bool
 ) -> None:
     modes.append(spoilt.log(1))
@@ -737,16 +733,13 @@ def test_an_unreadable_closed_segment_costs_only_its_own_messages(
     if not indexed:
         spoilt.remove_indexes()
 
-    async def act() -> None:
-        store = await Store.open(options_of(spoilt.root, validate_checksum=checked))
-        partition = store.partition(0, 0, 0)
-        assert partition is not None, store.unavailable
-        assert (await partition.read(2 * SEGMENT_MESSAGES, 100)).messages == MESSAGES - 2 * SEGMENT_MESSAGES
-        with pytest.raises(Exception, match="cannot be read: Permission denied"):
-            await partition.read(SEGMENT_MESSAGES, 1)
-        await store.close()
-
-    asyncio.run(act())
+    store = await Store.open(options_of(spoilt.root, validate_checksum=checked))
+    partition = store.partition(0, 0, 0)
+    assert partition is not None, store.unavailable
+    assert (await partition.read(2 * SEGMENT_MESSAGES, 100)).messages == MESSAGES - 2 * SEGMENT_MESSAGES
+    with pytest.raises(Exception, match="cannot be read: Permission denied"):
+        await partition.read(SEGMENT_MESSAGES, 1)
+    await store.close()
 
 
 @pytest.mark.parametrize("mode", [0, stat.S_IRUSR], ids=["unreadable", "read-only"])
@@ -793,7 +786,7 @@ def test_an_unreadable_stored_offset_is_reported_and_ignored(spoilt: Spoilt, mod
 # ------------------------------------------------------------------------------------------- partitions without files
 
 
-def test_a_topic_with_a_partition_that_cannot_be_opened_can_be_used_and_removed(spoilt: Spoilt) -> None:
+async def test_a_topic_with_a_partition_that_cannot_be_opened_can_be_used_and_removed(spoilt: Spoilt) -> None:
     """A loop of links is something that no permission of root's opens."""
     spoilt.log(LAST).unlink()
     os.symlink(spoilt.log(LAST).name, spoilt.log(LAST))
@@ -801,13 +794,10 @@ def test_a_topic_with_a_partition_that_cannot_be_opened_can_be_used_and_removed(
         if path != spoilt.log(LAST):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    async def act() -> None:
-        store = await Store.open(options_of(spoilt.root))
-        assert [place.partition for place in store.unavailable] == [0]
-        assert await store.retain(0, 0, expiry_us=None, max_bytes=SEGMENT_BYTES) > 0
-        await store.purge_topic(0, 0)
-        await store.remove_topic(0, 0)
-        assert store.unavailable == {}
-        await store.close()
-
-    asyncio.run(act())
+    store = await Store.open(options_of(spoilt.root))
+    assert [place.partition for place in store.unavailable] == [0]
+    assert await store.retain(0, 0, expiry_us=None, max_bytes=SEGMENT_BYTES) > 0
+    await store.purge_topic(0, 0)
+    await store.remove_topic(0, 0)
+    assert store.unavailable == {}
+    await store.close()

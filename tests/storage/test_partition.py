@@ -22,7 +22,6 @@ from tests.storage.support.world import (
     payloads,
     random_bytes,
     reached,
-    run,
     settled,
     sized,
     split,
@@ -54,114 +53,95 @@ def progress(partition: Partition) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_batches_when_appended_should_get_offsets_without_a_gap_and_be_read_as_they_were_stored(
+async def test_given_batches_when_appended_should_get_offsets_without_a_gap_and_be_read_as_they_were_stored(
     tmp_path: Path, level: Durability
 ) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with partition_in(tmp_path, durability=level, clock=clock) as partition:
-            first = await partition.append(texts("a", "b"))
-            clock.now += 5
-            second = await partition.append(texts("c"))
-            assert (first.base_offset, first.messages, first.next_offset, first.timestamp) == (0, 2, 2, NOON)
-            assert (second.base_offset, second.messages, second.timestamp) == (2, 1, NOON + 5)
-            assert first.durability is second.durability is level
-            found = stored(await partition.read(0, 10))
-            assert [(m.offset, m.timestamp, m.payload) for m in found] == [
-                (0, NOON, b"a"),
-                (1, NOON, b"b"),
-                (2, NOON + 5, b"c"),
-            ]
-
-    run(main())
+    clock = Clock()
+    async with partition_in(tmp_path, durability=level, clock=clock) as partition:
+        first = await partition.append(texts("a", "b"))
+        clock.now += 5
+        second = await partition.append(texts("c"))
+        assert (first.base_offset, first.messages, first.next_offset, first.timestamp) == (0, 2, 2, NOON)
+        assert (second.base_offset, second.messages, second.timestamp) == (2, 1, NOON + 5)
+        assert first.durability is second.durability is level
+        found = stored(await partition.read(0, 10))
+        assert [(m.offset, m.timestamp, m.payload) for m in found] == [
+            (0, NOON, b"a"),
+            (1, NOON, b"b"),
+            (2, NOON + 5, b"c"),
+        ]
 
 
-def test_given_the_partition_of_a_batch_when_appended_should_be_stamped_with_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            partitions = await with_topic(store, 3)
-            for partition in partitions:
-                await partition.append(texts("a"))
-                (whole,) = split((await partition.read(0, 1)).buffers)
-                assert batches.header(whole).partition_id == partition.place.partition
-                batches.check(whole)
-
-    run(main())
+async def test_given_the_partition_of_a_batch_when_appended_should_be_stamped_with_it(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        partitions = await with_topic(store, 3)
+        for partition in partitions:
+            await partition.append(texts("a"))
+            (whole,) = split((await partition.read(0, 1)).buffers)
+            assert batches.header(whole).partition_id == partition.place.partition
+            batches.check(whole)
 
 
-def test_given_a_bad_batch_when_appended_should_be_refused_and_leave_nothing_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            bad = texts("a", "b")
-            bad[-1] ^= 1
-            with pytest.raises(InvalidBatch) as refused:
-                await partition.append(bad)
-            assert (refused.value.fault, refused.value.message) == (BatchFault.FRAME_CHECKSUM, 1)
-            assert progress(partition) == (0, 0, 0)
-            assert (await partition.append(texts("c"))).base_offset == 0
-
-    run(main())
+async def test_given_a_bad_batch_when_appended_should_be_refused_and_leave_nothing_behind(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        bad = texts("a", "b")
+        bad[-1] ^= 1
+        with pytest.raises(InvalidBatch) as refused:
+            await partition.append(bad)
+        assert (refused.value.fault, refused.value.message) == (BatchFault.FRAME_CHECKSUM, 1)
+        assert progress(partition) == (0, 0, 0)
+        assert (await partition.append(texts("c"))).base_offset == 0
 
 
-def test_given_limits_when_a_batch_is_over_one_should_be_refused_by_the_name_of_the_setting(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, payload_bytes_max=10) as partition:
-            await partition.append(sized(1, 10))
-            with pytest.raises(InvalidBatch, match=r"system\.limits\.payload_bytes = 10"):
-                await partition.append(sized(1, 11))
-
-    run(main())
+async def test_given_limits_when_a_batch_is_over_one_should_be_refused_by_the_name_of_the_setting(
+    tmp_path: Path,
+) -> None:
+    async with partition_in(tmp_path, payload_bytes_max=10) as partition:
+        await partition.append(sized(1, 10))
+        with pytest.raises(InvalidBatch, match=r"system\.limits\.payload_bytes = 10"):
+            await partition.append(sized(1, 11))
 
 
 @pytest.mark.parametrize("steps", [(0, -5, 3, -1, 10), (-1, -1, -1, -1, -1)])
-def test_given_a_clock_that_goes_backwards_when_appended_should_never_get_an_earlier_time(
+async def test_given_a_clock_that_goes_backwards_when_appended_should_never_get_an_earlier_time(
     tmp_path: Path, steps: Sequence[int]
 ) -> None:
-    async def main() -> None:
-        clock = Clock()
-        times = []
-        for step in steps:  # every one in a new start of the store
-            async with partition_in(tmp_path, clock=clock) as partition:
-                times.append((await partition.append(texts("a"))).timestamp)
-                clock.now += step
-                times.append((await partition.append(texts("b"))).timestamp)
-        assert times == sorted(times)
+    clock = Clock()
+    times = []
+    for step in steps:  # every one in a new start of the store
         async with partition_in(tmp_path, clock=clock) as partition:
-            assert [message.timestamp for message in stored(await partition.read(0, 99))] == times
-
-    run(main())
-
-
-def test_given_an_empty_last_segment_when_started_again_should_still_not_go_back_in_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = Clock(NOON + 1000)
-        async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
-            await partition.append(texts("a"))
-            assert partition.segments_count == 2
-        clock.now = NOON
-        async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
-            assert partition.last_timestamp == NOON + 1000
-            assert (await partition.append(texts("b"))).timestamp == NOON + 1000
-
-    run(main())
+            times.append((await partition.append(texts("a"))).timestamp)
+            clock.now += step
+            times.append((await partition.append(texts("b"))).timestamp)
+    assert times == sorted(times)
+    async with partition_in(tmp_path, clock=clock) as partition:
+        assert [message.timestamp for message in stored(await partition.read(0, 99))] == times
 
 
-def test_given_a_cancelled_append_when_others_follow_should_keep_its_place(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            first = asyncio.create_task(partition.append(texts("a")))
-            await reached(disk.reached)
-            second = asyncio.create_task(partition.append(texts("b")))
-            await settled()
-            first.cancel()
-            await settled()
-            disk.go()
-            assert (await second).base_offset == 1
-            assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
+async def test_given_an_empty_last_segment_when_started_again_should_still_not_go_back_in_time(tmp_path: Path) -> None:
+    clock = Clock(NOON + 1000)
+    async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
+        await partition.append(texts("a"))
+        assert partition.segments_count == 2
+    clock.now = NOON
+    async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
+        assert partition.last_timestamp == NOON + 1000
+        assert (await partition.append(texts("b"))).timestamp == NOON + 1000
 
-    run(main())
+
+async def test_given_a_cancelled_append_when_others_follow_should_keep_its_place(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        first = asyncio.create_task(partition.append(texts("a")))
+        await reached(disk.reached)
+        second = asyncio.create_task(partition.append(texts("b")))
+        await settled()
+        first.cancel()
+        await settled()
+        disk.go()
+        assert (await second).base_offset == 1
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -211,21 +191,9 @@ every_layout = pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS.
 
 @every_layout
 @pytest.mark.parametrize("again", [False, True], ids=["as written", "after a restart"])
-def test_given_messages_anywhere_when_read_from_any_offset_should_be_exactly_those_asked_for(
+async def test_given_messages_anywhere_when_read_from_any_offset_should_be_exactly_those_asked_for(
     tmp_path: Path, options: dict[str, Any], again: bool
 ) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with partition_in(tmp_path, clock=clock, **options) as partition:
-            filled = Filled(partition)
-            await filled.fill(clock, SHAPES)
-            if not again:
-                await look(filled)
-        if again:
-            async with partition_in(tmp_path, clock=clock, **options) as partition:
-                filled.partition = partition
-                await look(filled)
-
     async def look(filled: Filled) -> None:
         partition, end = filled.partition, len(filled.model)
         for offset in range(end + 2):
@@ -238,288 +206,246 @@ def test_given_messages_anywhere_when_read_from_any_offset_should_be_exactly_tho
             assert await partition.offset_at(time) == start
             assert found(await partition.read_from_time(time, 7)) == filled.expected(start, 7)
 
-    run(main())
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, **options) as partition:
+        filled = Filled(partition)
+        await filled.fill(clock, SHAPES)
+        if not again:
+            await look(filled)
+    if again:
+        async with partition_in(tmp_path, clock=clock, **options) as partition:
+            filled.partition = partition
+            await look(filled)
 
 
 @every_layout
-def test_given_little_room_when_read_should_fill_it_and_return_at_least_one_message(
+async def test_given_little_room_when_read_should_fill_it_and_return_at_least_one_message(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with partition_in(tmp_path, clock=clock, **options) as partition:
-            filled = Filled(partition)
-            await filled.fill(clock, SHAPES)
-            for room in (1, 256, 320, 400, 700, 1000, 5000):
-                for start in range(0, len(filled.model), 3):
-                    offset = start
-                    while offset < len(filled.model):
-                        fetched = await partition.read(offset, 9, room)
-                        got = found(fetched)
-                        assert got
-                        assert got == filled.expected(offset, len(got))
-                        size = sum(map(len, fetched.buffers))
-                        assert size <= room or len(got) == 1
-                        offset = fetched.next_offset
-
-    run(main())
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, **options) as partition:
+        filled = Filled(partition)
+        await filled.fill(clock, SHAPES)
+        for room in (1, 256, 320, 400, 700, 1000, 5000):
+            for start in range(0, len(filled.model), 3):
+                offset = start
+                while offset < len(filled.model):
+                    fetched = await partition.read(offset, 9, room)
+                    got = found(fetched)
+                    assert got
+                    assert got == filled.expected(offset, len(got))
+                    size = sum(map(len, fetched.buffers))
+                    assert size <= room or len(got) == 1
+                    offset = fetched.next_offset
 
 
 @every_layout
-def test_given_room_for_more_when_read_should_not_stop_early(tmp_path: Path, options: dict[str, Any]) -> None:
+async def test_given_room_for_more_when_read_should_not_stop_early(tmp_path: Path, options: dict[str, Any]) -> None:
     """What comes next and was left out does not fit: neither its whole batch nor its first message alone."""
 
-    async def main() -> None:
-        clock = Clock()
-        async with partition_in(tmp_path, clock=clock, **options) as partition:
-            filled = Filled(partition)
-            await filled.fill(clock, SHAPES)
-            for room in range(300, 2600, 130):
-                for offset in range(0, len(filled.model), 2):
-                    fetched = await partition.read(offset, 1000, room)
-                    after = fetched.next_offset
-                    if after < len(filled.model):
-                        left = room - sum(map(len, fetched.buffers))
-                        # The next message of the same batch needs no other header.
-                        needs = 48 + len(filled.model[after][2])
-                        same_batch = filled.model[after][1] == filled.model[after - 1][1]
-                        assert left < needs + (0 if same_batch else HEADER_BYTES)
-
-    run(main())
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, **options) as partition:
+        filled = Filled(partition)
+        await filled.fill(clock, SHAPES)
+        for room in range(300, 2600, 130):
+            for offset in range(0, len(filled.model), 2):
+                fetched = await partition.read(offset, 1000, room)
+                after = fetched.next_offset
+                if after < len(filled.model):
+                    left = room - sum(map(len, fetched.buffers))
+                    # The next message of the same batch needs no other header.
+                    needs = 48 + len(filled.model[after][2])
+                    same_batch = filled.model[after][1] == filled.model[after - 1][1]
+                    assert left < needs + (0 if same_batch else HEADER_BYTES)
 
 
-def test_given_the_limit_of_a_read_when_more_room_is_asked_for_should_be_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, read_bytes_max=2000) as partition:
-            for _ in range(10):
-                await partition.append(sized(1, 500))
-            assert offsets(await partition.read(0, 10)) == [0, 1]
-            assert offsets(await partition.read(0, 10, 10**6)) == [0, 1]
-            assert offsets(await partition.read(0, 10, 900)) == [0]
-
-    run(main())
+async def test_given_the_limit_of_a_read_when_more_room_is_asked_for_should_be_kept(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, read_bytes_max=2000) as partition:
+        for _ in range(10):
+            await partition.append(sized(1, 500))
+        assert offsets(await partition.read(0, 10)) == [0, 1]
+        assert offsets(await partition.read(0, 10, 10**6)) == [0, 1]
+        assert offsets(await partition.read(0, 10, 900)) == [0]
 
 
 @pytest.mark.parametrize("options", [{}, {"tail_bytes_max": 0}], ids=["tail", "disk"])
-def test_given_an_empty_partition_when_read_should_be_empty(tmp_path: Path, options: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **options) as partition:
-            for fetched in (
-                await partition.read(0, 10),
-                await partition.read(5, 10),
-                await partition.read_last(10),
-                await partition.read_from_time(0, 10),
-            ):
-                assert (fetched.buffers, fetched.messages) == ([], 0)
-            assert await partition.offset_at(NOON) == 0
-            assert (partition.first_offset, partition.messages_count, partition.size_bytes) == (0, 0, 0)
-
-    run(main())
+async def test_given_an_empty_partition_when_read_should_be_empty(tmp_path: Path, options: dict[str, Any]) -> None:
+    async with partition_in(tmp_path, **options) as partition:
+        for fetched in (
+            await partition.read(0, 10),
+            await partition.read(5, 10),
+            await partition.read_last(10),
+            await partition.read_from_time(0, 10),
+        ):
+            assert (fetched.buffers, fetched.messages) == ([], 0)
+        assert await partition.offset_at(NOON) == 0
+        assert (partition.first_offset, partition.messages_count, partition.size_bytes) == (0, 0, 0)
 
 
-def test_given_whole_batches_when_read_should_be_the_bytes_that_were_stored(tmp_path: Path) -> None:
-    async def main() -> None:
-        for options in ({}, {"tail_bytes_max": 0}):
-            async with partition_in(tmp_path / str(len(options)), clock=Clock(), **options) as partition:
-                sent = [texts("a", "b"), sized(20, 30), texts("c")]
-                for whole in sent:
-                    await partition.append(whole)
-                assert b"".join((await partition.read(0, 100)).buffers) == b"".join(sent)
-                log = tmp_path / str(len(options)) / "streams/0/topics/0/partitions/0/00000000000000000000.log"
-                assert log.read_bytes() == b"".join(sent)
-
-    run(main())
+async def test_given_whole_batches_when_read_should_be_the_bytes_that_were_stored(tmp_path: Path) -> None:
+    for options in ({}, {"tail_bytes_max": 0}):
+        async with partition_in(tmp_path / str(len(options)), clock=Clock(), **options) as partition:
+            sent = [texts("a", "b"), sized(20, 30), texts("c")]
+            for whole in sent:
+                await partition.append(whole)
+            assert b"".join((await partition.read(0, 100)).buffers) == b"".join(sent)
+            log = tmp_path / str(len(options)) / "streams/0/topics/0/partitions/0/00000000000000000000.log"
+            assert log.read_bytes() == b"".join(sent)
 
 
-def test_given_readers_and_writers_at_once_when_read_should_be_a_run_without_a_gap(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, segment_bytes=3000, tail_bytes_max=2000) as partition:
+async def test_given_readers_and_writers_at_once_when_read_should_be_a_run_without_a_gap(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, segment_bytes=3000, tail_bytes_max=2000) as partition:
 
-            async def write(name: int) -> None:
-                for i in range(30):
-                    await partition.append(texts(f"{name}-{i}", "x"))
+        async def write(name: int) -> None:
+            for i in range(30):
+                await partition.append(texts(f"{name}-{i}", "x"))
 
-            async def follow() -> list[bytes]:
-                seen: list[bytes] = []
-                while len(seen) < 240:
-                    await partition.until(len(seen))
-                    seen += payloads(await partition.read(len(seen), 7))
-                return seen
+        async def follow() -> list[bytes]:
+            seen: list[bytes] = []
+            while len(seen) < 240:
+                await partition.until(len(seen))
+                seen += payloads(await partition.read(len(seen), 7))
+            return seen
 
-            *_, first, second = await asyncio.gather(*(write(name) for name in range(4)), follow(), follow())
-            assert first == second
-            for name in range(4):
-                mine = [text for text in first if text.startswith(b"%d-" % name)]
-                assert mine == [b"%d-%d" % (name, i) for i in range(30)]
-
-    run(main())
+        *_, first, second = await asyncio.gather(*(write(name) for name in range(4)), follow(), follow())
+        assert first == second
+        for name in range(4):
+            mine = [text for text in first if text.startswith(b"%d-" % name)]
+            assert mine == [b"%d-%d" % (name, i) for i in range(30)]
 
 
 # ---------------------------------------------------------------------------------------------------- level: memory
 
 
-def test_given_level_memory_when_appended_should_be_readable_before_it_is_written(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            assert (await partition.append(texts("a"))).durability is MEMORY
-            await settled()
-            assert progress(partition) == (1, 0, 0)
-            assert payloads(await partition.read(0, 1)) == [b"a"]
-            assert partition.unflushed_bytes == partition.size_bytes == len(texts("a"))
-
-    run(main())
+async def test_given_level_memory_when_appended_should_be_readable_before_it_is_written(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        assert (await partition.append(texts("a"))).durability is MEMORY
+        await settled()
+        assert progress(partition) == (1, 0, 0)
+        assert payloads(await partition.read(0, 1)) == [b"a"]
+        assert partition.unflushed_bytes == partition.size_bytes == len(texts("a"))
 
 
-def test_given_level_memory_when_so_many_messages_are_buffered_should_write_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **{**BUFFERED, "messages_required_to_save": 5}) as partition:
-            await partition.append(texts("a", "b"))
-            await partition.append(texts("c", "d"))
-            await settled()
-            assert progress(partition) == (4, 0, 0)
-            await partition.append(texts("e"))
-            await partition.until(4, WRITTEN)
-            assert progress(partition) == (5, 5, 0)
-            await partition.append(texts("f"))
-            await settled()
-            assert partition.written == 5
-
-    run(main())
+async def test_given_level_memory_when_so_many_messages_are_buffered_should_write_them(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **{**BUFFERED, "messages_required_to_save": 5}) as partition:
+        await partition.append(texts("a", "b"))
+        await partition.append(texts("c", "d"))
+        await settled()
+        assert progress(partition) == (4, 0, 0)
+        await partition.append(texts("e"))
+        await partition.until(4, WRITTEN)
+        assert progress(partition) == (5, 5, 0)
+        await partition.append(texts("f"))
+        await settled()
+        assert partition.written == 5
 
 
-def test_given_level_memory_when_so_many_bytes_are_buffered_should_write_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        size = len(sized(1, 100))
-        async with partition_in(tmp_path, **{**BUFFERED, "bytes_required_to_save": 3 * size}) as partition:
-            await partition.append(sized(1, 100))
-            await partition.append(sized(1, 99))
-            await settled()
-            assert partition.written == 0
-            await partition.append(sized(1, 101))
-            await partition.until(2, WRITTEN)
-            assert partition.written == 3
-
-    run(main())
+async def test_given_level_memory_when_so_many_bytes_are_buffered_should_write_them(tmp_path: Path) -> None:
+    size = len(sized(1, 100))
+    async with partition_in(tmp_path, **{**BUFFERED, "bytes_required_to_save": 3 * size}) as partition:
+        await partition.append(sized(1, 100))
+        await partition.append(sized(1, 99))
+        await settled()
+        assert partition.written == 0
+        await partition.append(sized(1, 101))
+        await partition.until(2, WRITTEN)
+        assert partition.written == 3
 
 
 @pytest.mark.parametrize(("sync", "level", "reached_"), [(False, WRITTEN, (2, 2, 0)), (True, SYNCED, (2, 2, 2))])
-def test_given_level_memory_when_flushed_should_be_written_and_if_asked_synced(
+async def test_given_level_memory_when_flushed_should_be_written_and_if_asked_synced(
     tmp_path: Path, sync: bool, level: Durability, reached_: tuple[int, int, int]
 ) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            await partition.append(texts("a", "b"))
-            assert await partition.flush(sync=sync) is level
-            assert progress(partition) == reached_
-            assert await partition.flush(sync=True) is SYNCED
-            assert progress(partition) == (2, 2, 2)
-
-    run(main())
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        await partition.append(texts("a", "b"))
+        assert await partition.flush(sync=sync) is level
+        assert progress(partition) == reached_
+        assert await partition.flush(sync=True) is SYNCED
+        assert progress(partition) == (2, 2, 2)
 
 
 @pytest.mark.parametrize(("syncs", "reached_"), [(False, (1, 1, 0)), (True, (1, 1, 1))])
-def test_given_level_memory_when_the_saver_comes_should_be_written_and_if_told_synced(
+async def test_given_level_memory_when_the_saver_comes_should_be_written_and_if_told_synced(
     tmp_path: Path, syncs: bool, reached_: tuple[int, int, int]
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, saver_syncs=syncs, **BUFFERED) as store:
-            partitions = await with_topic(store, 3)
-            for partition in partitions[:2]:
-                await partition.append(texts("a"))
-            await store.save()
-            assert [progress(partition) for partition in partitions] == [reached_, reached_, (0, 0, 0)]
-            assert not partitions[2].needs_saver
-
-    run(main())
-
-
-def test_given_a_saver_when_its_period_is_over_should_write_by_itself(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, saver_interval_s=0.001, **BUFFERED) as store:
-            (partition,) = await with_topic(store)
+    async with opened(tmp_path, saver_syncs=syncs, **BUFFERED) as store:
+        partitions = await with_topic(store, 3)
+        for partition in partitions[:2]:
             await partition.append(texts("a"))
-            await partition.until(0, SYNCED)
-            assert progress(partition) == (1, 1, 1)
-
-    run(main())
-
-
-def test_given_level_memory_when_closed_should_keep_everything(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            await partition.append(texts("a", "b"))
-            await partition.store_offset(CONSUMER, 1, 1)
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            assert progress(partition) == (2, 2, 2)
-            assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
-            assert partition.offset_of(CONSUMER, 1) == 1
-
-    run(main())
+        await store.save()
+        assert [progress(partition) for partition in partitions] == [reached_, reached_, (0, 0, 0)]
+        assert not partitions[2].needs_saver
 
 
-def test_given_level_memory_when_one_append_asks_for_more_should_get_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            await partition.append(texts("a"))
-            assert (await partition.append(texts("b"), WRITTEN)).durability is WRITTEN
-            assert progress(partition) == (2, 2, 0)
-            assert (await partition.append(texts("c"), SYNCED)).durability is SYNCED
-            assert progress(partition) == (3, 3, 3)
+async def test_given_a_saver_when_its_period_is_over_should_write_by_itself(tmp_path: Path) -> None:
+    async with opened(tmp_path, saver_interval_s=0.001, **BUFFERED) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        await partition.until(0, SYNCED)
+        assert progress(partition) == (1, 1, 1)
 
-    run(main())
+
+async def test_given_level_memory_when_closed_should_keep_everything(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        await partition.append(texts("a", "b"))
+        await partition.store_offset(CONSUMER, 1, 1)
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        assert progress(partition) == (2, 2, 2)
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
+        assert partition.offset_of(CONSUMER, 1) == 1
+
+
+async def test_given_level_memory_when_one_append_asks_for_more_should_get_it(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        await partition.append(texts("a"))
+        assert (await partition.append(texts("b"), WRITTEN)).durability is WRITTEN
+        assert progress(partition) == (2, 2, 0)
+        assert (await partition.append(texts("c"), SYNCED)).durability is SYNCED
+        assert progress(partition) == (3, 3, 3)
 
 
 # ------------------------------------------------------------------------------------------- levels: written and synced
 
 
 @pytest.mark.parametrize(("level", "reached_"), [(WRITTEN, (2, 2, 0)), (SYNCED, (2, 2, 2))])
-def test_given_a_level_when_answered_should_have_been_reached(
+async def test_given_a_level_when_answered_should_have_been_reached(
     tmp_path: Path, level: Durability, reached_: tuple[int, int, int]
 ) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, durability=level) as partition:
-            answer = await partition.append(texts("a", "b"))
-            assert answer.durability is level
-            assert progress(partition) == reached_
-            assert partition.readable == 2
-            # Less than the partition promises is not to be had.
-            assert (await partition.append(texts("c"), MEMORY)).durability is level
-
-    run(main())
+    async with partition_in(tmp_path, durability=level) as partition:
+        answer = await partition.append(texts("a", "b"))
+        assert answer.durability is level
+        assert progress(partition) == reached_
+        assert partition.readable == 2
+        # Less than the partition promises is not to be had.
+        assert (await partition.append(texts("c"), MEMORY)).durability is level
 
 
-def test_given_level_written_when_synced_is_asked_for_should_be_synced(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a"))
-            assert progress(partition) == (1, 1, 0)
-            await partition.append(texts("b"), SYNCED)
-            assert progress(partition) == (2, 2, 2)
-            assert await partition.flush() is WRITTEN
-            assert await partition.flush(sync=True) is SYNCED
-
-    run(main())
+async def test_given_level_written_when_synced_is_asked_for_should_be_synced(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        assert progress(partition) == (1, 1, 0)
+        await partition.append(texts("b"), SYNCED)
+        assert progress(partition) == (2, 2, 2)
+        assert await partition.flush() is WRITTEN
+        assert await partition.flush(sync=True) is SYNCED
 
 
-def test_given_level_written_when_not_written_yet_should_not_be_readable(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            await partition.append(texts("a"))
-            disk.stop()
-            second = asyncio.create_task(partition.append(texts("b")))
-            await reached(disk.reached)
-            await settled()
-            assert progress(partition) == (2, 1, 0)
-            assert payloads(await partition.read(0, 9)) == [b"a"]
-            assert offsets(await partition.read_last(1)) == [0]
-            with pytest.raises(InvalidOffset):
-                await partition.store_offset(CONSUMER, 1, 1)
-            disk.go()
-            await second
-            assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
-
-    run(main())
+async def test_given_level_written_when_not_written_yet_should_not_be_readable(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("a"))
+        disk.stop()
+        second = asyncio.create_task(partition.append(texts("b")))
+        await reached(disk.reached)
+        await settled()
+        assert progress(partition) == (2, 1, 0)
+        assert payloads(await partition.read(0, 9)) == [b"a"]
+        assert offsets(await partition.read_last(1)) == [0]
+        with pytest.raises(InvalidOffset):
+            await partition.store_offset(CONSUMER, 1, 1)
+        disk.go()
+        await second
+        assert payloads(await partition.read(0, 9)) == [b"a", b"b"]
 
 
 class BadSyncs(Files):
@@ -544,594 +470,527 @@ class BadSyncs(Files):
 
 
 @pytest.mark.parametrize("level", [WRITTEN, SYNCED])
-def test_given_a_disk_that_fills_up_between_two_batches_when_synced_was_promised_should_not_be_less(
+async def test_given_a_disk_that_fills_up_between_two_batches_when_synced_was_promised_should_not_be_less(
     tmp_path: Path, level: Durability
 ) -> None:
     """The first batch is whole on the disk when the second fails: to be told that it is synced, it has to be."""
 
-    async def main() -> None:
-        disk = BadSyncs()
-        async with partition_in(tmp_path, files=disk, durability=level) as partition:
-            first, second = texts("a"), texts("b")
-            disk.room, disk.syncs = len(first) + 10, 0
-            one = asyncio.create_task(partition.append(first, SYNCED))
-            two = asyncio.create_task(partition.append(second, SYNCED))
-            answers = await asyncio.gather(one, two, return_exceptions=True)
-            assert isinstance(answers[1], WriteFailed)
-            assert not isinstance(answers[0], BaseException)
-            assert partition.synced == 1
-            assert disk.syncs == 1
-            disk.room = None
-            assert (await partition.append(texts("c"), SYNCED)).base_offset == 1
-            assert payloads(await partition.read(0, 9)) == [b"a", b"c"]
-
-    run(main())
+    disk = BadSyncs()
+    async with partition_in(tmp_path, files=disk, durability=level) as partition:
+        first, second = texts("a"), texts("b")
+        disk.room, disk.syncs = len(first) + 10, 0
+        one = asyncio.create_task(partition.append(first, SYNCED))
+        two = asyncio.create_task(partition.append(second, SYNCED))
+        answers = await asyncio.gather(one, two, return_exceptions=True)
+        assert isinstance(answers[1], WriteFailed)
+        assert not isinstance(answers[0], BaseException)
+        assert partition.synced == 1
+        assert disk.syncs == 1
+        disk.room = None
+        assert (await partition.append(texts("c"), SYNCED)).base_offset == 1
+        assert payloads(await partition.read(0, 9)) == [b"a", b"c"]
 
 
 # ----------------------------------------------------------------------------------------------------------- waiting
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_a_waiting_reader_when_appended_should_wake_when_it_may_read(tmp_path: Path, level: Durability) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk, **{**BUFFERED, "durability": level}) as partition:
-            waiting = asyncio.create_task(partition.until(1))
-            await settled()
-            disk.stop()
-            appends = [asyncio.create_task(partition.append(texts("a")))]
-            await settled()
-            assert not waiting.done()
-            appends.append(asyncio.create_task(partition.append(texts("b"))))
-            await settled()
-            assert waiting.done() is (level is MEMORY)
-            disk.go()
-            await waiting
-            assert payloads(await partition.read(1, 1)) == [b"b"]
-            await asyncio.gather(*appends)
-            await partition.until(1)
+async def test_given_a_waiting_reader_when_appended_should_wake_when_it_may_read(
+    tmp_path: Path, level: Durability
+) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk, **{**BUFFERED, "durability": level}) as partition:
+        waiting = asyncio.create_task(partition.until(1))
+        await settled()
+        disk.stop()
+        appends = [asyncio.create_task(partition.append(texts("a")))]
+        await settled()
+        assert not waiting.done()
+        appends.append(asyncio.create_task(partition.append(texts("b"))))
+        await settled()
+        assert waiting.done() is (level is MEMORY)
+        disk.go()
+        await waiting
+        assert payloads(await partition.read(1, 1)) == [b"b"]
+        await asyncio.gather(*appends)
+        await partition.until(1)
 
-    run(main())
 
-
-def test_given_waiting_readers_when_cancelled_should_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_given_waiting_readers_when_cancelled_should_leave_nothing_behind(tmp_path: Path) -> None:
     """A long poll on an idle partition ends by its deadline, again and again."""
 
     def futures() -> int:
         gc.collect()
         return sum(isinstance(thing, asyncio.Future) for thing in gc.get_objects())
 
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            before = futures()
-            for _ in range(50):
-                waiting = [asyncio.create_task(partition.until(0)) for _ in range(3)]
-                await settled()
-                for task in waiting:
-                    task.cancel()
-                await asyncio.gather(*waiting, return_exceptions=True)
-            del waiting, task
-            assert futures() <= before + 20
-            await partition.append(texts("a"))
-
-    run(main())
-
-
-def test_given_one_of_two_waiting_readers_when_cancelled_should_wake_the_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            first, second = (asyncio.create_task(partition.until(0)) for _ in range(2))
+    async with partition_in(tmp_path) as partition:
+        before = futures()
+        for _ in range(50):
+            waiting = [asyncio.create_task(partition.until(0)) for _ in range(3)]
             await settled()
-            first.cancel()
-            await partition.append(texts("a"))
-            await second
-            assert first.cancelled()
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        del waiting, task
+        assert futures() <= before + 20
+        await partition.append(texts("a"))
 
-    run(main())
+
+async def test_given_one_of_two_waiting_readers_when_cancelled_should_wake_the_other(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        first, second = (asyncio.create_task(partition.until(0)) for _ in range(2))
+        await settled()
+        first.cancel()
+        await partition.append(texts("a"))
+        await second
+        assert first.cancelled()
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_a_durability_when_waited_for_should_wake_when_it_is_reached(tmp_path: Path, level: Durability) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            waiting = asyncio.create_task(partition.until(0, level))
-            await settled()
-            await partition.append(texts("a"))
-            await settled()
-            assert waiting.done() is (level is MEMORY)
-            await partition.flush()
-            await settled()
-            assert waiting.done() is (level < SYNCED)
-            await partition.flush(sync=True)
-            await waiting
-
-    run(main())
+async def test_given_a_durability_when_waited_for_should_wake_when_it_is_reached(
+    tmp_path: Path, level: Durability
+) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        waiting = asyncio.create_task(partition.until(0, level))
+        await settled()
+        await partition.append(texts("a"))
+        await settled()
+        assert waiting.done() is (level is MEMORY)
+        await partition.flush()
+        await settled()
+        assert waiting.done() is (level < SYNCED)
+        await partition.flush(sync=True)
+        await waiting
 
 
 # -------------------------------------------------------------------------------------------------------- back-pressure
 
 
-def test_given_a_slow_disk_when_the_partition_is_full_should_make_appends_wait_and_go_on_in_order(
+async def test_given_a_slow_disk_when_the_partition_is_full_should_make_appends_wait_and_go_on_in_order(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        limit = 3 * whole
-        async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=limit) as partition:
-            disk.stop()
-            appends = []
-            for i in range(40):
-                appends.append(asyncio.create_task(partition.append(sized(1, 1000, b"%2d" % i))))
-                await settled()
-                assert partition.unflushed_bytes <= limit
-            assert partition.appended == 3
-            assert not any(task.done() for task in appends)
-            disk.go()
-            answers = await asyncio.gather(*appends)
-            assert [answer.base_offset for answer in answers] == list(range(40))
-            assert [payload[:2] for payload in payloads(await partition.read(0, 99))] == [b"%2d" % i for i in range(40)]
-
-    run(main())
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    limit = 3 * whole
+    async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=limit) as partition:
+        disk.stop()
+        appends = []
+        for i in range(40):
+            appends.append(asyncio.create_task(partition.append(sized(1, 1000, b"%2d" % i))))
+            await settled()
+            assert partition.unflushed_bytes <= limit
+        assert partition.appended == 3
+        assert not any(task.done() for task in appends)
+        disk.go()
+        answers = await asyncio.gather(*appends)
+        assert [answer.base_offset for answer in answers] == list(range(40))
+        assert [payload[:2] for payload in payloads(await partition.read(0, 99))] == [b"%2d" % i for i in range(40)]
 
 
-def test_given_appends_that_wait_when_others_come_later_should_not_be_overtaken(tmp_path: Path) -> None:
+async def test_given_appends_that_wait_when_others_come_later_should_not_be_overtaken(tmp_path: Path) -> None:
     """A connection that sends without waiting for answers relies on the order in which it was read."""
 
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=2 * whole) as partition:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    async with partition_in(tmp_path, files=disk, partition_unflushed_bytes_max=2 * whole) as partition:
+        disk.stop()
+        appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(8)]
+        await settled()
+        disk.go()
+        while partition.appended < 8:
+            # Comes in one turn of the loop with the news that there is room.
+            appends.append(asyncio.create_task(partition.append(sized(1, 1000))))
+            await asyncio.sleep(0)
+        answers = await asyncio.gather(*appends)
+        assert [answer.base_offset for answer in answers] == list(range(len(appends)))
+
+
+async def test_given_a_slow_disk_when_the_store_is_full_should_make_appends_wait_and_go_on_in_order(
+    tmp_path: Path,
+) -> None:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    async with opened(tmp_path, files=disk, unflushed_bytes_max=4 * whole) as store:
+        partitions = await with_topic(store, 2)
+        disk.stop()
+        appends = []
+        for _ in range(12):
+            for partition in partitions:
+                appends.append(asyncio.create_task(partition.append(sized(1, 1000))))
+                await settled()
+                assert sum(p.unflushed_bytes for p in partitions) <= 4 * whole
+        disk.go()
+        answers = await asyncio.gather(*appends)
+        assert [answer.base_offset for answer in answers[::2]] == list(range(12))
+        assert [answer.base_offset for answer in answers[1::2]] == list(range(12))
+
+
+async def test_given_one_slow_partition_when_it_is_full_should_not_stop_the_others(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    async with opened(tmp_path, files=disk, partition_unflushed_bytes_max=whole, shards=2) as store:
+        partitions = await with_topic(store, 8)
+        slow = partitions[0]
+        other = next(p for p in partitions if p._shard is not slow._shard)
+        disk.stop("partitions/0/")
+        waiting = [asyncio.create_task(slow.append(sized(1, 1000))) for _ in range(5)]
+        await reached(disk.reached)
+        for i in range(20):
+            assert (await other.append(sized(1, 1000))).base_offset == i
+        assert not any(task.done() for task in waiting)
+        disk.go()
+        assert [answer.base_offset for answer in await asyncio.gather(*waiting)] == list(range(5))
+
+
+async def test_given_appends_that_wait_for_room_when_cancelled_should_do_no_harm(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
+        async with partition_in(tmp_path / next(iter(options)), files=disk, **options) as partition:
             disk.stop()
-            appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(8)]
+            appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(6)]
+            await reached(disk.reached)
+            await settled()
+            for task in appends[1:4]:
+                task.cancel()
             await settled()
             disk.go()
-            while partition.appended < 8:
-                # Comes in one turn of the loop with the news that there is room.
-                appends.append(asyncio.create_task(partition.append(sized(1, 1000))))
-                await asyncio.sleep(0)
-            answers = await asyncio.gather(*appends)
-            assert [answer.base_offset for answer in answers] == list(range(len(appends)))
-
-    run(main())
+            answers = await asyncio.gather(*appends, return_exceptions=True)
+            left = [answer.base_offset for answer in answers if not isinstance(answer, BaseException)]
+            assert left == [0, 1, 2]
+            assert (await partition.append(texts("more"))).base_offset == 3
 
 
-def test_given_a_slow_disk_when_the_store_is_full_should_make_appends_wait_and_go_on_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        async with opened(tmp_path, files=disk, unflushed_bytes_max=4 * whole) as store:
-            partitions = await with_topic(store, 2)
-            disk.stop()
-            appends = []
-            for _ in range(12):
-                for partition in partitions:
-                    appends.append(asyncio.create_task(partition.append(sized(1, 1000))))
-                    await settled()
-                    assert sum(p.unflushed_bytes for p in partitions) <= 4 * whole
-            disk.go()
-            answers = await asyncio.gather(*appends)
-            assert [answer.base_offset for answer in answers[::2]] == list(range(12))
-            assert [answer.base_offset for answer in answers[1::2]] == list(range(12))
-
-    run(main())
-
-
-def test_given_one_slow_partition_when_it_is_full_should_not_stop_the_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        async with opened(tmp_path, files=disk, partition_unflushed_bytes_max=whole, shards=2) as store:
-            partitions = await with_topic(store, 8)
-            slow = partitions[0]
-            other = next(p for p in partitions if p._shard is not slow._shard)
-            disk.stop("partitions/0/")
-            waiting = [asyncio.create_task(slow.append(sized(1, 1000))) for _ in range(5)]
-            await reached(disk.reached)
-            for i in range(20):
-                assert (await other.append(sized(1, 1000))).base_offset == i
-            assert not any(task.done() for task in waiting)
-            disk.go()
-            assert [answer.base_offset for answer in await asyncio.gather(*waiting)] == list(range(5))
-
-    run(main())
-
-
-def test_given_appends_that_wait_for_room_when_cancelled_should_do_no_harm(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
-            async with partition_in(tmp_path / next(iter(options)), files=disk, **options) as partition:
-                disk.stop()
-                appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(6)]
-                await reached(disk.reached)
-                await settled()
-                for task in appends[1:4]:
-                    task.cancel()
-                await settled()
-                disk.go()
-                answers = await asyncio.gather(*appends, return_exceptions=True)
-                left = [answer.base_offset for answer in answers if not isinstance(answer, BaseException)]
-                assert left == [0, 1, 2]
-                assert (await partition.append(texts("more"))).base_offset == 3
-
-    run(main())
-
-
-def test_given_a_store_full_of_buffered_messages_when_more_come_should_write_them_to_make_room(tmp_path: Path) -> None:
+async def test_given_a_store_full_of_buffered_messages_when_more_come_should_write_them_to_make_room(
+    tmp_path: Path,
+) -> None:
     """At level memory nobody else would: without that, appends would wait for the saver."""
 
-    async def main() -> None:
-        whole = len(sized(1, 1000))
-        async with opened(tmp_path, unflushed_bytes_max=4 * whole, **BUFFERED) as store:
-            partitions = await with_topic(store, 3)
-            for i in range(20):
-                for partition in partitions:
-                    assert (await partition.append(sized(1, 1000))).base_offset == i
-
-    run(main())
-
-
-def test_given_a_full_partition_at_level_memory_when_more_come_should_write_to_make_room(tmp_path: Path) -> None:
-    async def main() -> None:
-        whole = len(sized(1, 1000))
-        async with partition_in(tmp_path, partition_unflushed_bytes_max=2 * whole, **BUFFERED) as partition:
-            for i in range(20):
+    whole = len(sized(1, 1000))
+    async with opened(tmp_path, unflushed_bytes_max=4 * whole, **BUFFERED) as store:
+        partitions = await with_topic(store, 3)
+        for i in range(20):
+            for partition in partitions:
                 assert (await partition.append(sized(1, 1000))).base_offset == i
 
-    run(main())
+
+async def test_given_a_full_partition_at_level_memory_when_more_come_should_write_to_make_room(tmp_path: Path) -> None:
+    whole = len(sized(1, 1000))
+    async with partition_in(tmp_path, partition_unflushed_bytes_max=2 * whole, **BUFFERED) as partition:
+        for i in range(20):
+            assert (await partition.append(sized(1, 1000))).base_offset == i
 
 
-def test_given_an_append_that_waits_for_room_when_the_partition_is_removed_should_be_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        whole = len(sized(1, 1000))
-        for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
-            async with opened(tmp_path / next(iter(options)), files=disk, shards=2, **options) as store:
-                (partition,) = await with_topic(store)
-                disk.stop()
-                appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(3)]
-                await reached(disk.reached)
-                await settled()
-                removing = asyncio.create_task(store.remove_topic(0, 0))
-                await settled()
-                disk.go()
-                await removing
-                answers = await asyncio.gather(*appends, return_exceptions=True)
-                # Those that found room before it was closed were written; the others are told.
-                refused = [isinstance(answer, PartitionClosed) for answer in answers]
-                assert refused == sorted(refused)
-                assert all(refused[i] or answer.base_offset == i for i, answer in enumerate(answers))
-
-    run(main())
+async def test_given_an_append_that_waits_for_room_when_the_partition_is_removed_should_be_refused(
+    tmp_path: Path,
+) -> None:
+    disk = SlowDisk()
+    whole = len(sized(1, 1000))
+    for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
+        async with opened(tmp_path / next(iter(options)), files=disk, shards=2, **options) as store:
+            (partition,) = await with_topic(store)
+            disk.stop()
+            appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(3)]
+            await reached(disk.reached)
+            await settled()
+            removing = asyncio.create_task(store.remove_topic(0, 0))
+            await settled()
+            disk.go()
+            await removing
+            answers = await asyncio.gather(*appends, return_exceptions=True)
+            # Those that found room before it was closed were written; the others are told.
+            refused = [isinstance(answer, PartitionClosed) for answer in answers]
+            assert refused == sorted(refused)
+            assert all(refused[i] or answer.base_offset == i for i, answer in enumerate(answers))
 
 
 # ----------------------------------------------------------------------------------------------------- consumer offsets
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_a_stored_offset_when_asked_should_be_known_also_after_a_restart(
+async def test_given_a_stored_offset_when_asked_should_be_known_also_after_a_restart(
     tmp_path: Path, level: Durability
 ) -> None:
-    async def main() -> None:
-        options = {**BUFFERED, "durability": level}
-        async with partition_in(tmp_path, **options) as partition:
-            await partition.append(texts("a", "b", "c"))
-            await partition.store_offset(CONSUMER, 1, 2)
-            await partition.store_offset(GROUP, 1, 0)
-            await partition.store_offset(CONSUMER, 1, 1)
-            assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, 0)
-            assert partition.offset_of(CONSUMER, 2) is None
-            assert partition.lowest_consumer_offset == 0
-            assert await partition.delete_offset(GROUP, 1)
-            assert not await partition.delete_offset(GROUP, 1)
-            assert not await partition.delete_offset(GROUP, 2)
-            assert partition.lowest_consumer_offset == 1
-        async with partition_in(tmp_path, **options) as partition:
-            assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, None)
-
-    run(main())
+    options = {**BUFFERED, "durability": level}
+    async with partition_in(tmp_path, **options) as partition:
+        await partition.append(texts("a", "b", "c"))
+        await partition.store_offset(CONSUMER, 1, 2)
+        await partition.store_offset(GROUP, 1, 0)
+        await partition.store_offset(CONSUMER, 1, 1)
+        assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, 0)
+        assert partition.offset_of(CONSUMER, 2) is None
+        assert partition.lowest_consumer_offset == 0
+        assert await partition.delete_offset(GROUP, 1)
+        assert not await partition.delete_offset(GROUP, 1)
+        assert not await partition.delete_offset(GROUP, 2)
+        assert partition.lowest_consumer_offset == 1
+    async with partition_in(tmp_path, **options) as partition:
+        assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (1, None)
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 3, 2**63])
-def test_given_an_offset_beyond_the_newest_message_when_stored_should_be_refused(tmp_path: Path, offset: int) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            with pytest.raises(InvalidOffset, match="the partition is empty"):
-                await partition.store_offset(CONSUMER, 1, 0)
-            await partition.append(texts("a", "b"))
-            with pytest.raises(InvalidOffset, match=f"offset {offset} cannot be stored, the newest message has 1"):
-                await partition.store_offset(CONSUMER, 1, offset)
-            assert partition.offset_of(CONSUMER, 1) is None
+async def test_given_an_offset_beyond_the_newest_message_when_stored_should_be_refused(
+    tmp_path: Path, offset: int
+) -> None:
+    async with partition_in(tmp_path) as partition:
+        with pytest.raises(InvalidOffset, match="the partition is empty"):
+            await partition.store_offset(CONSUMER, 1, 0)
+        await partition.append(texts("a", "b"))
+        with pytest.raises(InvalidOffset, match=f"offset {offset} cannot be stored, the newest message has 1"):
+            await partition.store_offset(CONSUMER, 1, offset)
+        assert partition.offset_of(CONSUMER, 1) is None
 
-    run(main())
 
-
-def test_given_a_stored_offset_beyond_the_end_when_started_should_be_lowered_for_good(tmp_path: Path) -> None:
+async def test_given_a_stored_offset_beyond_the_end_when_started_should_be_lowered_for_good(tmp_path: Path) -> None:
     """Messages may be lost by a crash that their reader has already seen. New ones in their place it has not."""
 
-    async def main() -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        await partition.append(texts("b", "c", "d"))
+        await partition.store_offset(CONSUMER, 1, 3)
+        await partition.store_offset(GROUP, 1, 0)
+    folder = tmp_path / "streams/0/topics/0/partitions/0"
+    log = folder / "00000000000000000000.log"
+    log.write_bytes(log.read_bytes()[: len(texts("a")) + 20])
+    log.with_suffix(".index").unlink()
+    shutil.copytree(tmp_path, crash := tmp_path.with_name(tmp_path.name + "-crash"))
+    async with partition_in(tmp_path) as partition:
+        assert partition.appended == 1
+        assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (0, 0)
+        await partition.append(texts("B", "C", "D"))
+        shutil.copytree(tmp_path, crash, dirs_exist_ok=True)
+    for path in (tmp_path, crash):
+        async with partition_in(path) as partition:
+            assert partition.appended == 4
+            assert partition.offset_of(CONSUMER, 1) == 0
+
+
+async def test_given_a_stored_offset_when_nothing_is_left_should_be_forgotten(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a"))
+        await partition.store_offset(CONSUMER, 1, 0)
+    folder = tmp_path / "streams/0/topics/0/partitions/0"
+    (folder / "00000000000000000000.log").write_bytes(b"")
+    (folder / "00000000000000000000.index").unlink()
+    for _ in range(2):
         async with partition_in(tmp_path) as partition:
+            assert partition.offset_of(CONSUMER, 1) is None
             await partition.append(texts("a"))
-            await partition.append(texts("b", "c", "d"))
-            await partition.store_offset(CONSUMER, 1, 3)
-            await partition.store_offset(GROUP, 1, 0)
-        folder = tmp_path / "streams/0/topics/0/partitions/0"
-        log = folder / "00000000000000000000.log"
-        log.write_bytes(log.read_bytes()[: len(texts("a")) + 20])
-        log.with_suffix(".index").unlink()
-        shutil.copytree(tmp_path, crash := tmp_path.with_name(tmp_path.name + "-crash"))
-        async with partition_in(tmp_path) as partition:
-            assert partition.appended == 1
-            assert (partition.offset_of(CONSUMER, 1), partition.offset_of(GROUP, 1)) == (0, 0)
-            await partition.append(texts("B", "C", "D"))
-            shutil.copytree(tmp_path, crash, dirs_exist_ok=True)
-        for path in (tmp_path, crash):
-            async with partition_in(path) as partition:
-                assert partition.appended == 4
-                assert partition.offset_of(CONSUMER, 1) == 0
-
-    run(main())
 
 
-def test_given_a_stored_offset_when_nothing_is_left_should_be_forgotten(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a"))
-            await partition.store_offset(CONSUMER, 1, 0)
-        folder = tmp_path / "streams/0/topics/0/partitions/0"
-        (folder / "00000000000000000000.log").write_bytes(b"")
-        (folder / "00000000000000000000.index").unlink()
-        for _ in range(2):
-            async with partition_in(tmp_path) as partition:
-                assert partition.offset_of(CONSUMER, 1) is None
-                await partition.append(texts("a"))
-
-    run(main())
+async def test_given_many_offsets_stored_at_once_when_written_should_all_be_answered(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a", "b"))
+        await asyncio.gather(*(partition.store_offset(CONSUMER, i, i % 2) for i in range(100)))
+    async with partition_in(tmp_path) as partition:
+        assert [partition.offset_of(CONSUMER, i) for i in range(100)] == [0, 1] * 50
 
 
-def test_given_many_offsets_stored_at_once_when_written_should_all_be_answered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a", "b"))
-            await asyncio.gather(*(partition.store_offset(CONSUMER, i, i % 2) for i in range(100)))
-        async with partition_in(tmp_path) as partition:
-            assert [partition.offset_of(CONSUMER, i) for i in range(100)] == [0, 1] * 50
-
-    run(main())
-
-
-def test_given_an_offset_stored_and_deleted_before_it_was_written_when_flushed_should_be_nothing(
+async def test_given_an_offset_stored_and_deleted_before_it_was_written_when_flushed_should_be_nothing(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, **BUFFERED) as partition:
-            await partition.append(texts("a"))
-            await partition.store_offset(CONSUMER, 1, 0)
-            await partition.delete_offset(CONSUMER, 1)
-            assert await partition.flush(sync=True) is SYNCED
-
-    run(main())
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        await partition.append(texts("a"))
+        await partition.store_offset(CONSUMER, 1, 0)
+        await partition.delete_offset(CONSUMER, 1)
+        assert await partition.flush(sync=True) is SYNCED
 
 
 # ------------------------------------------------------------------------------------------------- purging and trimming
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_messages_when_purged_should_begin_again_at_offset_0(tmp_path: Path, level: Durability) -> None:
-    async def main() -> None:
-        options = {**BUFFERED, "durability": level, "segment_bytes": 1000}
-        async with partition_in(tmp_path, **options) as partition:
-            for _ in range(5):
-                await partition.append(sized(3, 200))
-            await partition.store_offset(CONSUMER, 1, 14)
-            await partition.purge()
-            assert progress(partition) == (0, 0, 0)
-            assert (partition.size_bytes, partition.unflushed_bytes, partition.segments_count) == (0, 0, 1)
-            assert partition.offset_of(CONSUMER, 1) is None
-            assert (await partition.read(0, 9)).messages == 0
-            assert (await partition.append(texts("new"))).base_offset == 0
-            assert payloads(await partition.read(0, 9)) == [b"new"]
-        async with partition_in(tmp_path, **options) as partition:
-            assert payloads(await partition.read(0, 9)) == [b"new"]
-            assert partition.offset_of(CONSUMER, 1) is None
-
-    run(main())
+async def test_given_messages_when_purged_should_begin_again_at_offset_0(tmp_path: Path, level: Durability) -> None:
+    options = {**BUFFERED, "durability": level, "segment_bytes": 1000}
+    async with partition_in(tmp_path, **options) as partition:
+        for _ in range(5):
+            await partition.append(sized(3, 200))
+        await partition.store_offset(CONSUMER, 1, 14)
+        await partition.purge()
+        assert progress(partition) == (0, 0, 0)
+        assert (partition.size_bytes, partition.unflushed_bytes, partition.segments_count) == (0, 0, 1)
+        assert partition.offset_of(CONSUMER, 1) is None
+        assert (await partition.read(0, 9)).messages == 0
+        assert (await partition.append(texts("new"))).base_offset == 0
+        assert payloads(await partition.read(0, 9)) == [b"new"]
+    async with partition_in(tmp_path, **options) as partition:
+        assert payloads(await partition.read(0, 9)) == [b"new"]
+        assert partition.offset_of(CONSUMER, 1) is None
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_appends_flushes_reads_and_offsets_at_once_when_purged_should_all_go_on(
+async def test_given_appends_flushes_reads_and_offsets_at_once_when_purged_should_all_go_on(
     tmp_path: Path, level: Durability
 ) -> None:
-    async def main() -> None:
-        options = {**BUFFERED, "durability": level, "segment_bytes": 2000, "tail_bytes_max": 3000}
-        options |= {"partition_unflushed_bytes_max": 4000, "unflushed_bytes_max": 6000}
-        async with opened(tmp_path, shards=2, **options) as store:
-            (partition,) = await with_topic(store)
-            going = True
+    options = {**BUFFERED, "durability": level, "segment_bytes": 2000, "tail_bytes_max": 3000}
+    options |= {"partition_unflushed_bytes_max": 4000, "unflushed_bytes_max": 6000}
+    async with opened(tmp_path, shards=2, **options) as store:
+        (partition,) = await with_topic(store)
+        going = True
 
-            async def pause() -> None:
-                # A loop that never rests gives the threads a turn when luck has it, on some machines once in seconds.
-                await asyncio.sleep(0.0002)
+        async def pause() -> None:
+            # A loop that never rests gives the threads a turn when luck has it, on some machines once in seconds.
+            await asyncio.sleep(0.0002)
 
-            async def append() -> int:
-                done = 0
-                while going:
-                    await partition.append(sized(2, 300))
-                    done += 1
-                    await pause()
-                return done
+        async def append() -> int:
+            done = 0
+            while going:
+                await partition.append(sized(2, 300))
+                done += 1
+                await pause()
+            return done
 
-            async def flush() -> None:
-                while going:
-                    await partition.flush(sync=done_flushing())
-                    await pause()
+        async def flush() -> None:
+            while going:
+                await partition.flush(sync=done_flushing())
+                await pause()
 
-            async def read() -> None:
-                while going:
-                    found = stored(await partition.read(0, 50))
-                    assert [message.offset for message in found] == list(range(len(found)))
-                    await partition.read_last(5)
-                    await partition.read_from_time(NOON, 5)
-                    await pause()
+        async def read() -> None:
+            while going:
+                found = stored(await partition.read(0, 50))
+                assert [message.offset for message in found] == list(range(len(found)))
+                await partition.read_last(5)
+                await partition.read_from_time(NOON, 5)
+                await pause()
 
-            async def store_offsets() -> None:
-                while going:
-                    with contextlib.suppress(InvalidOffset):
-                        await partition.store_offset(CONSUMER, 1, partition.readable - 1)
-                    stored_offset = partition.offset_of(CONSUMER, 1)
-                    assert stored_offset is None or stored_offset < partition.readable
-                    await pause()
+        async def store_offsets() -> None:
+            while going:
+                with contextlib.suppress(InvalidOffset):
+                    await partition.store_offset(CONSUMER, 1, partition.readable - 1)
+                stored_offset = partition.offset_of(CONSUMER, 1)
+                assert stored_offset is None or stored_offset < partition.readable
+                await pause()
 
-            flushes = iter(range(10**9))
+        flushes = iter(range(10**9))
 
-            def done_flushing() -> bool:
-                return next(flushes) % 3 == 0
+        def done_flushing() -> bool:
+            return next(flushes) % 3 == 0
 
-            busy = [asyncio.create_task(work()) for work in (append, append, flush, read, read, store_offsets)]
-            for _ in range(150):
-                await partition.until(5)
-                await partition.purge()
-            going = False
-            assert (await asyncio.gather(*busy))[0] > 0
-
-    run(main())
+        busy = [asyncio.create_task(work()) for work in (append, append, flush, read, read, store_offsets)]
+        for _ in range(150):
+            await partition.until(5)
+            await partition.purge()
+        going = False
+        assert (await asyncio.gather(*busy))[0] > 0
 
 
-def test_given_an_offset_to_store_when_a_purge_comes_first_should_be_refused(tmp_path: Path) -> None:
+async def test_given_an_offset_to_store_when_a_purge_comes_first_should_be_refused(tmp_path: Path) -> None:
     """It names a message that is gone; kept, it would hide the first messages that come after the purge."""
 
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            await partition.append(texts("a", "b"))
-            await partition.store_offset(GROUP, 1, 1)
-            disk.stop()
-            last = asyncio.create_task(partition.append(texts("c")))
-            await settled()
-            purging = asyncio.create_task(partition.purge())
-            await settled()
-            storing = asyncio.create_task(partition.store_offset(CONSUMER, 1, 1))
-            deleting = asyncio.create_task(partition.delete_offset(GROUP, 1))
-            await settled()
-            disk.go()
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(texts("a", "b"))
+        await partition.store_offset(GROUP, 1, 1)
+        disk.stop()
+        last = asyncio.create_task(partition.append(texts("c")))
+        await settled()
+        purging = asyncio.create_task(partition.purge())
+        await settled()
+        storing = asyncio.create_task(partition.store_offset(CONSUMER, 1, 1))
+        deleting = asyncio.create_task(partition.delete_offset(GROUP, 1))
+        await settled()
+        disk.go()
+        await purging
+        assert (await last).base_offset == 2
+        with pytest.raises(InvalidOffset, match="the partition is empty"):
+            await storing
+        assert await deleting is False
+        assert partition.lowest_consumer_offset is None
+
+
+async def test_given_a_purge_that_is_cancelled_when_it_has_begun_should_be_finished_all_the_same(
+    tmp_path: Path,
+) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        last = asyncio.create_task(partition.append(texts("a")))
+        await settled()
+        purging = asyncio.create_task(partition.purge())
+        await settled()
+        purging.cancel()
+        with pytest.raises(asyncio.CancelledError):
             await purging
-            assert (await last).base_offset == 2
-            with pytest.raises(InvalidOffset, match="the partition is empty"):
-                await storing
-            assert await deleting is False
-            assert partition.lowest_consumer_offset is None
-
-    run(main())
+        disk.go()
+        assert (await last).base_offset == 0
+        assert (await partition.append(texts("b"))).base_offset == 0
+        assert payloads(await partition.read(0, 9)) == [b"b"]
 
 
-def test_given_a_purge_that_is_cancelled_when_it_has_begun_should_be_finished_all_the_same(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            last = asyncio.create_task(partition.append(texts("a")))
-            await settled()
-            purging = asyncio.create_task(partition.purge())
-            await settled()
-            purging.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await purging
-            disk.go()
-            assert (await last).base_offset == 0
-            assert (await partition.append(texts("b"))).base_offset == 0
-            assert payloads(await partition.read(0, 9)) == [b"b"]
-
-    run(main())
-
-
-def test_given_waiting_readers_when_purged_should_wake_to_look_again(tmp_path: Path) -> None:
+async def test_given_waiting_readers_when_purged_should_wake_to_look_again(tmp_path: Path) -> None:
     """The offset that they wait for may be a long way off now."""
 
-    async def main() -> None:
-        async with partition_in(tmp_path) as partition:
-            await partition.append(texts("a", "b"))
-            waiting = asyncio.create_task(partition.until(2))
-            await settled()
-            await partition.purge()
-            await waiting
-
-    run(main())
+    async with partition_in(tmp_path) as partition:
+        await partition.append(texts("a", "b"))
+        waiting = asyncio.create_task(partition.until(2))
+        await settled()
+        await partition.purge()
+        await waiting
 
 
-def test_given_a_purge_when_appends_wait_for_it_should_come_after_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with partition_in(tmp_path, files=disk) as partition:
-            disk.stop()
-            before = [asyncio.create_task(partition.append(texts(f"before {i}"))) for i in range(3)]
-            await settled()
-            purging = asyncio.create_task(partition.purge())
-            await settled()
-            after = [asyncio.create_task(partition.append(texts(f"after {i}"))) for i in range(3)]
-            await settled()
-            disk.go()
-            await purging
-            assert [answer.base_offset for answer in await asyncio.gather(*before)] == [0, 1, 2]
-            assert [answer.base_offset for answer in await asyncio.gather(*after)] == [0, 1, 2]
-            assert payloads(await partition.read(0, 9)) == [b"after 0", b"after 1", b"after 2"]
-
-    run(main())
+async def test_given_a_purge_when_appends_wait_for_it_should_come_after_it(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with partition_in(tmp_path, files=disk) as partition:
+        disk.stop()
+        before = [asyncio.create_task(partition.append(texts(f"before {i}"))) for i in range(3)]
+        await settled()
+        purging = asyncio.create_task(partition.purge())
+        await settled()
+        after = [asyncio.create_task(partition.append(texts(f"after {i}"))) for i in range(3)]
+        await settled()
+        disk.go()
+        await purging
+        assert [answer.base_offset for answer in await asyncio.gather(*before)] == [0, 1, 2]
+        assert [answer.base_offset for answer in await asyncio.gather(*after)] == [0, 1, 2]
+        assert payloads(await partition.read(0, 9)) == [b"after 0", b"after 1", b"after 2"]
 
 
 @pytest.mark.parametrize("options", [{}, {"tail_bytes_max": 0}], ids=["tail", "disk"])
-def test_given_closed_segments_when_trimmed_should_be_gone_and_the_rest_keep_its_offsets(
+async def test_given_closed_segments_when_trimmed_should_be_gone_and_the_rest_keep_its_offsets(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with partition_in(tmp_path, clock=clock, segment_bytes=1, **options) as partition:
-            for i in range(6):
-                clock.now += 10
-                await partition.append(texts(f"{i}a", f"{i}b"))
-            assert [segment.start_offset for segment in await partition.closed_segments()] == [0, 2, 4, 6, 8, 10]
-            assert [s.last_timestamp for s in await partition.closed_segments()] == [NOON + 10 * i for i in range(1, 7)]
-            assert await partition.trim(5) == 2
-            assert (partition.first_offset, partition.segments_count, partition.messages_count) == (4, 5, 8)
-            for offset in (0, 3, 4):
-                assert offsets(await partition.read(offset, 3)) == [4, 5, 6]
-            assert offsets(await partition.read_from_time(0, 2)) == [4, 5]
-            assert offsets(await partition.read_last(99)) == list(range(4, 12))
-            assert await partition.offset_at(0) == 4
-            assert await partition.offset_at(NOON + 10) == 4
-            assert await partition.trim(10**9) == 4
-            assert (partition.first_offset, partition.appended, partition.messages_count) == (12, 12, 0)
-            assert (await partition.read(0, 9)).messages == 0
-            assert (await partition.append(texts("x"))).base_offset == 12
-        async with partition_in(tmp_path, segment_bytes=1, **options) as partition:
-            assert (partition.first_offset, partition.appended) == (12, 13)
-            assert offsets(await partition.read(0, 9)) == [12]
-
-    run(main())
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, segment_bytes=1, **options) as partition:
+        for i in range(6):
+            clock.now += 10
+            await partition.append(texts(f"{i}a", f"{i}b"))
+        assert [segment.start_offset for segment in await partition.closed_segments()] == [0, 2, 4, 6, 8, 10]
+        assert [s.last_timestamp for s in await partition.closed_segments()] == [NOON + 10 * i for i in range(1, 7)]
+        assert await partition.trim(5) == 2
+        assert (partition.first_offset, partition.segments_count, partition.messages_count) == (4, 5, 8)
+        for offset in (0, 3, 4):
+            assert offsets(await partition.read(offset, 3)) == [4, 5, 6]
+        assert offsets(await partition.read_from_time(0, 2)) == [4, 5]
+        assert offsets(await partition.read_last(99)) == list(range(4, 12))
+        assert await partition.offset_at(0) == 4
+        assert await partition.offset_at(NOON + 10) == 4
+        assert await partition.trim(10**9) == 4
+        assert (partition.first_offset, partition.appended, partition.messages_count) == (12, 12, 0)
+        assert (await partition.read(0, 9)).messages == 0
+        assert (await partition.append(texts("x"))).base_offset == 12
+    async with partition_in(tmp_path, segment_bytes=1, **options) as partition:
+        assert (partition.first_offset, partition.appended) == (12, 13)
+        assert offsets(await partition.read(0, 9)) == [12]
 
 
-def test_given_readers_at_work_when_trimmed_should_read_on_without_an_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, segment_bytes=1, tail_bytes_max=0, open_files_max=2) as partition:
-            for _ in range(40):
-                await partition.append(texts("a", "b"))
+async def test_given_readers_at_work_when_trimmed_should_read_on_without_an_error(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, segment_bytes=1, tail_bytes_max=0, open_files_max=2) as partition:
+        for _ in range(40):
+            await partition.append(texts("a", "b"))
 
-            async def read() -> int:
-                offset = 0
-                while offset < 80:
-                    found = offsets(fetched := await partition.read(offset, 3))
-                    assert found == list(range(found[0], found[0] + 3))[: len(found)]
-                    offset = fetched.next_offset
-                return offset
+        async def read() -> int:
+            offset = 0
+            while offset < 80:
+                found = offsets(fetched := await partition.read(offset, 3))
+                assert found == list(range(found[0], found[0] + 3))[: len(found)]
+                offset = fetched.next_offset
+            return offset
 
-            readers = [asyncio.create_task(read()) for _ in range(3)]
-            for before in range(0, 80, 6):
-                await partition.trim(before)
-                await asyncio.sleep(0)
-            assert await asyncio.gather(*readers) == [80, 80, 80]
-
-    run(main())
+        readers = [asyncio.create_task(read()) for _ in range(3)]
+        for before in range(0, 80, 6):
+            await partition.trim(before)
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*readers) == [80, 80, 80]
 
 
 # -------------------------------------------------------------------------------------------------------------- closing
@@ -1157,93 +1016,83 @@ USES: dict[str, Act] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 @pytest.mark.parametrize("removed", [False, True], ids=["the store is closed", "it is removed"])
-def test_given_a_closed_partition_when_used_should_say_so(tmp_path: Path, use: Act, removed: bool) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            await partition.append(texts("a"))
-            await partition.store_offset(CONSUMER, 1, 0)
-            if removed:
-                await store.remove_topic(0, 0)
-                with pytest.raises(PartitionClosed, match="it was removed"):
-                    await use(partition)
-        with pytest.raises(PartitionClosed):
-            await use(partition)
-
-    run(main())
+async def test_given_a_closed_partition_when_used_should_say_so(tmp_path: Path, use: Act, removed: bool) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        await partition.store_offset(CONSUMER, 1, 0)
+        if removed:
+            await store.remove_topic(0, 0)
+            with pytest.raises(PartitionClosed, match="it was removed"):
+                await use(partition)
+    with pytest.raises(PartitionClosed):
+        await use(partition)
 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["the store is closed", "it is removed"])
 @pytest.mark.parametrize("level", Durability)
-def test_given_waiters_of_every_kind_when_closed_should_all_be_answered(
+async def test_given_waiters_of_every_kind_when_closed_should_all_be_answered(
     tmp_path: Path, removed: bool, level: Durability
 ) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with opened(tmp_path, files=disk, shards=2, **{**BUFFERED, "durability": level}) as store:
-            (partition,) = await with_topic(store)
-            await partition.append(texts("a"))
-            disk.stop()
-            waiting = [
-                asyncio.create_task(act)
-                for act in (
-                    partition.append(texts("b"), SYNCED),
-                    partition.append(texts("c")),
-                    partition.until(100),
-                    partition.until(2, SYNCED),
-                    partition.store_offset(CONSUMER, 1, 0),
-                    partition.flush(sync=True),
-                    partition.read(0, 10),
-                )
-            ]
-            await settled()
-            closing = asyncio.create_task(store.remove_topic(0, 0) if removed else store.close())
-            await settled()
-            disk.go()
-            await closing
-            answers = await asyncio.gather(*waiting, return_exceptions=True)
-            assert isinstance(answers[2], PartitionClosed)
-            for answer in answers:
-                assert not isinstance(answer, BaseException) or isinstance(answer, PartitionClosed), answer
-
-    run(main())
+    disk = SlowDisk()
+    async with opened(tmp_path, files=disk, shards=2, **{**BUFFERED, "durability": level}) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        disk.stop()
+        waiting = [
+            asyncio.create_task(act)
+            for act in (
+                partition.append(texts("b"), SYNCED),
+                partition.append(texts("c")),
+                partition.until(100),
+                partition.until(2, SYNCED),
+                partition.store_offset(CONSUMER, 1, 0),
+                partition.flush(sync=True),
+                partition.read(0, 10),
+            )
+        ]
+        await settled()
+        closing = asyncio.create_task(store.remove_topic(0, 0) if removed else store.close())
+        await settled()
+        disk.go()
+        await closing
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(answers[2], PartitionClosed)
+        for answer in answers:
+            assert not isinstance(answer, BaseException) or isinstance(answer, PartitionClosed), answer
 
 
-def test_given_a_removed_partition_when_offsets_were_on_their_way_should_not_come_back_to_the_disk(
+async def test_given_a_removed_partition_when_offsets_were_on_their_way_should_not_come_back_to_the_disk(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, shards=2) as store:
-            partitions = await with_topic(store, 8)
-            for partition in partitions:
-                await partition.append(texts("a"))
-            late: list[asyncio.Task[Any]] = []
-            for partition in partitions:
-                late.append(asyncio.create_task(partition.store_offset(CONSUMER, 1, 0)))
-                late.append(asyncio.create_task(partition.append(texts("b"))))
-            await asyncio.sleep(0)
-            await store.remove_topic(0, 0)
-            await asyncio.gather(*late, return_exceptions=True)
-            assert not (tmp_path / "streams/0/topics/0").exists()
-
-    run(main())
+    async with opened(tmp_path, shards=2) as store:
+        partitions = await with_topic(store, 8)
+        for partition in partitions:
+            await partition.append(texts("a"))
+        late: list[asyncio.Task[Any]] = []
+        for partition in partitions:
+            late.append(asyncio.create_task(partition.store_offset(CONSUMER, 1, 0)))
+            late.append(asyncio.create_task(partition.append(texts("b"))))
+        await asyncio.sleep(0)
+        await store.remove_topic(0, 0)
+        await asyncio.gather(*late, return_exceptions=True)
+        assert not (tmp_path / "streams/0/topics/0").exists()
 
 
-def test_given_a_store_that_was_closed_when_opened_again_should_hold_what_was_acknowledged(tmp_path: Path) -> None:
-    async def main() -> None:
-        for level in Durability:
-            path = tmp_path / level.name
-            options = {**BUFFERED, "durability": level}
-            acknowledged = 0
-            for _ in range(4):
-                async with partition_in(path, segment_bytes=700, **options) as partition:
-                    assert partition.appended == acknowledged
-                    for i in range(5):
-                        plain = [Message(b"%d" % (acknowledged + n)) for n in range(i + 1)]
-                        answer = await partition.append(build(plain, NOON, random_bytes))
-                        acknowledged = answer.next_offset
-            async with partition_in(path, **options) as partition:
-                found = [int(payload) for payload in payloads(await partition.read(0, 1000))]
-                assert found == list(range(acknowledged))
-
-    run(main())
+async def test_given_a_store_that_was_closed_when_opened_again_should_hold_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    for level in Durability:
+        path = tmp_path / level.name
+        options = {**BUFFERED, "durability": level}
+        acknowledged = 0
+        for _ in range(4):
+            async with partition_in(path, segment_bytes=700, **options) as partition:
+                assert partition.appended == acknowledged
+                for i in range(5):
+                    plain = [Message(b"%d" % (acknowledged + n)) for n in range(i + 1)]
+                    answer = await partition.append(build(plain, NOON, random_bytes))
+                    acknowledged = answer.next_offset
+        async with partition_in(path, **options) as partition:
+            found = [int(payload) for payload in payloads(await partition.read(0, 1000))]
+            assert found == list(range(acknowledged))

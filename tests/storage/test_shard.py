@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.storage.support.world import HANGS_S, SlowDisk, opened, payloads, reached, run, settled, texts, with_topic
+from tests.storage.support.world import SlowDisk, opened, payloads, reached, settled, texts, with_topic
+from tests.support.running import HANGS_S
 from whippet.storage.errors import PartitionClosed, PartitionFailed
 from whippet.storage.files import Files
 from whippet.storage.options import Durability, StoreOptions
@@ -28,144 +29,122 @@ async def a_shard(**options: Any) -> AsyncIterator[Shard]:
         await shard.stop()
 
 
-def test_given_calls_when_carried_out_should_be_in_order_on_one_thread_that_is_not_the_loops() -> None:
-    async def main() -> None:
-        async with a_shard() as shard:
-            threads: list[int] = []
-            done: list[int] = []
+async def test_given_calls_when_carried_out_should_be_in_order_on_one_thread_that_is_not_the_loops() -> None:
+    async with a_shard() as shard:
+        threads: list[int] = []
+        done: list[int] = []
 
-            def act(i: int) -> int:
-                threads.append(threading.get_ident())
-                done.append(i)
-                return i
+        def act(i: int) -> int:
+            threads.append(threading.get_ident())
+            done.append(i)
+            return i
 
-            answers = await asyncio.gather(*(shard.call(lambda i=i: act(i)) for i in range(200)))  # type: ignore[misc]
-            assert answers == done == list(range(200))
-            assert len(set(threads)) == 1
-            assert threads[0] != threading.get_ident()
-
-    run(main())
+        answers = await asyncio.gather(*(shard.call(lambda i=i: act(i)) for i in range(200)))  # type: ignore[misc]
+        assert answers == done == list(range(200))
+        assert len(set(threads)) == 1
+        assert threads[0] != threading.get_ident()
 
 
-def test_given_a_call_that_fails_when_carried_out_should_fail_its_caller_only() -> None:
-    async def main() -> None:
-        async with a_shard() as shard:
+async def test_given_a_call_that_fails_when_carried_out_should_fail_its_caller_only() -> None:
+    async with a_shard() as shard:
 
-            def fail(error: BaseException) -> None:
-                raise error
+        def fail(error: BaseException) -> None:
+            raise error
 
-            with pytest.raises(ZeroDivisionError):
-                await shard.call(lambda: 1 // 0)
-            with pytest.raises(OSError, match="gone"):
-                await shard.call(lambda: fail(OSError("gone")))
-            for other in (KeyboardInterrupt(), SystemExit(3), StopIteration(), GeneratorExit()):
-                with pytest.raises(RuntimeError):
-                    await shard.call(lambda other=other: fail(other))  # type: ignore[misc]
-            assert await shard.call(lambda: "still here") == "still here"
-
-    run(main())
+        with pytest.raises(ZeroDivisionError):
+            await shard.call(lambda: 1 // 0)
+        with pytest.raises(OSError, match="gone"):
+            await shard.call(lambda: fail(OSError("gone")))
+        for other in (KeyboardInterrupt(), SystemExit(3), StopIteration(), GeneratorExit()):
+            with pytest.raises(RuntimeError):
+                await shard.call(lambda other=other: fail(other))  # type: ignore[misc]
+        assert await shard.call(lambda: "still here") == "still here"
 
 
-def test_given_a_caller_that_has_gone_when_its_call_is_carried_out_should_do_no_harm() -> None:
-    async def main() -> None:
-        async with a_shard() as shard:
-            going = threading.Event()
-            first = shard.call(lambda: going.wait(HANGS_S))
-            second = shard.call(lambda: 1 // 0)
-            third = shard.call(lambda: 3)
-            first.cancel()
-            second.cancel()
-            going.set()
-            assert await third == 3
-
-    run(main())
+async def test_given_a_caller_that_has_gone_when_its_call_is_carried_out_should_do_no_harm() -> None:
+    async with a_shard() as shard:
+        going = threading.Event()
+        first = shard.call(lambda: going.wait(HANGS_S))
+        second = shard.call(lambda: 1 // 0)
+        third = shard.call(lambda: 3)
+        first.cancel()
+        second.cancel()
+        going.set()
+        assert await third == 3
 
 
-def test_given_a_stopped_shard_when_called_should_refuse() -> None:
-    async def main() -> None:
-        async with a_shard() as shard:
-            late = [shard.call(lambda: 5)]
-        assert await late[0] == 5
-        with pytest.raises(PartitionClosed, match="closed"):
-            await shard.call(lambda: 6)
-
-    run(main())
+async def test_given_a_stopped_shard_when_called_should_refuse() -> None:
+    async with a_shard() as shard:
+        late = [shard.call(lambda: 5)]
+    assert await late[0] == 5
+    with pytest.raises(PartitionClosed, match="closed"):
+        await shard.call(lambda: 6)
 
 
-def test_given_cores_that_do_not_exist_when_started_should_work_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_given_cores_that_do_not_exist_when_started_should_work_all_the_same(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
         async with a_shard(cpus=(100_000,)) as shard:
             assert await shard.call(lambda: 1) == 1
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert "not pinned to core 100000" in caplog.text
 
 
 # --------------------------------------------------------------------------------------------------------- group commit
 
 
-def test_given_many_appends_when_the_disk_is_busy_should_be_written_and_synced_together(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
-            (partition,) = await with_topic(store)
-            (shard,) = store.shards
-            disk.stop()
-            first = asyncio.create_task(partition.append(texts("first")))
-            await reached(disk.reached)
-            syncs, writes = shard.syncs, shard.writes
-            others = []
-            for i in range(100):
-                others.append(asyncio.create_task(partition.append(texts(f"{i}"))))
-                await settled()
-            disk.go()
-            await asyncio.gather(first, *others)
-            assert partition.synced == 101
-            assert shard.syncs - syncs == 2
-            assert shard.writes - writes == 2
-
-    run(main())
-
-
-def test_given_appends_to_many_partitions_when_the_disk_is_busy_should_sync_each_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
-            partitions = await with_topic(store, 5)
-            (shard,) = store.shards
-            disk.stop()
-            first = asyncio.create_task(partitions[0].append(texts("first")))
-            await reached(disk.reached)
-            syncs = shard.syncs
-            others = [asyncio.create_task(p.append(texts("x"))) for p in partitions for _ in range(20)]
+async def test_given_many_appends_when_the_disk_is_busy_should_be_written_and_synced_together(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
+        (partition,) = await with_topic(store)
+        (shard,) = store.shards
+        disk.stop()
+        first = asyncio.create_task(partition.append(texts("first")))
+        await reached(disk.reached)
+        syncs, writes = shard.syncs, shard.writes
+        others = []
+        for i in range(100):
+            others.append(asyncio.create_task(partition.append(texts(f"{i}"))))
             await settled()
-            disk.go()
-            await asyncio.gather(first, *others)
-            assert shard.syncs - syncs == 1 + 5
+        disk.go()
+        await asyncio.gather(first, *others)
+        assert partition.synced == 101
+        assert shard.syncs - syncs == 2
+        assert shard.writes - writes == 2
 
-    run(main())
+
+async def test_given_appends_to_many_partitions_when_the_disk_is_busy_should_sync_each_once(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
+        partitions = await with_topic(store, 5)
+        (shard,) = store.shards
+        disk.stop()
+        first = asyncio.create_task(partitions[0].append(texts("first")))
+        await reached(disk.reached)
+        syncs = shard.syncs
+        others = [asyncio.create_task(p.append(texts("x"))) for p in partitions for _ in range(20)]
+        await settled()
+        disk.go()
+        await asyncio.gather(first, *others)
+        assert shard.syncs - syncs == 1 + 5
 
 
-def test_given_writes_and_calls_of_one_partition_when_carried_out_should_keep_their_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with opened(tmp_path, files=disk) as store:
-            (partition,) = await with_topic(store)
-            (shard,) = store.shards
-            log = tmp_path / "streams/0/topics/0/partitions/0/00000000000000000000.log"
-            disk.stop()
-            appends = []
-            sizes = []
-            for i in range(4):
-                appends.append(asyncio.create_task(partition.append(texts(f"{i}"))))
-                await settled()
-                sizes.append(shard.call(lambda: log.stat().st_size))
-            disk.go()
-            assert await asyncio.gather(*sizes) == [len(texts("0")) * n for n in (1, 2, 3, 4)]
-            await asyncio.gather(*appends)
-
-    run(main())
+async def test_given_writes_and_calls_of_one_partition_when_carried_out_should_keep_their_order(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        (shard,) = store.shards
+        log = tmp_path / "streams/0/topics/0/partitions/0/00000000000000000000.log"
+        disk.stop()
+        appends = []
+        sizes = []
+        for i in range(4):
+            appends.append(asyncio.create_task(partition.append(texts(f"{i}"))))
+            await settled()
+            sizes.append(shard.call(lambda: log.stat().st_size))
+        disk.go()
+        assert await asyncio.gather(*sizes) == [len(texts("0")) * n for n in (1, 2, 3, 4)]
+        await asyncio.gather(*appends)
 
 
 # -------------------------------------------------------------------------------------------------------------- defects
@@ -195,10 +174,10 @@ class Defective(Files):
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_given_a_defect_while_writing_one_partition_when_noticed_should_fail_that_one_and_lose_nothing(
+async def test_given_a_defect_while_writing_one_partition_when_noticed_should_fail_that_one_and_lose_nothing(
     tmp_path: Path, level: Durability, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         disk = Defective()
         async with opened(tmp_path, files=disk, durability=level, messages_required_to_save=1) as store:
             bad, good = await with_topic(store, 2)
@@ -225,7 +204,4 @@ def test_given_a_defect_while_writing_one_partition_when_noticed_should_fail_tha
             assert found[-1] == b"after"
             assert len(found) == 2 + len(acknowledged)
             assert not store.damage
-
-    with caplog.at_level(logging.ERROR):
-        run(main())
     assert "a defect in the store" in caplog.text

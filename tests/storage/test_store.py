@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.world import NOON, Clock, opened, payloads, run, settled, sized, texts, with_topic
+from tests.storage.support.world import NOON, Clock, opened, payloads, settled, sized, texts, with_topic
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
 from whippet.storage.layout import PartitionId
@@ -18,246 +18,210 @@ from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
 
 
-def test_given_a_new_folder_when_opened_should_say_what_it_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path / "a/b", clock=Clock(77)):
-            pass
-        identity = json.loads((tmp_path / "a/b/FORMAT").read_text())
-        assert (identity["whippet_store"], identity["created_at"]) == (1, 77)
-        async with opened(tmp_path / "a/b"):
-            pass
-        assert json.loads((tmp_path / "a/b/FORMAT").read_text()) == identity
-
-    run(main())
+async def test_given_a_new_folder_when_opened_should_say_what_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path / "a/b", clock=Clock(77)):
+        pass
+    identity = json.loads((tmp_path / "a/b/FORMAT").read_text())
+    assert (identity["whippet_store"], identity["created_at"]) == (1, 77)
+    async with opened(tmp_path / "a/b"):
+        pass
+    assert json.loads((tmp_path / "a/b/FORMAT").read_text()) == identity
 
 
-def test_given_a_folder_that_is_open_when_opened_again_should_be_refused_by_its_name(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            with pytest.raises(StoreLocked, match=str(tmp_path)):
-                await Store.open(StoreOptions(path=str(tmp_path)))
-            assert (await partition.append(texts("a"))).base_offset == 0
-        async with opened(tmp_path):
-            pass
-
-    run(main())
+async def test_given_a_folder_that_is_open_when_opened_again_should_be_refused_by_its_name(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        with pytest.raises(StoreLocked, match=str(tmp_path)):
+            await Store.open(StoreOptions(path=str(tmp_path)))
+        assert (await partition.append(texts("a"))).base_offset == 0
+    async with opened(tmp_path):
+        pass
 
 
 @pytest.mark.parametrize("content", ['{"whippet_store": 2, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])
-def test_given_another_format_when_opened_should_be_refused_and_not_touched(tmp_path: Path, content: str) -> None:
-    async def main() -> None:
-        (tmp_path / "FORMAT").write_text(content)
-        with pytest.raises(UnsupportedFormat, match=f"{tmp_path}/FORMAT"):
-            await Store.open(StoreOptions(path=str(tmp_path)))
-        assert (tmp_path / "FORMAT").read_text() == content
-
-    run(main())
+async def test_given_another_format_when_opened_should_be_refused_and_not_touched(tmp_path: Path, content: str) -> None:
+    (tmp_path / "FORMAT").write_text(content)
+    with pytest.raises(UnsupportedFormat, match=f"{tmp_path}/FORMAT"):
+        await Store.open(StoreOptions(path=str(tmp_path)))
+    assert (tmp_path / "FORMAT").read_text() == content
     assert {path.name for path in tmp_path.iterdir()} <= {"FORMAT", "LOCK"}
 
 
-def test_given_streams_without_a_format_when_opened_should_be_taken_for_ours_only_if_told_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topic(store)
-            await partition.append(texts("a"))
-        (tmp_path / "FORMAT").unlink()
-        with pytest.raises(UnsupportedFormat, match="recreate_missing_state"):
-            await Store.open(StoreOptions(path=str(tmp_path)))
-        async with opened(tmp_path, recreate_missing_state=True) as store:
-            assert len(store.problems) == 1
-            (partition,) = await with_topic(store)
-            assert payloads(await partition.read(0, 9)) == [b"a"]
-
-    run(main())
+async def test_given_streams_without_a_format_when_opened_should_be_taken_for_ours_only_if_told_so(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+    (tmp_path / "FORMAT").unlink()
+    with pytest.raises(UnsupportedFormat, match="recreate_missing_state"):
+        await Store.open(StoreOptions(path=str(tmp_path)))
+    async with opened(tmp_path, recreate_missing_state=True) as store:
+        assert len(store.problems) == 1
+        (partition,) = await with_topic(store)
+        assert payloads(await partition.read(0, 9)) == [b"a"]
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_given_200_partitions_when_started_again_should_hold_what_each_held(tmp_path: Path, shards: int) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, shards=shards, catalog_syncs=False, open_files_max=30) as store:
-            for stream in range(2):
-                await store.create_stream(StreamDocument(id=stream, name=f"s{stream}", created_at=1))
-                await store.create_topic(stream, TopicDocument(id=0, name="t", created_at=1, partitions_count=100))
-            await asyncio.gather(*(p.append(texts(str(p.place), "x")) for p in store.partitions.values()))
-            chosen = set(list(store.partitions)[::7])
-            for place in chosen:
-                partition = store.partitions[place]
-                await partition.store_offset(Kind.GROUP, 3, 1)
-        said: list[str] = []
-        # Another number of shards: who owns a partition is not in its files.
-        options = StoreOptions(path=str(tmp_path), shards=2, saver_interval_s=None)
-        store = await Store.open(options, lambda progress: said.append(str(progress)))
-        assert said[-1] == "opened 200 of 200 partitions"
-        assert len(store.partitions) == 200
-        for place, partition in store.partitions.items():
-            assert payloads(await partition.read(0, 9)) == [str(place).encode(), b"x"]
-            assert partition.offset_of(Kind.GROUP, 3) == (1 if place in chosen else None)
+async def test_given_200_partitions_when_started_again_should_hold_what_each_held(tmp_path: Path, shards: int) -> None:
+    async with opened(tmp_path, shards=shards, catalog_syncs=False, open_files_max=30) as store:
+        for stream in range(2):
+            await store.create_stream(StreamDocument(id=stream, name=f"s{stream}", created_at=1))
+            await store.create_topic(stream, TopicDocument(id=0, name="t", created_at=1, partitions_count=100))
+        await asyncio.gather(*(p.append(texts(str(p.place), "x")) for p in store.partitions.values()))
+        chosen = set(list(store.partitions)[::7])
+        for place in chosen:
+            partition = store.partitions[place]
+            await partition.store_offset(Kind.GROUP, 3, 1)
+    said: list[str] = []
+    # Another number of shards: who owns a partition is not in its files.
+    options = StoreOptions(path=str(tmp_path), shards=2, saver_interval_s=None)
+    store = await Store.open(options, lambda progress: said.append(str(progress)))
+    assert said[-1] == "opened 200 of 200 partitions"
+    assert len(store.partitions) == 200
+    for place, partition in store.partitions.items():
+        assert payloads(await partition.read(0, 9)) == [str(place).encode(), b"x"]
+        assert partition.offset_of(Kind.GROUP, 3) == (1 if place in chosen else None)
+    await store.close()
+
+
+async def test_given_a_closed_store_when_used_should_say_so_and_have_let_go(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    async with opened(tmp_path, shards=3) as store:
+        (partition,) = await with_topic(store)
         await store.close()
-
-    run(main())
-
-
-def test_given_a_closed_store_when_used_should_say_so_and_have_let_go(tmp_path: Path) -> None:
-    async def main() -> None:
-        threads = threading.active_count()
-        async with opened(tmp_path, shards=3) as store:
-            (partition,) = await with_topic(store)
-            await store.close()
-            await asyncio.gather(store.close(), store.close())
-            assert threading.active_count() == threads
-            for act in (
-                partition.append(texts("a")),
-                store.create_stream(StreamDocument(id=9, name="x", created_at=1)),
-                store.retain(0, 0, expiry_us=1, max_bytes=1),
-                store.delete_segments(partition, 1),
-                store.remove_stream(0),
-            ):
-                with pytest.raises(PartitionClosed):
-                    await act
-            await store.save()
-        async with opened(tmp_path) as store:
-            assert list(store.streams) == [0]
-
-    run(main())
-
-
-def test_given_a_folder_that_cannot_be_opened_when_tried_should_leave_no_thread_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        threads = threading.active_count()
-        (tmp_path / "FORMAT").write_text("?")
-        with pytest.raises(UnsupportedFormat):
-            await Store.open(StoreOptions(path=str(tmp_path), shards=4))
+        await asyncio.gather(store.close(), store.close())
         assert threading.active_count() == threads
+        for act in (
+            partition.append(texts("a")),
+            store.create_stream(StreamDocument(id=9, name="x", created_at=1)),
+            store.retain(0, 0, expiry_us=1, max_bytes=1),
+            store.delete_segments(partition, 1),
+            store.remove_stream(0),
+        ):
+            with pytest.raises(PartitionClosed):
+                await act
+        await store.save()
+    async with opened(tmp_path) as store:
+        assert list(store.streams) == [0]
 
-    run(main())
+
+async def test_given_a_folder_that_cannot_be_opened_when_tried_should_leave_no_thread_behind(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    (tmp_path / "FORMAT").write_text("?")
+    with pytest.raises(UnsupportedFormat):
+        await Store.open(StoreOptions(path=str(tmp_path), shards=4))
+    assert threading.active_count() == threads
 
 
-def test_given_an_unknown_place_when_asked_for_should_be_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topic(store)
-            assert store.partition(0, 0, 0) is store.partitions[PartitionId(0, 0, 0)]
-            assert store.partition(0, 0, 1) is None
-            assert store.partition(5, 0, 0) is None
-
-    run(main())
+async def test_given_an_unknown_place_when_asked_for_should_be_none(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store)
+        assert store.partition(0, 0, 0) is store.partitions[PartitionId(0, 0, 0)]
+        assert store.partition(0, 0, 1) is None
+        assert store.partition(5, 0, 0) is None
 
 
-def test_given_a_defect_in_the_saver_when_it_comes_again_should_go_on_and_the_store_close(
+async def test_given_a_defect_in_the_saver_when_it_comes_again_should_go_on_and_the_store_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, saver_interval_s=0.001) as store:
-            (partition,) = await with_topic(store)
-            rounds = asyncio.Event()
-            once = iter([True])
-            save = store.save
+    async with opened(tmp_path, saver_interval_s=0.001) as store:
+        (partition,) = await with_topic(store)
+        rounds = asyncio.Event()
+        once = iter([True])
+        save = store.save
 
-            async def defective() -> None:
-                if next(once, False):
-                    raise ZeroDivisionError
-                rounds.set()
-                await save()
+        async def defective() -> None:
+            if next(once, False):
+                raise ZeroDivisionError
+            rounds.set()
+            await save()
 
-            monkeypatch.setattr(store, "save", defective)
-            await partition.append(texts("a"))
-            await rounds.wait()
-            await settled()
-        async with opened(tmp_path) as store:
-            assert payloads(await (await with_topic(store))[0].read(0, 9)) == [b"a"]
-
-    run(main())
+        monkeypatch.setattr(store, "save", defective)
+        await partition.append(texts("a"))
+        await rounds.wait()
+        await settled()
+    async with opened(tmp_path) as store:
+        assert payloads(await (await with_topic(store))[0].read(0, 9)) == [b"a"]
 
 
 # ------------------------------------------------------------------------------------------------------------ retention
 
 
-def test_given_old_segments_when_retained_should_go_by_age_up_to_the_barrier(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = Clock()
-        async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
-            reader, free = await with_topic(store, 2)
-            for _ in range(5):
-                for partition in (reader, free):
-                    await partition.append(sized(2, 50))
-                clock.now += 100
-            await reader.store_offset(Kind.CONSUMER, 1, 4)
-            assert await store.retain(0, 0, expiry_us=301, max_bytes=None) == 4
-            assert (reader.first_offset, free.first_offset) == (4, 4)
-            assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 3
-            assert (reader.first_offset, free.first_offset) == (4, 10)
-            await reader.store_offset(Kind.CONSUMER, 1, 9)
-            assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 3
-            assert (reader.first_offset, reader.appended) == (10, 10)
-
-    run(main())
+async def test_given_old_segments_when_retained_should_go_by_age_up_to_the_barrier(tmp_path: Path) -> None:
+    clock = Clock()
+    async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
+        reader, free = await with_topic(store, 2)
+        for _ in range(5):
+            for partition in (reader, free):
+                await partition.append(sized(2, 50))
+            clock.now += 100
+        await reader.store_offset(Kind.CONSUMER, 1, 4)
+        assert await store.retain(0, 0, expiry_us=301, max_bytes=None) == 4
+        assert (reader.first_offset, free.first_offset) == (4, 4)
+        assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 3
+        assert (reader.first_offset, free.first_offset) == (4, 10)
+        await reader.store_offset(Kind.CONSUMER, 1, 9)
+        assert await store.retain(0, 0, expiry_us=0, max_bytes=None) == 3
+        assert (reader.first_offset, reader.appended) == (10, 10)
 
 
-def test_given_a_topic_over_its_size_when_retained_should_lose_the_oldest_of_all_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        clock = Clock(NOON)
-        async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
-            partitions = await with_topic(store, 3)
-            size = len(sized(1, 100))
-            for _ in range(4):
-                for partition in partitions:
-                    clock.now += 10
-                    await partition.append(sized(1, 100))
-            assert await store.retain(0, 0, expiry_us=None, max_bytes=12 * size) == 0
-            # Down to less than 90 % of 9 batches: 8.
-            assert await store.retain(0, 0, expiry_us=None, max_bytes=9 * size) == 4
-            assert [partition.first_offset for partition in partitions] == [2, 1, 1]
-            assert sum(partition.size_bytes for partition in partitions) == 8 * size
-            assert await store.retain(0, 0, expiry_us=None, max_bytes=1) == 8
-            assert [partition.appended for partition in partitions] == [4, 4, 4]
-
-    run(main())
-
-
-def test_given_a_number_of_segments_when_deleted_should_stop_at_the_barrier(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, segment_bytes=1) as store:
-            (partition,) = await with_topic(store)
-            for _ in range(6):
-                await partition.append(texts("a", "b"))
-            await partition.store_offset(Kind.GROUP, 1, 5)
-            assert await store.delete_segments(partition, 2) == 2
-            assert await store.delete_segments(partition, 99) == 1
-            assert await store.delete_segments(partition, 99) == 0
-            assert partition.first_offset == 6
-
-    run(main())
-
-
-def test_given_a_catalogue_change_that_the_disk_refuses_when_made_should_change_nothing(
+async def test_given_a_topic_over_its_size_when_retained_should_lose_the_oldest_of_all_partitions(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topic(store)
-            (tmp_path / "streams/0/topics").rename(tmp_path / "away")
-            with pytest.raises(CatalogueError, match="No such file"):
-                await store.create_topic(0, TopicDocument(id=1, name="x", created_at=1, partitions_count=1))
-            assert list(store.streams[0].topics) == [0]
-            (tmp_path / "away").rename(tmp_path / "streams/0/topics")
+    clock = Clock(NOON)
+    async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
+        partitions = await with_topic(store, 3)
+        size = len(sized(1, 100))
+        for _ in range(4):
+            for partition in partitions:
+                clock.now += 10
+                await partition.append(sized(1, 100))
+        assert await store.retain(0, 0, expiry_us=None, max_bytes=12 * size) == 0
+        # Down to less than 90 % of 9 batches: 8.
+        assert await store.retain(0, 0, expiry_us=None, max_bytes=9 * size) == 4
+        assert [partition.first_offset for partition in partitions] == [2, 1, 1]
+        assert sum(partition.size_bytes for partition in partitions) == 8 * size
+        assert await store.retain(0, 0, expiry_us=None, max_bytes=1) == 8
+        assert [partition.appended for partition in partitions] == [4, 4, 4]
+
+
+async def test_given_a_number_of_segments_when_deleted_should_stop_at_the_barrier(tmp_path: Path) -> None:
+    async with opened(tmp_path, segment_bytes=1) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(6):
+            await partition.append(texts("a", "b"))
+        await partition.store_offset(Kind.GROUP, 1, 5)
+        assert await store.delete_segments(partition, 2) == 2
+        assert await store.delete_segments(partition, 99) == 1
+        assert await store.delete_segments(partition, 99) == 0
+        assert partition.first_offset == 6
+
+
+async def test_given_a_catalogue_change_that_the_disk_refuses_when_made_should_change_nothing(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store)
+        (tmp_path / "streams/0/topics").rename(tmp_path / "away")
+        with pytest.raises(CatalogueError, match="No such file"):
             await store.create_topic(0, TopicDocument(id=1, name="x", created_at=1, partitions_count=1))
+        assert list(store.streams[0].topics) == [0]
+        (tmp_path / "away").rename(tmp_path / "streams/0/topics")
+        await store.create_topic(0, TopicDocument(id=1, name="x", created_at=1, partitions_count=1))
 
-    run(main())
 
-
-def test_given_a_purge_after_segments_were_looked_at_when_trimmed_should_delete_nothing_new(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path, segment_bytes=1024) as store:
-            (partition,) = await with_topic(store)
-            for _ in range(8):
-                await partition.append(sized(1, 700))
-            purges, before = partition.purges, (await partition.closed_segments())[-1].next_offset
-            await partition.purge()
-            for _ in range(8):
-                await partition.append(sized(1, 700))
-            assert await partition.trim(before, purges) == 0
-            assert (partition.first_offset, partition.messages_count) == (0, 8)
-            assert await partition.trim(before, partition.purges) > 0
-
-    run(main())
+async def test_given_a_purge_after_segments_were_looked_at_when_trimmed_should_delete_nothing_new(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path, segment_bytes=1024) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(8):
+            await partition.append(sized(1, 700))
+        purges, before = partition.purges, (await partition.closed_segments())[-1].next_offset
+        await partition.purge()
+        for _ in range(8):
+            await partition.append(sized(1, 700))
+        assert await partition.trim(before, purges) == 0
+        assert (partition.first_offset, partition.messages_count) == (0, 8)
+        assert await partition.trim(before, partition.purges) > 0

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.storage.support.world import offsets, run, settled, sized, texts
+from tests.storage.support.world import offsets, settled, sized, texts
 from whippet.storage import batch as batches
 from whippet.storage.batch import HEADER_BYTES
 from whippet.storage.log import Entry
@@ -169,25 +169,22 @@ def test_given_a_tail_that_is_gone_when_released_should_count_no_more() -> None:
     assert budget.used == 0
 
 
-def test_given_a_full_budget_when_room_comes_should_wake_all_who_wait_once_it_is_not_full() -> None:
-    async def main() -> None:
-        budget = UnflushedBudget(100)
-        budget.used = 150
-        asked = []
-        budget.buffering[lambda: asked.append(1)] = None
-        waiting = [asyncio.create_task(budget.room()) for _ in range(3)]
-        await settled()
-        assert len(asked) == 3
-        waiting[1].cancel()
-        budget.give_back(50)
-        await settled()
-        assert budget.full
-        assert not waiting[0].done()
-        budget.give_back(1)
-        await asyncio.gather(waiting[0], waiting[2])
-        assert (budget.used, budget.full) == (99, False)
-
-    run(main())
+async def test_given_a_full_budget_when_room_comes_should_wake_all_who_wait_once_it_is_not_full() -> None:
+    budget = UnflushedBudget(100)
+    budget.used = 150
+    asked = []
+    budget.buffering[lambda: asked.append(1)] = None
+    waiting = [asyncio.create_task(budget.room()) for _ in range(3)]
+    await settled()
+    assert len(asked) == 3
+    waiting[1].cancel()
+    budget.give_back(50)
+    await settled()
+    assert budget.full
+    assert not waiting[0].done()
+    budget.give_back(1)
+    await asyncio.gather(waiting[0], waiting[2])
+    assert (budget.used, budget.full) == (99, False)
 
 
 def test_given_texts_when_made_a_batch_should_be_good() -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.disk import SimulatedDisk
-from tests.storage.support.world import offsets, opened, payloads, run, settled, sized, texts
+from tests.storage.support.world import offsets, opened, payloads, settled, sized, texts
+from tests.support.running import run
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout, log_file
@@ -145,45 +146,39 @@ def test_given_persisted_offsets_when_the_power_is_cut_should_lose_none_that_was
     assert len(neighbours) > 1
 
 
-def test_given_offsets_alone_to_be_synced_when_saved_should_be_synced(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topics(store, PERSISTED)
-            await partition.append(texts("a"))
-            assert not partition.needs_saver
-            await partition.store_offset(Kind.CONSUMER, 1, 0)
-            assert partition.needs_saver
-            await store.save()
-            assert not partition.needs_saver
-
-    run(main())
+async def test_given_offsets_alone_to_be_synced_when_saved_should_be_synced(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topics(store, PERSISTED)
+        await partition.append(texts("a"))
+        assert not partition.needs_saver
+        await partition.store_offset(Kind.CONSUMER, 1, 0)
+        assert partition.needs_saver
+        await store.save()
+        assert not partition.needs_saver
 
 
 # ------------------------------------------------------------------------------------------------- thresholds, segments
 
 
-def test_given_thresholds_of_its_own_when_appended_to_should_gather_so_much_and_its_neighbour_nothing(
+async def test_given_thresholds_of_its_own_when_appended_to_should_gather_so_much_and_its_neighbour_nothing(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            few, small, neighbour = await with_topics(
-                store,
-                TopicOptions(messages_required_to_save=3),
-                TopicOptions(messages_required_to_save=1000, size_of_messages_required_to_save=2000),
-                TopicOptions(),
-            )
-            for partition in (few, small, neighbour):
-                await partition.append(texts("a"))
-                await partition.append(texts("b"))
-            await settled()
-            assert [partition.written for partition in (few, small, neighbour)] == [0, 0, 2]
-            await few.append(texts("c"))
-            await small.append(sized(1, 2000))
-            for partition in (few, small):
-                await partition.until(2, WRITTEN)
-
-    run(main())
+    async with opened(tmp_path) as store:
+        few, small, neighbour = await with_topics(
+            store,
+            TopicOptions(messages_required_to_save=3),
+            TopicOptions(messages_required_to_save=1000, size_of_messages_required_to_save=2000),
+            TopicOptions(),
+        )
+        for partition in (few, small, neighbour):
+            await partition.append(texts("a"))
+            await partition.append(texts("b"))
+        await settled()
+        assert [partition.written for partition in (few, small, neighbour)] == [0, 0, 2]
+        await few.append(texts("c"))
+        await small.append(sized(1, 2000))
+        for partition in (few, small):
+            await partition.until(2, WRITTEN)
 
 
 async def _check_sizes(store: Store) -> None:
@@ -198,44 +193,38 @@ async def _check_sizes(store: Store) -> None:
     assert neighbour.segments_count == 1
 
 
-def test_given_a_segment_size_and_a_durability_of_its_own_should_have_them_in_every_partition_and_after_every_opening(
+async def test_given_a_segment_size_and_a_durability_of_its_own_should_have_them_everywhere_and_after_every_opening(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        chosen = TopicOptions(segment_size=500, durability="persisted", consumer_offset_durability="persisted")
-        async with opened(tmp_path, shards=2) as store:
-            await with_topics(store, chosen, TopicOptions(), partitions=2)
-            await store.create_partitions(0, 0, 2)
-            await _check_sizes(store)
-            for partition in store.partitions_of(0, 0):
-                await store.reopen(partition)
-            await _check_sizes(store)
-        async with opened(tmp_path, shards=2) as store:
-            await _check_sizes(store)
-            assert {partition.durability for partition in store.partitions_of(0, 0)} == {SYNCED}
-            assert {partition.durability for partition in store.partitions_of(0, 1)} == {WRITTEN}
-            assert store.streams[0].topics[0].document.options == chosen
-
-    run(main())
+    chosen = TopicOptions(segment_size=500, durability="persisted", consumer_offset_durability="persisted")
+    async with opened(tmp_path, shards=2) as store:
+        await with_topics(store, chosen, TopicOptions(), partitions=2)
+        await store.create_partitions(0, 0, 2)
+        await _check_sizes(store)
+        for partition in store.partitions_of(0, 0):
+            await store.reopen(partition)
+        await _check_sizes(store)
+    async with opened(tmp_path, shards=2) as store:
+        await _check_sizes(store)
+        assert {partition.durability for partition in store.partitions_of(0, 0)} == {SYNCED}
+        assert {partition.durability for partition in store.partitions_of(0, 1)} == {WRITTEN}
+        assert store.streams[0].topics[0].document.options == chosen
 
 
 @pytest.mark.parametrize("broken", ['{"durability": "sometimes"}', '{"segment_size": 0}', '{"segment_size": "1 MiB"}'])
-def test_given_options_that_cannot_be_understood_should_not_serve_the_topic_with_less_than_was_chosen(
+async def test_given_options_that_cannot_be_understood_should_not_serve_the_topic_with_less_than_was_chosen(
     tmp_path: Path, broken: str
 ) -> None:
-    async def main() -> None:
-        async with opened(tmp_path) as store:
-            await with_topics(store, PERSISTED)
-        path = tmp_path / "streams/0/topics/0/topic.json"
-        text = path.read_text()
-        assert '"durability": "persisted"' in text
-        start = text.index("{", text.index('"options"'))
-        path.write_text(text[:start] + broken + text[text.index("}", start) + 1 :])
-        async with opened(tmp_path) as store:
-            assert store.streams[0].topics == {}
-            assert "topic.json" in store.problems[0]
-
-    run(main())
+    async with opened(tmp_path) as store:
+        await with_topics(store, PERSISTED)
+    path = tmp_path / "streams/0/topics/0/topic.json"
+    text = path.read_text()
+    assert '"durability": "persisted"' in text
+    start = text.index("{", text.index('"options"'))
+    path.write_text(text[:start] + broken + text[text.index("}", start) + 1 :])
+    async with opened(tmp_path) as store:
+        assert store.streams[0].topics == {}
+        assert "topic.json" in store.problems[0]
 
 
 # ------------------------------------------------------------------------------------------------------------ reserving
@@ -279,45 +268,43 @@ def test_given_a_file_when_space_is_reserved_should_not_be_longer_and_give_it_ba
     files.close(handle)
 
 
-def test_given_segments_to_be_reserved_when_filled_should_be_reserved_from_the_first_message_until_they_are_closed(
+async def test_given_segments_to_be_reserved_when_filled_should_be_reserved_from_first_message_to_close(
     tmp_path: Path,
 ) -> None:
     if not _reserves(tmp_path):
         pytest.skip("this disk cannot reserve")
 
-    async def main() -> None:
-        folder = Path(Layout(StoreOptions(path=str(tmp_path))).root) / "streams/0/topics/0/partitions/0"
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topics(store, RESERVING)
-            await partition.append(sized(1, 1000))
-            length, blocks = _reserved(folder, 0)
-            assert length == partition.size_bytes < 2000
-            assert blocks >= MIB
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topics(store)
-            await partition.append(sized(1, MIB - 4000))
-            await partition.append(sized(1, 4000))
-            await partition.append(sized(1, 10))
-            await partition.flush(sync=True)
-            length, blocks = _reserved(folder, 0)
-            assert length <= blocks < length + 64 * 1024
-            assert _reserved(folder, 3)[1] >= MIB
-            await partition.purge()
-            await partition.append(texts("again"))
-            assert _reserved(folder, 0)[1] >= MIB
-        async with opened(tmp_path) as store:
-            (partition,) = await with_topics(store)
-            assert offsets(await partition.read(0, 10)) == [0]
-            assert not store.damage
-
-    run(main())
+    folder = Path(Layout(StoreOptions(path=str(tmp_path))).root) / "streams/0/topics/0/partitions/0"
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topics(store, RESERVING)
+        await partition.append(sized(1, 1000))
+        length, blocks = _reserved(folder, 0)
+        assert length == partition.size_bytes < 2000
+        assert blocks >= MIB
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topics(store)
+        await partition.append(sized(1, MIB - 4000))
+        await partition.append(sized(1, 4000))
+        await partition.append(sized(1, 10))
+        await partition.flush(sync=True)
+        length, blocks = _reserved(folder, 0)
+        assert length <= blocks < length + 64 * 1024
+        assert _reserved(folder, 3)[1] >= MIB
+        await partition.purge()
+        await partition.append(texts("again"))
+        assert _reserved(folder, 0)[1] >= MIB
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topics(store)
+        assert offsets(await partition.read(0, 10)) == [0]
+        assert not store.damage
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSPC])
-def test_given_a_disk_that_cannot_reserve_should_say_so_once_and_take_the_messages(
+async def test_given_a_disk_that_cannot_reserve_should_say_so_once_and_take_the_messages(
     error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    disk = SimulatedDisk()
+    with caplog.at_level(logging.WARNING):
         async with opened("/data", files=disk) as store:
             chosen = TopicOptions(preallocate_segments=True, segment_size=500)
             (partition,) = await with_topics(store, chosen)
@@ -326,41 +313,34 @@ def test_given_a_disk_that_cannot_reserve_should_say_so_once_and_take_the_messag
                 await partition.append(sized(1, 400))
             assert partition.segments_count == 6
             assert offsets(await partition.read(0, 10)) == [0, 1, 2, 3, 4]
-
-    disk = SimulatedDisk()
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert len([record for record in caplog.records if "cannot be reserved" in record.getMessage()]) == 1
 
 
-def test_given_a_write_that_failed_when_the_next_one_comes_should_reserve_again() -> None:
+async def test_given_a_write_that_failed_when_the_next_one_comes_should_reserve_again() -> None:
     """What was written of a batch is cut off, and with it goes what was reserved."""
 
-    async def main() -> None:
-        async with opened("/data", files=disk, durability=MEMORY, write_retry_s=0) as store:
-            (partition,) = await with_topics(store, RESERVING)
-            await partition.append(texts("a"))
-            await partition.flush()
-            disk.trace = []
-            refused: list[str] = []
-
-            def refuse(act: str, path: str) -> int | None:
-                if act == "write":
-                    refused.append(path)
-                    return errno.ENOSPC
-                return None
-
-            disk.refuse = refuse
-            await partition.append(texts("b"))
-            flushing = asyncio.ensure_future(partition.flush())
-            while not refused:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            disk.refuse = lambda act, path: None
-            await asyncio.gather(flushing, return_exceptions=True)
-            await partition.until(1, WRITTEN)
-
     disk = SimulatedDisk()
-    run(main())
+    async with opened("/data", files=disk, durability=MEMORY, write_retry_s=0) as store:
+        (partition,) = await with_topics(store, RESERVING)
+        await partition.append(texts("a"))
+        await partition.flush()
+        disk.trace = []
+        refused: list[str] = []
+
+        def refuse(act: str, path: str) -> int | None:
+            if act == "write":
+                refused.append(path)
+                return errno.ENOSPC
+            return None
+
+        disk.refuse = refuse
+        await partition.append(texts("b"))
+        flushing = asyncio.ensure_future(partition.flush())
+        while not refused:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        disk.refuse = lambda act, path: None
+        await asyncio.gather(flushing, return_exceptions=True)
+        await partition.until(1, WRITTEN)
     assert disk.trace is not None
     acts = [operation.act for operation in disk.trace if operation.path.endswith(".log")]
     assert acts.count("reserve") >= 1

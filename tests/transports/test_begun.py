@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.storage.support.world import run
 from whippet.transports import begun
 
 
@@ -16,117 +15,99 @@ async def soon() -> None:
         await asyncio.sleep(0)
 
 
-def test_what_waits_for_nothing_is_done_at_once() -> None:
-    async def main() -> None:
-        said, ended = list[str](), list[int]()
+async def test_what_waits_for_nothing_is_done_at_once() -> None:
+    said, ended = list[str](), list[int]()
 
-        async def say() -> None:
-            said.append("said")
+    async def say() -> None:
+        said.append("said")
 
-        assert begun.begin(say(), ended.append, 1) is True
-        assert (said, ended) == (["said"], []), "who is told at once is not told again"
-
-    run(main())
+    assert begun.begin(say(), ended.append, 1) is True
+    assert (said, ended) == (["said"], []), "who is told at once is not told again"
 
 
-def test_what_waits_goes_on_when_that_is_there() -> None:
-    async def main() -> None:
-        first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        second: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        found, ended = list[int](), list[str]()
+async def test_what_waits_goes_on_when_that_is_there() -> None:
+    first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    second: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    found, ended = list[int](), list[str]()
 
-        async def add() -> None:
-            one = await first
-            await asyncio.sleep(0)
-            found.append(one + await second)
+    async def add() -> None:
+        one = await first
+        await asyncio.sleep(0)
+        found.append(one + await second)
 
-        assert begun.begin(add(), ended.append, "sum") is False
-        second.set_result(2)
-        await soon()
-        assert (found, ended) == ([], [])
-        first.set_result(1)
-        await soon()
-        await soon()
-        assert (found, ended) == ([3], ["sum"])
-
-    run(main())
+    assert begun.begin(add(), ended.append, "sum") is False
+    second.set_result(2)
+    await soon()
+    assert (found, ended) == ([], [])
+    first.set_result(1)
+    await soon()
+    await soon()
+    assert (found, ended) == ([3], ["sum"])
 
 
-def test_many_may_wait_for_the_same_beside_tasks() -> None:
-    async def main() -> None:
-        gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        through = list[int]()
+async def test_many_may_wait_for_the_same_beside_tasks() -> None:
+    gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    through = list[int]()
 
-        async def wait(number: int) -> None:
-            await gate
-            through.append(number)
+    async def wait(number: int) -> None:
+        await gate
+        through.append(number)
 
-        for number in range(3):
-            assert begun.begin(wait(number), lambda _: None, None) is False
-        tasks = [asyncio.create_task(wait(number)) for number in range(3, 6)]
-        await soon()
-        gate.set_result(None)
-        await asyncio.gather(*tasks)
-        assert sorted(through) == list(range(6))
-
-    run(main())
+    for number in range(3):
+        assert begun.begin(wait(number), lambda _: None, None) is False
+    tasks = [asyncio.create_task(wait(number)) for number in range(3, 6)]
+    await soon()
+    gate.set_result(None)
+    await asyncio.gather(*tasks)
+    assert sorted(through) == list(range(6))
 
 
 @pytest.mark.parametrize("way", ["failed", "cancelled"])
-def test_it_hears_why_what_it_waits_for_is_not_coming(way: str) -> None:
-    async def main() -> None:
-        coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heard, ended = list[type[BaseException]](), list[int]()
+async def test_it_hears_why_what_it_waits_for_is_not_coming(way: str) -> None:
+    coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    heard, ended = list[type[BaseException]](), list[int]()
 
-        async def wait() -> None:
-            try:
-                await coming
-            except (OSError, asyncio.CancelledError) as error:
-                heard.append(type(error))
+    async def wait() -> None:
+        try:
+            await coming
+        except (OSError, asyncio.CancelledError) as error:
+            heard.append(type(error))
 
-        begun.begin(wait(), ended.append, 1)
-        if way == "failed":
-            coming.set_exception(OSError("gone"))
-        else:
-            coming.cancel()
-        await soon()
-        assert heard == [OSError if way == "failed" else asyncio.CancelledError]
-        assert ended == [1]
-
-    run(main())
+    begun.begin(wait(), ended.append, 1)
+    if way == "failed":
+        coming.set_exception(OSError("gone"))
+    else:
+        coming.cancel()
+    await soon()
+    assert heard == [OSError if way == "failed" else asyncio.CancelledError]
+    assert ended == [1]
 
 
-def test_a_failure_of_its_own_ends_it_and_the_loop_is_told() -> None:
-    async def main() -> None:
-        told, ended = list[Any](), list[int]()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+async def test_a_failure_of_its_own_ends_it_and_the_loop_is_told() -> None:
+    told, ended = list[Any](), list[int]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
 
-        async def fail() -> None:
-            await asyncio.sleep(0)
-            raise ValueError("a defect")
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("a defect")
 
-        begun.begin(fail(), ended.append, 1)
-        await soon()
-        assert ended == [1]
-        assert [str(each) for each in told] == ["a defect"]
-
-    run(main())
+    begun.begin(fail(), ended.append, 1)
+    await soon()
+    assert ended == [1]
+    assert [str(each) for each in told] == ["a defect"]
 
 
-def test_locks_and_threads_can_be_waited_for() -> None:
-    async def main() -> None:
-        lock, order, ended = asyncio.Lock(), list[str](), asyncio.Event()
+async def test_locks_and_threads_can_be_waited_for() -> None:
+    lock, order, ended = asyncio.Lock(), list[str](), asyncio.Event()
 
-        async def work() -> None:
-            async with lock:
-                order.append(await asyncio.to_thread(lambda: "worked"))
-
+    async def work() -> None:
         async with lock:
-            assert begun.begin(work(), lambda _: ended.set(), None) is False
-            order.append("first")
-        async with asyncio.timeout(10):
-            await ended.wait()
-        assert order == ["first", "worked"]
-        assert not lock.locked()
+            order.append(await asyncio.to_thread(lambda: "worked"))
 
-    run(main())
+    async with lock:
+        assert begun.begin(work(), lambda _: ended.set(), None) is False
+        order.append("first")
+    async with asyncio.timeout(10):
+        await ended.wait()
+    assert order == ["first", "worked"]
+    assert not lock.locked()

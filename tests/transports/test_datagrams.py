@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.transports.support.raw import run
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import QuicSocket
 from whippet.transports import datagrams, listening
@@ -61,29 +60,23 @@ async def pair() -> AsyncIterator[tuple[End, End]]:
     ],
     ids=str,
 )
-def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
-    async def main() -> None:
-        sent = [number.to_bytes(2, "big")[-size:] + bytes(size - min(size, 2)) for number, size in enumerate(sizes)]
-        async with pair() as (here, there):
-            here.datagrams.send(sent, there.name)
-            await there.until(lambda: len(there.heard) == len(sent))
-            assert there.heard == sent
-
-    run(main())
+async def test_datagrams_arrive_as_they_were_sent(sizes: list[int]) -> None:
+    sent = [number.to_bytes(2, "big")[-size:] + bytes(size - min(size, 2)) for number, size in enumerate(sizes)]
+    async with pair() as (here, there):
+        here.datagrams.send(sent, there.name)
+        await there.until(lambda: len(there.heard) == len(sent))
+        assert there.heard == sent
 
 
-def test_a_turn_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_ends_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that others have theirs."""
     monkeypatch.setattr(datagrams, "TURN_SECONDS", 0.0)
 
-    async def main() -> None:
-        async with pair() as (here, there):
-            for _ in range(10):
-                here.datagrams.send([b"a"], there.name)
-            await there.until(lambda: len(there.heard) == 10)
-            assert there.turns >= 10
-
-    run(main())
+    async with pair() as (here, there):
+        for _ in range(10):
+            here.datagrams.send([b"a"], there.name)
+        await there.until(lambda: len(there.heard) == 10)
+        assert there.turns >= 10
 
 
 class Unwilling:
@@ -107,63 +100,50 @@ class Unwilling:
         return self._link.sendmsg(*given)
 
 
-def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> None:
-    async def main() -> None:
-        async with pair() as (here, there):
-            here.datagrams._link = Unwilling(here.link, OSError(errno.EIO, "no"))  # type: ignore[assignment]
-            for _ in range(2):
-                here.datagrams.send([b"one", b"two"], there.name)
-            await there.until(lambda: len(there.heard) == 4)
-            assert there.heard == [b"one", b"two"] * 2
-            assert not here.datagrams._can_segment
-
-    run(main())
+async def test_where_the_kernel_cannot_take_a_run_apart_each_is_sent_alone() -> None:
+    async with pair() as (here, there):
+        here.datagrams._link = Unwilling(here.link, OSError(errno.EIO, "no"))  # type: ignore[assignment]
+        for _ in range(2):
+            here.datagrams.send([b"one", b"two"], there.name)
+        await there.until(lambda: len(there.heard) == 4)
+        assert there.heard == [b"one", b"two"] * 2
+        assert not here.datagrams._can_segment
 
 
-def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(datagrams, "WAITING_BYTES_MAX", 2000)
 
-    async def main() -> None:
-        async with pair() as (here, there):
-            here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
-            here.datagrams.send([b"1" * 1000], there.name)
-            here.datagrams.send([b"2" * 900], there.name)
-            here.datagrams.send([b"3" * 900], there.name)
-            await there.until(lambda: len(there.heard) == 2)
-            here.datagrams.send([b"4"], there.name)
-            await there.until(lambda: len(there.heard) == 3)
-            assert [octets[:1] for octets in there.heard] == [b"1", b"2", b"4"]
-
-    run(main())
+    async with pair() as (here, there):
+        here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
+        here.datagrams.send([b"1" * 1000], there.name)
+        here.datagrams.send([b"2" * 900], there.name)
+        here.datagrams.send([b"3" * 900], there.name)
+        await there.until(lambda: len(there.heard) == 2)
+        here.datagrams.send([b"4"], there.name)
+        await there.until(lambda: len(there.heard) == 3)
+        assert [octets[:1] for octets in there.heard] == [b"1", b"2", b"4"]
 
 
-def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:
-    async def main() -> None:
-        async with pair() as (here, there):
-            here.datagrams.send([bytes(70_000)], there.name)
-            here.datagrams.send([b"next"], there.name)
-            await there.until(lambda: there.heard == [b"next"])
-
-    run(main())
+async def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:
+    async with pair() as (here, there):
+        here.datagrams.send([bytes(70_000)], there.name)
+        here.datagrams.send([b"next"], there.name)
+        await there.until(lambda: there.heard == [b"next"])
 
 
-def test_an_address_that_is_taken_or_none_is_refused_in_one_line() -> None:
-    async def main() -> None:
-        async with pair() as (here, _):
-            with pytest.raises(ListenError, match=r"cannot listen on .* \(quic\.address\): Address already in use"):
-                await datagrams.bind(Address(*here.name), "quic.address", QuicSocket())
-        with pytest.raises(ListenError, match=r"quic\.address"):
-            await datagrams.bind(Address("no.such.host.invalid", 1), "quic.address", QuicSocket())
-
-    run(main())
+async def test_an_address_that_is_taken_or_none_is_refused_in_one_line() -> None:
+    async with pair() as (here, _):
+        with pytest.raises(ListenError, match=r"cannot listen on .* \(quic\.address\): Address already in use"):
+            await datagrams.bind(Address(*here.name), "quic.address", QuicSocket())
+    with pytest.raises(ListenError, match=r"quic\.address"):
+        await datagrams.bind(Address("no.such.host.invalid", 1), "quic.address", QuicSocket())
 
 
-def test_the_buffers_are_those_of_the_configuration_if_it_says_so() -> None:
-    async def main() -> None:
-        wanted = QuicSocket(override_defaults=True, recv_buffer_size=50_000, send_buffer_size=60_000)
-        with await datagrams.bind(Address("127.0.0.1", 0), "quic.address", wanted) as link:
-            assert link.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
-            assert link.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 60_000
-            assert listening.effective(link).port
-
-    run(main())
+async def test_the_buffers_are_those_of_the_configuration_if_it_says_so() -> None:
+    wanted = QuicSocket(override_defaults=True, recv_buffer_size=50_000, send_buffer_size=60_000)
+    with await datagrams.bind(Address("127.0.0.1", 0), "quic.address", wanted) as link:
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 2 * 50_000
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 60_000
+        assert listening.effective(link).port

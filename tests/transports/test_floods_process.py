@@ -152,26 +152,23 @@ HALF = (
 """What is said on a connection, and no more."""
 
 
-def test_connections_that_go_no_further(besieged: Besieged) -> None:
+async def test_connections_that_go_no_further(besieged: Besieged) -> None:
     """They are there at the same time, and each is closed when its time is over."""
 
-    async def main() -> None:
-        async with besieged.flooded():
-            links = [(await asyncio.open_connection(*besieged.address("http")), said) for said in HALF * EACH]
-            for (reader, writer), said in links:
-                head, end, rest = said.partition(b"\r\n\r\n")
-                writer.write(head + end)
-                if rest:
-                    # A client says nothing until its upgrade is answered.
-                    await reader.readuntil(b"\r\n\r\n")
-                    writer.write(rest)
-            for (reader, writer), _ in links:
-                with contextlib.suppress(ConnectionError):
-                    while await reader.read(1 << 16):
-                        pass
-                writer.close()
-
-    asyncio.run(main())
+    async with besieged.flooded():
+        links = [(await asyncio.open_connection(*besieged.address("http")), said) for said in HALF * EACH]
+        for (reader, writer), said in links:
+            head, end, rest = said.partition(b"\r\n\r\n")
+            writer.write(head + end)
+            if rest:
+                # A client says nothing until its upgrade is answered.
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(rest)
+        for (reader, writer), _ in links:
+            with contextlib.suppress(ConnectionError):
+                while await reader.read(1 << 16):
+                    pass
+            writer.close()
     besieged.is_as_before()
 
 
@@ -181,82 +178,73 @@ def unfinished(rng: random.Random) -> bytes:
     return (head + rng.randbytes(1152)).ljust(1200, b"\0")
 
 
-def test_handshakes_of_quic_from_many_addresses_that_go_no_further(besieged: Besieged) -> None:
+async def test_handshakes_of_quic_from_many_addresses_that_go_no_further(besieged: Besieged) -> None:
     """All of the loopback's addresses are our own. What is said to them is no more than three times what they said."""
     rng = random.Random(1)
     hellos = [hello() for _ in range(100)]
 
-    async def main() -> None:
-        said = heard = retries = 0
-        async with besieged.flooded():
-            links = []
-            for number in range(200):
-                link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-                link.bind((f"127.77.{number // 100}.{number % 100 + 1}", 0))
-                link.connect(besieged.address("quic"))
-                link.setblocking(False)
-                links.append(link)
-            for number, link in zip(range(5000), cycle(links)):
-                octets = hellos.pop() if number % 20 == 0 and hellos else unfinished(rng)
-                link.send(octets)
-                said += len(octets)
-                if number % 50 == 0:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(1)
-            for link in links:
-                with contextlib.suppress(BlockingIOError):
-                    while octets := link.recv(1 << 16):
-                        heard += len(octets)
-                        retries += octets[0] & 0xF0 == 0xF0
-                link.close()
-        assert 0 < heard <= 3 * said
-        assert retries > 1000, f"beyond the first {RETRY_ABOVE} everybody has to show that he is where he says"
-
-    asyncio.run(main())
+    said = heard = retries = 0
+    async with besieged.flooded():
+        links = []
+        for number in range(200):
+            link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            link.bind((f"127.77.{number // 100}.{number % 100 + 1}", 0))
+            link.connect(besieged.address("quic"))
+            link.setblocking(False)
+            links.append(link)
+        for number, link in zip(range(5000), cycle(links)):
+            octets = hellos.pop() if number % 20 == 0 and hellos else unfinished(rng)
+            link.send(octets)
+            said += len(octets)
+            if number % 50 == 0:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        for link in links:
+            with contextlib.suppress(BlockingIOError):
+                while octets := link.recv(1 << 16):
+                    heard += len(octets)
+                    retries += octets[0] & 0xF0 == 0xF0
+            link.close()
+    assert 0 < heard <= 3 * said
+    assert retries > 1000, f"beyond the first {RETRY_ABOVE} everybody has to show that he is where he says"
     besieged.is_as_before()
 
 
-def test_ten_thousand_subscribes_on_one_connection(besieged: Besieged) -> None:
-    async def main() -> None:
-        async with besieged.flooded():
-            reader, writer = await channel(besieged)
-            said = b"".join(
-                frame(1, msgspec.json.encode({"id": number, "cmd": "subscribe", **TOPIC})) for number in range(10_000)
-            )
-            writer.write(said)
-            answers = [await text(reader) for _ in range(10_000)]
-            refusals = [answer for answer in answers if b'"error"' in answer]
-            assert len(refusals) == 10_000 - 100
-            assert all(b"websocket.channel.subscriptions" in refusal for refusal in refusals)
-            writer.close()
-
-    asyncio.run(main())
+async def test_ten_thousand_subscribes_on_one_connection(besieged: Besieged) -> None:
+    async with besieged.flooded():
+        reader, writer = await channel(besieged)
+        said = b"".join(
+            frame(1, msgspec.json.encode({"id": number, "cmd": "subscribe", **TOPIC})) for number in range(10_000)
+        )
+        writer.write(said)
+        answers = [await text(reader) for _ in range(10_000)]
+        refusals = [answer for answer in answers if b'"error"' in answer]
+        assert len(refusals) == 10_000 - 100
+        assert all(b"websocket.channel.subscriptions" in refusal for refusal in refusals)
+        writer.close()
     besieged.is_as_before()
 
 
-def test_subscribers_that_stop_reading(besieged: Besieged) -> None:
+async def test_subscribers_that_stop_reading(besieged: Besieged) -> None:
     """With all the credit that there is. They are cut off; somebody who reads hears everything."""
 
-    async def main() -> None:
-        async with besieged.flooded():
-            stalled = [await channel(besieged, receive_bytes=4096) for _ in range(10)]
-            reading, own = await channel(besieged)
-            for _, writer in (*stalled, (reading, own)):
-                said = {"id": 1, "cmd": "subscribe", "credit": 2**32 - 1, **TOPIC}
-                writer.write(frame(1, msgspec.json.encode(said)))
-            assert b'"ok"' in await text(reading)
-            sent = 0
-            async with await besieged.root() as root:
-                while sent < 20 or besieged.channels > 1:
-                    await root.send_messages("s", "t", [bytes(100_000)] * 10)
-                    sent, heard = sent + 1, 0
-                    while heard < 10:
-                        heard += (await text(reading)).count(b'"partition_id"')
-            for _, writer in stalled:
-                writer.close()
-            own.close()
-
-    asyncio.run(main())
+    async with besieged.flooded():
+        stalled = [await channel(besieged, receive_bytes=4096) for _ in range(10)]
+        reading, own = await channel(besieged)
+        for _, writer in (*stalled, (reading, own)):
+            said = {"id": 1, "cmd": "subscribe", "credit": 2**32 - 1, **TOPIC}
+            writer.write(frame(1, msgspec.json.encode(said)))
+        assert b'"ok"' in await text(reading)
+        sent = 0
+        async with await besieged.root() as root:
+            while sent < 20 or besieged.channels > 1:
+                await root.send_messages("s", "t", [bytes(100_000)] * 10)
+                sent, heard = sent + 1, 0
+                while heard < 10:
+                    heard += (await text(reading)).count(b'"partition_id"')
+        for _, writer in stalled:
+            writer.close()
+        own.close()
     besieged.is_as_before()
 
 

@@ -19,7 +19,6 @@ from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from starlette.types import Message, Receive, Scope, Send
 
 from tests.transports.support.quic import Client, World, served
-from tests.transports.support.raw import run
 from whippet.app.config.listeners import HttpLimits
 from whippet.transports.http.protocol import Door
 from whippet.transports.http3 import AHEAD_BYTES_MAX, PIECE_BYTES, Announced
@@ -107,47 +106,35 @@ async def until(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_request_reaches_the_application_and_its_answer_the_client(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            stream_id = client.begin("POST", "/a%20b?c=d", end=False)
-            client.send(stream_id, b"one ", end=False)
-            client.send(stream_id, b"two")
-            assert await client.done[stream_id] == (200, b"POST /a b c=d 3 one two")
-            assert client.heads[stream_id] == {b":status": b"200", b"content-type": b"text/plain"}
-            assert await client.ask("GET", "/") == (200, b"GET /  3 ")
-
-    run(main())
+async def test_a_request_reaches_the_application_and_its_answer_the_client(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        stream_id = client.begin("POST", "/a%20b?c=d", end=False)
+        client.send(stream_id, b"one ", end=False)
+        client.send(stream_id, b"two")
+        assert await client.done[stream_id] == (200, b"POST /a b c=d 3 one two")
+        assert client.heads[stream_id] == {b":status": b"200", b"content-type": b"text/plain"}
+        assert await client.ask("GET", "/") == (200, b"GET /  3 ")
 
 
 @pytest.mark.parametrize("size", [1, 100_000, 5 * MIB])
-def test_bodies_of_any_size_go_both_ways(tmp_path: Path, size: int) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            status, body = await client.ask("PUT", "/", body=b"x" * size)
-            assert (status, body) == (200, b"PUT /  3 " + b"x" * size)
-
-    run(main())
+async def test_bodies_of_any_size_go_both_ways(tmp_path: Path, size: int) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        status, body = await client.ask("PUT", "/", body=b"x" * size)
+        assert (status, body) == (200, b"PUT /  3 " + b"x" * size)
 
 
-def test_many_requests_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            answers = await asyncio.gather(*(client.ask("POST", f"/{number}", body=b"b") for number in range(50)))
-            assert [body for _, body in answers] == [f"POST /{number}  3 b".encode() for number in range(50)]
-
-    run(main())
+async def test_many_requests_at_once(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        answers = await asyncio.gather(*(client.ask("POST", f"/{number}", body=b"b") for number in range(50)))
+        assert [body for _, body in answers] == [f"POST /{number}  3 b".encode() for number in range(50)]
 
 
-def test_a_head_has_no_body(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            assert await (await browser(world)).ask("HEAD", "/") == (200, b"")
-
-    run(main())
+async def test_a_head_has_no_body(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        assert await (await browser(world)).ask("HEAD", "/") == (200, b"")
 
 
 @pytest.mark.parametrize(
@@ -161,182 +148,157 @@ def test_a_head_has_no_body(tmp_path: Path) -> None:
         ("GET", "/", {"a": "b" * 40_000, "c": "d" * 40_000}, 431),
     ],
 )
-def test_what_the_application_should_not_see_is_refused(
+async def test_what_the_application_should_not_see_is_refused(
     tmp_path: Path, method: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo, http={"headers_bytes": 65_536}) as world:
+    async with served(tmp_path, application=echo, http={"headers_bytes": 65_536}) as world:
+        client = await browser(world)
+        try:
+            answer = await client.ask(method, path, headers)
+            assert answer[0] == status
+        except ConnectionError as closed:
+            # Fields that alone are more than may be gathered.
+            assert status == 431 and closed.args == (ErrorCode.H3_EXCESSIVE_LOAD,)
             client = await browser(world)
-            try:
-                answer = await client.ask(method, path, headers)
-                assert answer[0] == status
-            except ConnectionError as closed:
-                # Fields that alone are more than may be gathered.
-                assert status == 431 and closed.args == (ErrorCode.H3_EXCESSIVE_LOAD,)
-                client = await browser(world)
-            assert (await client.ask("GET", "/"))[0] == 200
-
-    run(main())
+        assert (await client.ask("GET", "/"))[0] == 200
 
 
-def test_a_defect_of_the_application_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_of_the_application_is_answered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/later":
             await send({"type": "http.response.start", "status": 200, "headers": []})
             await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         raise RuntimeError("nobody thought of this")
 
-    async def main() -> None:
-        async with served(tmp_path, application=broken) as world:
-            client = await browser(world)
-            assert await client.ask("GET", "/") == (500, b"")
-            with pytest.raises(ConnectionResetError):
-                await client.ask("GET", "/later")
-
-    run(main())
+    async with served(tmp_path, application=broken) as world:
+        client = await browser(world)
+        assert await client.ask("GET", "/") == (500, b"")
+        with pytest.raises(ConnectionResetError):
+            await client.ask("GET", "/later")
     assert "nobody thought of this" in caplog.text
 
 
-def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
-    async def main() -> None:
-        read = asyncio.Event()
+async def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
+    read = asyncio.Event()
 
-        async def late(scope: Scope, receive: Receive, send: Send) -> None:
-            await read.wait()
-            await echo(scope, receive, send)
+    async def late(scope: Scope, receive: Receive, send: Send) -> None:
+        await read.wait()
+        await echo(scope, receive, send)
 
-        async with served(tmp_path, application=late) as world:
-            client = await browser(world)
-            stream_id = client.begin("PUT", "/", end=False)
-            client.send(stream_id, bytes(4 * MIB))
-            sender = client.client.quic._streams[stream_id].sender
-            connection = next(iter(world.listener._connections))
-            await until(lambda: bool(connection.engine._held))
-            await asyncio.sleep(0.1)
-            window = world.gateway.config.quic.stream_receive_window
-            assert sender.highest_offset <= AHEAD_BYTES_MAX + 2 * window
-            read.set()
-            assert (await client.done[stream_id])[0] == 200
-
-    run(main())
+    async with served(tmp_path, application=late) as world:
+        client = await browser(world)
+        stream_id = client.begin("PUT", "/", end=False)
+        client.send(stream_id, bytes(4 * MIB))
+        sender = client.client.quic._streams[stream_id].sender
+        connection = next(iter(world.listener._connections))
+        await until(lambda: bool(connection.engine._held))
+        await asyncio.sleep(0.1)
+        window = world.gateway.config.quic.stream_receive_window
+        assert sender.highest_offset <= AHEAD_BYTES_MAX + 2 * window
+        read.set()
+        assert (await client.done[stream_id])[0] == 200
 
 
-def test_a_client_that_goes_away_is_told_to_the_application(tmp_path: Path) -> None:
-    async def main() -> None:
-        heard: list[Message] = []
+async def test_a_client_that_goes_away_is_told_to_the_application(tmp_path: Path) -> None:
+    heard: list[Message] = []
 
-        async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-            heard.append(await receive())
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        heard.append(await receive())
 
-        async with served(tmp_path, application=waiting) as world:
-            client = await browser(world)
-            stream_id = client.begin("PUT", "/", end=False)
-            await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
-            client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
-            client.client.transmit()
-            await until(lambda: bool(heard))
-            assert heard == [{"type": "http.disconnect"}]
-
-    run(main())
+    async with served(tmp_path, application=waiting) as world:
+        client = await browser(world)
+        stream_id = client.begin("PUT", "/", end=False)
+        await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
+        client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+        client.client.transmit()
+        await until(lambda: bool(heard))
+        assert heard == [{"type": "http.disconnect"}]
 
 
-def test_an_answer_that_nobody_wants_any_more_is_not_begun(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_that_nobody_wants_any_more_is_not_begun(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """What the client says comes while the application is at it, and is not looked at before it is done."""
 
-    async def main() -> None:
-        async def empty(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] == "/unwanted":
-                (connection,) = world.listener._connections
-                connection.engine._streams[stream_id].sender.reset(7)
-            await send({"type": "http.response.start", "status": 204, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+    async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/unwanted":
+            (connection,) = world.listener._connections
+            connection.engine._streams[stream_id].sender.reset(7)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
 
-        async with served(tmp_path, application=empty) as world:
-            client = await browser(world)
-            stream_id = client.begin("GET", "/unwanted")
-            with pytest.raises(ConnectionResetError):
-                await client.done[stream_id]
-            assert (await client.ask("GET", "/"))[0] == 204
-
-    run(main())
+    async with served(tmp_path, application=empty) as world:
+        client = await browser(world)
+        stream_id = client.begin("GET", "/unwanted")
+        with pytest.raises(ConnectionResetError):
+            await client.done[stream_id]
+        assert (await client.ask("GET", "/"))[0] == 204
     assert "defect" not in caplog.text
 
 
-def test_an_application_that_has_answered_hears_that_it_is_over(tmp_path: Path) -> None:
-    async def main() -> None:
-        heard: list[Message] = []
+async def test_an_application_that_has_answered_hears_that_it_is_over(tmp_path: Path) -> None:
+    heard: list[Message] = []
 
-        async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-            await receive()
-            later = asyncio.ensure_future(receive())
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b"all"})
-            heard.extend((await later, await receive()))
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        later = asyncio.ensure_future(receive())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"all"})
+        heard.extend((await later, await receive()))
 
-        async with served(tmp_path, application=listening) as world:
-            client = await browser(world)
-            assert await client.ask("GET", "/") == (200, b"all")
-            await until(lambda: len(heard) == 2)
-            assert heard == [{"type": "http.disconnect"}] * 2
-
-    run(main())
+    async with served(tmp_path, application=listening) as world:
+        client = await browser(world)
+        assert await client.ask("GET", "/") == (200, b"all")
+        await until(lambda: len(heard) == 2)
+        assert heard == [{"type": "http.disconnect"}] * 2
 
 
-def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            stream_id = client.begin("PUT", "/", end=False)
-            await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
-            now = asyncio.get_running_loop().time()
-            world.listener.close_overdue(now + 9)
-            assert not client.done[stream_id].done()
-            world.listener.close_overdue(now + 11)
-            assert await client.done[stream_id] == (408, b"")
-
-    run(main())
+async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        stream_id = client.begin("PUT", "/", end=False)
+        await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
+        now = asyncio.get_running_loop().time()
+        world.listener.close_overdue(now + 9)
+        assert not client.done[stream_id].done()
+        world.listener.close_overdue(now + 11)
+        assert await client.done[stream_id] == (408, b"")
 
 
-def test_fields_that_do_not_end_are_not_gathered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            witness = await browser(world)
-            stream_id = client.client.quic.get_next_available_stream_id()
-            client.done[stream_id] = asyncio.get_running_loop().create_future()
-            client.client.quic.send_stream_data(stream_id, b"\x01\xbf\xff\xff\xff" + bytes(100_000))
-            client.client.transmit()
-            with pytest.raises(ConnectionError):
-                await client.done[stream_id]
-            assert (await witness.ask("GET", "/"))[0] == 200
-
-    run(main())
+async def test_fields_that_do_not_end_are_not_gathered(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        witness = await browser(world)
+        stream_id = client.client.quic.get_next_available_stream_id()
+        client.done[stream_id] = asyncio.get_running_loop().create_future()
+        client.client.quic.send_stream_data(stream_id, b"\x01\xbf\xff\xff\xff" + bytes(100_000))
+        client.client.transmit()
+        with pytest.raises(ConnectionError):
+            await client.done[stream_id]
+        assert (await witness.ask("GET", "/"))[0] == 200
 
 
-def test_a_few_bytes_never_stand_for_many(tmp_path: Path) -> None:
+async def test_a_few_bytes_never_stand_for_many(tmp_path: Path) -> None:
     """A dynamic table, which the server does not offer, may not be used."""
 
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            await client.ask("GET", "/")
-            assert client.http.received_settings is not None
-            assert client.http.received_settings[1] == 0
-            assert Setting.ENABLE_CONNECT_PROTOCOL not in client.http.received_settings
-            encoder = pylsqpack.Encoder()
-            stream_id = client.http._local_encoder_stream_id
-            assert stream_id is not None
-            client.client.quic.send_stream_data(stream_id, encoder.apply_settings(4096, 16))
-            client.client.transmit()
-            assert (await client.client.terminated).error_code == ErrorCode.QPACK_ENCODER_STREAM_ERROR
-
-    run(main())
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        await client.ask("GET", "/")
+        assert client.http.received_settings is not None
+        assert client.http.received_settings[1] == 0
+        assert Setting.ENABLE_CONNECT_PROTOCOL not in client.http.received_settings
+        encoder = pylsqpack.Encoder()
+        stream_id = client.http._local_encoder_stream_id
+        assert stream_id is not None
+        client.client.quic.send_stream_data(stream_id, encoder.apply_settings(4096, 16))
+        client.client.transmit()
+        assert (await client.client.terminated).error_code == ErrorCode.QPACK_ENCODER_STREAM_ERROR
 
 
 # ------------------------------------------------------------------------------------------- what was answered early
 
 
-def test_the_rest_of_a_request_that_was_answered_early_does_no_harm(
+async def test_the_rest_of_a_request_that_was_answered_early_does_no_harm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What was on its way arrives: a body to its end, and what may come behind a body."""
@@ -345,22 +307,19 @@ def test_the_rest_of_a_request_that_was_answered_early_does_no_harm(
         await send({"type": "http.response.start", "status": 401, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    async def main() -> None:
-        async with served(tmp_path, application=refusing) as world:
-            client = await browser(world)
-            # It is so fast that it hears nothing of what the server does not want any more.
-            handlers: Any = client.client.quic._QuicConnection__frame_handlers  # type: ignore[attr-defined]
-            handlers[QuicFrameType.STOP_SENDING] = deaf, handlers[QuicFrameType.STOP_SENDING][1]
-            stream_id = client.begin("POST", "/", end=False)
-            assert (await client.done[stream_id])[0] == 401
-            client.send(stream_id, bytes(70_000), end=False)
-            client.http.send_headers(stream_id, [(b"checksum", b"1")], end_stream=True)
-            client.client.transmit()
-            assert (await client.ask("GET", "/"))[0] == 401
-            world.listener.close_overdue(asyncio.get_running_loop().time() + 30)
-            assert (await client.ask("GET", "/"))[0] == 401
-
-    run(main())
+    async with served(tmp_path, application=refusing) as world:
+        client = await browser(world)
+        # It is so fast that it hears nothing of what the server does not want any more.
+        handlers: Any = client.client.quic._QuicConnection__frame_handlers  # type: ignore[attr-defined]
+        handlers[QuicFrameType.STOP_SENDING] = deaf, handlers[QuicFrameType.STOP_SENDING][1]
+        stream_id = client.begin("POST", "/", end=False)
+        assert (await client.done[stream_id])[0] == 401
+        client.send(stream_id, bytes(70_000), end=False)
+        client.http.send_headers(stream_id, [(b"checksum", b"1")], end_stream=True)
+        client.client.transmit()
+        assert (await client.ask("GET", "/"))[0] == 401
+        world.listener.close_overdue(asyncio.get_running_loop().time() + 30)
+        assert (await client.ask("GET", "/"))[0] == 401
     assert "defect" not in caplog.text
 
 
@@ -372,7 +331,7 @@ def deaf(context: Any, frame_type: int, buf: Any) -> None:
 ENDS = ("reset", "stop")
 
 
-def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path: Path) -> None:
+async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path: Path) -> None:
     async def broken(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == "/waits":
             await receive()
@@ -380,104 +339,92 @@ def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path: Path
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"begun", "more_body": scope["path"] == "/breaks"})
 
-    async def main() -> None:
-        async with served(tmp_path, application=broken) as world:
-            client = await browser(world)
-            assert (await client.ask("GET", "/"))[0] == 200
-            connection = next(iter(world.listener._connections))
-            http: Any = connection._speaker
-            kept = len(http.fields._stream)
-            for _ in range(20):
-                for path, ends in (("/breaks", ()), ("/waits", ("reset",)), ("/waits", ("stop",)), ("/waits", ENDS)):
-                    stream_id = client.begin("PUT" if ends else "GET", path, end=not ends)
-                    await until(lambda stream_id=stream_id: http._next > stream_id)  # type: ignore[misc]
-                    if "reset" in ends:
-                        client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
-                    if "stop" in ends:
-                        client.client.quic.stop_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
-                    client.client.transmit()
-                    with pytest.raises(ConnectionResetError):
-                        await client.done[stream_id]
-            # Streams without a request in them, one that ends and one that breaks off.
-            for said, is_reset in ((b"", False), (b"\x01", True)):
-                stream_id = client.client.quic.get_next_available_stream_id()
-                client.done[stream_id] = asyncio.get_running_loop().create_future()
-                client.client.quic.send_stream_data(stream_id, said, not is_reset)
-                if is_reset:
+    async with served(tmp_path, application=broken) as world:
+        client = await browser(world)
+        assert (await client.ask("GET", "/"))[0] == 200
+        connection = next(iter(world.listener._connections))
+        http: Any = connection._speaker
+        kept = len(http.fields._stream)
+        for _ in range(20):
+            for path, ends in (("/breaks", ()), ("/waits", ("reset",)), ("/waits", ("stop",)), ("/waits", ENDS)):
+                stream_id = client.begin("PUT" if ends else "GET", path, end=not ends)
+                await until(lambda stream_id=stream_id: http._next > stream_id)  # type: ignore[misc]
+                if "reset" in ends:
                     client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+                if "stop" in ends:
+                    client.client.quic.stop_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
                 client.client.transmit()
                 with pytest.raises(ConnectionResetError):
                     await client.done[stream_id]
-            assert (await client.ask("GET", "/"))[0] == 200
-            await until(lambda: not http._exchanges and not http._begun and not http._heard)
-            assert len(http.fields._stream) == kept
-            await until(lambda: len(connection.engine._streams) <= 8)
-
-    run(main())
+        # Streams without a request in them, one that ends and one that breaks off.
+        for said, is_reset in ((b"", False), (b"\x01", True)):
+            stream_id = client.client.quic.get_next_available_stream_id()
+            client.done[stream_id] = asyncio.get_running_loop().create_future()
+            client.client.quic.send_stream_data(stream_id, said, not is_reset)
+            if is_reset:
+                client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
+            client.client.transmit()
+            with pytest.raises(ConnectionResetError):
+                await client.done[stream_id]
+        assert (await client.ask("GET", "/"))[0] == 200
+        await until(lambda: not http._exchanges and not http._begun and not http._heard)
+        assert len(http.fields._stream) == kept
+        await until(lambda: len(connection.engine._streams) <= 8)
 
 
 # ------------------------------------------------------------------------------------------------- many, and the end
 
 
-def test_a_connection_has_as_many_requests_at_once_as_streams_are_configured(tmp_path: Path) -> None:
+async def test_a_connection_has_as_many_requests_at_once_as_streams_are_configured(tmp_path: Path) -> None:
     """Tails stay, and somebody who has a few must still be able to ask for something."""
 
-    async def main() -> None:
-        go_on = asyncio.Event()
+    go_on = asyncio.Event()
 
-        async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] == "/tail":
-                await go_on.wait()
-            await echo(scope, receive, send)
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/tail":
+            await go_on.wait()
+        await echo(scope, receive, send)
 
-        async with served(tmp_path, application=waiting, quic={"max_concurrent_bidi_streams": 40}) as world:
-            client = await browser(world)
-            tails = [client.begin("GET", "/tail") for _ in range(39)]
-            assert (await client.ask("GET", "/"))[0] == 200
-            go_on.set()
-            assert {(await client.done[stream_id])[0] for stream_id in tails} == {200}
-
-    run(main())
+    async with served(tmp_path, application=waiting, quic={"max_concurrent_bidi_streams": 40}) as world:
+        client = await browser(world)
+        tails = [client.begin("GET", "/tail") for _ in range(39)]
+        assert (await client.ask("GET", "/"))[0] == 200
+        go_on.set()
+        assert {(await client.done[stream_id])[0] for stream_id in tails} == {200}
 
 
-def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
+async def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": bytes(MIB) if scope["path"] == "/large" else b"small"})
 
-    async def main() -> None:
-        async with served(tmp_path, application=large) as world:
-            client = await browser(world, max_stream_data=4096)
-            client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
-            many = [client.begin("GET", "/large") for _ in range(50)]
-            engine = next(iter(world.listener._connections)).engine
-            await until(lambda: engine.all_unsent > world.gateway.config.quic.send_window)
-            await asyncio.sleep(0.2)
-            assert engine.all_unsent < world.gateway.config.quic.send_window + len(many) * 2 * PIECE_BYTES
-            assert await client.ask("GET", "/small") == (200, b"small")
-            for stream_id in many:
-                client.done[stream_id].cancel()
-
-    run(main())
+    async with served(tmp_path, application=large) as world:
+        client = await browser(world, max_stream_data=4096)
+        client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
+        many = [client.begin("GET", "/large") for _ in range(50)]
+        engine = next(iter(world.listener._connections)).engine
+        await until(lambda: engine.all_unsent > world.gateway.config.quic.send_window)
+        await asyncio.sleep(0.2)
+        assert engine.all_unsent < world.gateway.config.quic.send_window + len(many) * 2 * PIECE_BYTES
+        assert await client.ask("GET", "/small") == (200, b"small")
+        for stream_id in many:
+            client.done[stream_id].cancel()
 
 
-def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
-    async def main() -> None:
-        door = Door(HttpLimits(connections=2))
-        async with served(tmp_path, application=echo, door=door) as world:
-            first, _ = await browser(world), await browser(world)
-            assert not door.has_room(0.0)
-            refused = await world.beginning(QuicConfiguration(**BROWSER))
-            assert (await refused.terminated).error_code == QuicErrorCode.CONNECTION_REFUSED
-            assert await (await world.stranger()).is_alive(), "who speaks something else is no client of HTTP"
-            first.client.close()
-            await until(lambda: door.has_room(0.0))
-            assert (await (await browser(world)).ask("GET", "/"))[0] == 200
-
-    run(main())
+async def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
+    door = Door(HttpLimits(connections=2))
+    async with served(tmp_path, application=echo, door=door) as world:
+        first, _ = await browser(world), await browser(world)
+        assert not door.has_room(0.0)
+        refused = await world.beginning(QuicConfiguration(**BROWSER))
+        assert (await refused.terminated).error_code == QuicErrorCode.CONNECTION_REFUSED
+        assert await (await world.stranger()).is_alive(), "who speaks something else is no client of HTTP"
+        first.client.close()
+        await until(lambda: door.has_room(0.0))
+        assert (await (await browser(world)).ask("GET", "/"))[0] == 200
 
 
-def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_path: Path) -> None:
+async def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_path: Path) -> None:
     """Something is on its way whenever it is looked at."""
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -487,34 +434,31 @@ def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_path: P
 
     over = asyncio.Event()
 
-    async def main() -> None:
-        async with served(tmp_path, application=endless) as world:
-            client = await browser(world)
-            client.begin("GET", "/")
-            connection = next(iter(world.listener._connections))
-            # It would look at another time than we do.
-            world.listener._sweeper.cancel()  # type: ignore[union-attr]
-            now = asyncio.get_running_loop().time()
-            for _ in range(100):
-                taken = connection.engine.taken_bytes
-                await until(lambda taken=taken: connection.engine.taken_bytes - taken > 0.4 * MIB)  # type: ignore[misc]
-                await until(lambda: bool(connection.engine.all_unsent))
-                now += 10
-                world.listener.close_overdue(now)
-                assert not connection._gone
-            client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
-            client.client.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
-            await asyncio.sleep(0.3)
-            over.set()
-            for _ in range(8):
-                now += 10
-                world.listener.close_overdue(now)
-            assert (await client.client.terminated).error_code == ErrorCode.H3_EXCESSIVE_LOAD
-
-    run(main())
+    async with served(tmp_path, application=endless) as world:
+        client = await browser(world)
+        client.begin("GET", "/")
+        connection = next(iter(world.listener._connections))
+        # It would look at another time than we do.
+        world.listener._sweeper.cancel()  # type: ignore[union-attr]
+        now = asyncio.get_running_loop().time()
+        for _ in range(100):
+            taken = connection.engine.taken_bytes
+            await until(lambda taken=taken: connection.engine.taken_bytes - taken > 0.4 * MIB)  # type: ignore[misc]
+            await until(lambda: bool(connection.engine.all_unsent))
+            now += 10
+            world.listener.close_overdue(now)
+            assert not connection._gone
+        client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
+        client.client.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
+        await asyncio.sleep(0.3)
+        over.set()
+        for _ in range(8):
+            now += 10
+            world.listener.close_overdue(now)
+        assert (await client.client.terminated).error_code == ErrorCode.H3_EXCESSIVE_LOAD
 
 
-def test_an_application_that_goes_on_and_on_for_nobody_holds_up_nobody(tmp_path: Path) -> None:
+async def test_an_application_that_goes_on_and_on_for_nobody_holds_up_nobody(tmp_path: Path) -> None:
     sent = 0
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -524,92 +468,77 @@ def test_an_application_that_goes_on_and_on_for_nobody_holds_up_nobody(tmp_path:
             await send({"type": "http.response.body", "body": b"more", "more_body": True})
             sent += 1
 
-    async def main() -> None:
-        async with served(tmp_path, application=endless) as world:
-            client = await browser(world)
-            client.begin("GET", "/")
-            await until(lambda: sent > 0)
-            client.client.close()
-            await until(lambda: not world.listener._connections)
-            before = sent
-            await until(lambda: sent > before)
-
-    run(main())
+    async with served(tmp_path, application=endless) as world:
+        client = await browser(world)
+        client.begin("GET", "/")
+        await until(lambda: sent > 0)
+        client.client.close()
+        await until(lambda: not world.listener._connections)
+        before = sent
+        await until(lambda: sent > before)
 
 
-def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        go_on = asyncio.Event()
+async def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
 
-        async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
-            await go_on.wait()
-            await echo(scope, receive, send)
+    async def waiting(scope: Scope, receive: Receive, send: Send) -> None:
+        await go_on.wait()
+        await echo(scope, receive, send)
 
-        async with served(tmp_path, application=waiting) as world:
-            client = await browser(world)
-            said: list[bytes] = []
-            asked = client.begin("GET", "/")
-            http: Any = next(iter(world.listener._connections))._speaker
-            await until(lambda: bool(http._exchanges))
-            heard = client._on_event
+    async with served(tmp_path, application=waiting) as world:
+        client = await browser(world)
+        said: list[bytes] = []
+        asked = client.begin("GET", "/")
+        http: Any = next(iter(world.listener._connections))._speaker
+        await until(lambda: bool(http._exchanges))
+        heard = client._on_event
 
-            def hear(event: events.QuicEvent) -> None:
-                if isinstance(event, events.StreamDataReceived):
-                    said.append(event.data)
-                heard(event)
+        def hear(event: events.QuicEvent) -> None:
+            if isinstance(event, events.StreamDataReceived):
+                said.append(event.data)
+            heard(event)
 
-            client.client.heard = hear
-            stopping = asyncio.create_task(world.listener.stop(10))
-            await until(lambda: encode_frame(FrameType.GOAWAY, bytes((asked + 4,))) in said)
-            late = client.begin("GET", "/late")
-            with pytest.raises(ConnectionResetError) as refused:
-                await client.done[late]
-            assert refused.value.args == (ErrorCode.H3_REQUEST_REJECTED,)
-            go_on.set()
-            assert (await client.done[asked])[0] == 200
-            await stopping
-            assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
-
-    run(main())
+        client.client.heard = hear
+        stopping = asyncio.create_task(world.listener.stop(10))
+        await until(lambda: encode_frame(FrameType.GOAWAY, bytes((asked + 4,))) in said)
+        late = client.begin("GET", "/late")
+        with pytest.raises(ConnectionResetError) as refused:
+            await client.done[late]
+        assert refused.value.args == (ErrorCode.H3_REQUEST_REJECTED,)
+        go_on.set()
+        assert (await client.done[asked])[0] == 200
+        await stopping
+        assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
 
 
-def test_a_connection_that_rests_is_ended_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, application=echo) as world:
-            client = await browser(world)
-            assert (await client.ask("GET", "/"))[0] == 200
-            now = asyncio.get_running_loop().time()
-            world.listener.close_overdue(now + 70)
-            assert (await client.ask("GET", "/"))[0] == 200
-            world.listener.close_overdue(now + 90)
-            assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
-
-    run(main())
+async def test_a_connection_that_rests_is_ended_in_order(tmp_path: Path) -> None:
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        assert (await client.ask("GET", "/"))[0] == 200
+        now = asyncio.get_running_loop().time()
+        world.listener.close_overdue(now + 70)
+        assert (await client.ask("GET", "/"))[0] == 200
+        world.listener.close_overdue(now + 90)
+        assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
 
 
-def test_it_is_not_agreed_on_where_there_is_no_application(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            with pytest.raises(ConnectionError):
-                await browser(world)
-
-    run(main())
+async def test_it_is_not_agreed_on_where_there_is_no_application(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        with pytest.raises(ConnectionError):
+            await browser(world)
 
 
-def test_it_is_announced_on_the_other_ports() -> None:
-    async def main() -> None:
-        said: list[Message] = []
+async def test_it_is_announced_on_the_other_ports() -> None:
+    said: list[Message] = []
 
-        async def send(message: Message) -> None:
-            said.append(message)
+    async def send(message: Message) -> None:
+        said.append(message)
 
-        async def nothing() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+    async def nothing() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
 
-        scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "http_version": "1.1"}
-        for port in (0, 3000):
-            await Announced(echo, partial(int, port))(scope, nothing, send)
-        assert b"alt-svc" not in dict(said[0]["headers"])
-        assert dict(said[2]["headers"])[b"alt-svc"] == b'h3=":3000"; ma=86400'
-
-    run(main())
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "http_version": "1.1"}
+    for port in (0, 3000):
+        await Announced(echo, partial(int, port))(scope, nothing, send)
+    assert b"alt-svc" not in dict(said[0]["headers"])
+    assert dict(said[2]["headers"])[b"alt-svc"] == b'h3=":3000"; ma=86400'

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from whippet.app.config.formats import Address
@@ -12,25 +10,25 @@ from whippet.transports.listening import ListenError, effective, listen
 ANY_PORT = Address("127.0.0.1", 0)
 
 
-def test_port_0_becomes_a_port_that_can_be_told() -> None:
-    with asyncio.run(listen(ANY_PORT, "http.address")) as listener:
+async def test_port_0_becomes_a_port_that_can_be_told() -> None:
+    with await listen(ANY_PORT, "http.address") as listener:
         assert effective(listener).host == "127.0.0.1"
         assert effective(listener).port > 0
 
 
-def test_a_name_is_listened_on_at_its_ipv4_address() -> None:
-    with asyncio.run(listen(Address("localhost", 0), "http.address")) as listener:
+async def test_a_name_is_listened_on_at_its_ipv4_address() -> None:
+    with await listen(Address("localhost", 0), "http.address") as listener:
         assert effective(listener).host == "127.0.0.1"
 
 
-def test_an_address_in_use_is_refused_in_one_line() -> None:
-    with asyncio.run(listen(ANY_PORT, "http.address")) as listener:
+async def test_an_address_in_use_is_refused_in_one_line() -> None:
+    with await listen(ANY_PORT, "http.address") as listener:
         taken = effective(listener)
         with pytest.raises(ListenError) as refused:
-            asyncio.run(listen(taken, "http.address"))
+            await listen(taken, "http.address")
     assert str(refused.value) == f"cannot listen on {taken} (http.address): Address already in use"
 
 
-def test_what_cannot_be_a_host_name_is_refused_in_one_line() -> None:
+async def test_what_cannot_be_a_host_name_is_refused_in_one_line() -> None:
     with pytest.raises(ListenError, match=r"^cannot listen on a\.\.b:1 \(http\.address\): not a host name$"):
-        asyncio.run(listen(Address("a..b", 1), "http.address"))
+        await listen(Address("a..b", 1), "http.address")

@@ -20,7 +20,7 @@ from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_par
 from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
 from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
-from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll, run
+from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll
 from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code
@@ -47,347 +47,281 @@ async def until(reached: Callable[[], bool]) -> None:
 # ------------------------------------------------------------------------------------------------ requests and answers
 
 
-def test_a_classic_client_does_everything_on_a_stream_each(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            assert await root.ask(frame(SEND, message_body(100, 200))) == (0, b"")
-            status, polled = await root.ask(poll(10))
-            assert status == 0
-            assert [len(message.payload) for message in parse(polled[16:], 64)] == [100, 200]
-            (session,) = world.gateway.sessions
-            assert session.transport is Transport.QUIC
-
-    run(main())
+async def test_a_classic_client_does_everything_on_a_stream_each(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        assert await root.ask(frame(SEND, message_body(100, 200))) == (0, b"")
+        status, polled = await root.ask(poll(10))
+        assert status == 0
+        assert [len(message.payload) for message in parse(polled[16:], 64)] == [100, 200]
+        (session,) = world.gateway.sessions
+        assert session.transport is Transport.QUIC
 
 
-def test_a_modern_client_is_told_apart_by_its_first_bytes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            octets = await client.whole(modern_frame(REGISTER, login(AS_ROOT)))
-            registered = Reply(octets[:256], octets[256:])
-            assert not registered.refused
-            session = struct.unpack_from("<Q", registered.content, 4)[0]
-            pong = await client.whole(modern_frame(2, code=1, session=session, number=1, client=CLIENT))
-            assert not Reply(pong[:256], pong[256:]).refused
-
-    run(main())
+async def test_a_modern_client_is_told_apart_by_its_first_bytes(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        octets = await client.whole(modern_frame(REGISTER, login(AS_ROOT)))
+        registered = Reply(octets[:256], octets[256:])
+        assert not registered.refused
+        session = struct.unpack_from("<Q", registered.content, 4)[0]
+        pong = await client.whole(modern_frame(2, code=1, session=session, number=1, client=CLIENT))
+        assert not Reply(pong[:256], pong[256:]).refused
 
 
 @pytest.mark.parametrize("size", [1, 3, 4, 7, 8, 9, 1000])
-def test_a_request_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            stream_id = client.open()
-            for start in range(0, len(LOG_IN), size):
-                client.say(stream_id, LOG_IN[start : start + size], fin=False)
-                await asyncio.sleep(0)
-            client.say(stream_id, b"")
-            assert (await client.waiting[stream_id])[:4] == bytes(4)
-
-    run(main())
+async def test_a_request_may_come_in_any_pieces(tmp_path: Path, size: int) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        stream_id = client.open()
+        for start in range(0, len(LOG_IN), size):
+            client.say(stream_id, LOG_IN[start : start + size], fin=False)
+            await asyncio.sleep(0)
+        client.say(stream_id, b"")
+        assert (await client.waiting[stream_id])[:4] == bytes(4)
 
 
-def test_a_request_is_answered_before_its_stream_ends(tmp_path: Path) -> None:
+async def test_a_request_is_answered_before_its_stream_ends(tmp_path: Path) -> None:
     """And the client is told that it need not go on."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            assert await client.begin(PING, fin=False) == struct.pack("<II", 0, 0)
-            await until(lambda: bool(client.stops))
-
-    run(main())
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert await client.begin(PING, fin=False) == struct.pack("<II", 0, 0)
+        await until(lambda: bool(client.stops))
 
 
-def test_what_comes_after_a_request_means_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            assert await client.whole(PING + PING + b"more") == struct.pack("<II", 0, 0)
-            assert await client.is_alive()
-
-    run(main())
+async def test_what_comes_after_a_request_means_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert await client.whole(PING + PING + b"more") == struct.pack("<II", 0, 0)
+        assert await client.is_alive()
 
 
 @pytest.mark.parametrize("octets", [b"", b"\4", PING[:7], LOG_IN[:20]])
-def test_a_stream_that_ends_before_its_request_is_reset(tmp_path: Path, octets: bytes) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            with pytest.raises(Reset):
-                await client.whole(octets)
-            assert await client.is_alive()
-
-    run(main())
+async def test_a_stream_that_ends_before_its_request_is_reset(tmp_path: Path, octets: bytes) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        with pytest.raises(Reset):
+            await client.whole(octets)
+        assert await client.is_alive()
 
 
-def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            stream_id = root.open()
-            root.say(stream_id, frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-            await until(lambda: world.listener.budget.used > 0)
-            root.quic.reset_stream(stream_id, 7)
-            root.transmit()
-            await until(lambda: world.listener.budget.used == 0)
-            assert await root.is_alive()
-
-    run(main())
+async def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        stream_id = root.open()
+        root.say(stream_id, frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
+        await until(lambda: world.listener.budget.used > 0)
+        root.quic.reset_stream(stream_id, 7)
+        root.transmit()
+        await until(lambda: world.listener.budget.used == 0)
+        assert await root.is_alive()
 
 
-def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            assert (await root.ask(frame(SEND, message_body(4 * MIB))))[0] == 0
-            stream_id = root.open()
+async def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        assert (await root.ask(frame(SEND, message_body(4 * MIB))))[0] == 0
+        stream_id = root.open()
+        root.say(stream_id, poll(1))
+        root.quic.stop_stream(stream_id, 7)
+        root.transmit()
+        assert await root.is_alive()
+        await until(lambda: all(not connection.engine.all_unsent for connection in world.listener._connections))
+
+
+async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root(max_stream_data=50_000)
+        await make_topic(root)
+        assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
+        # It takes the beginning of each, and no more.
+        root.quic._write_stream_limits = lambda **_: None
+        unwanted = [root.open() for _ in range(quic_connection.IN_HAND_MAX)]
+        for stream_id in unwanted:
             root.say(stream_id, poll(1))
+        speaker: Any = next(iter(world.listener._connections))._speaker
+        await until(lambda: len(speaker._answering) == quic_connection.IN_HAND_MAX)
+        waiting = root.begin(PING)
+        await until(lambda: len(speaker._arriving) == 1)
+        for stream_id in unwanted:
             root.quic.stop_stream(stream_id, 7)
-            root.transmit()
-            assert await root.is_alive()
-            await until(lambda: all(not connection.engine.all_unsent for connection in world.listener._connections))
-
-    run(main())
-
-
-def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root(max_stream_data=50_000)
-            await make_topic(root)
-            assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
-            # It takes the beginning of each, and no more.
-            root.quic._write_stream_limits = lambda **_: None
-            unwanted = [root.open() for _ in range(quic_connection.IN_HAND_MAX)]
-            for stream_id in unwanted:
-                root.say(stream_id, poll(1))
-            speaker: Any = next(iter(world.listener._connections))._speaker
-            await until(lambda: len(speaker._answering) == quic_connection.IN_HAND_MAX)
-            waiting = root.begin(PING)
-            await until(lambda: len(speaker._arriving) == 1)
-            for stream_id in unwanted:
-                root.quic.stop_stream(stream_id, 7)
-            root.transmit()
-            assert await waiting == struct.pack("<II", 0, 0)
-            for stream_id in unwanted:
-                with pytest.raises(Reset):
-                    await root.waiting[stream_id]
-
-    run(main())
+        root.transmit()
+        assert await waiting == struct.pack("<II", 0, 0)
+        for stream_id in unwanted:
+            with pytest.raises(Reset):
+                await root.waiting[stream_id]
 
 
-def test_nothing_that_is_a_request_ends_the_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            assert await client.is_alive()
-            broken = modern_frame(2, code=1, size=3)
-            assert await client.ask(broken[:8] + bytes(8)) != (0, b"")
-            other = await world.stranger()
-            with pytest.raises(Closed):
-                await other.whole(broken)
-
-    run(main())
+async def test_nothing_that_is_a_request_ends_the_connection(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert await client.is_alive()
+        broken = modern_frame(2, code=1, size=3)
+        assert await client.ask(broken[:8] + bytes(8)) != (0, b"")
+        other = await world.stranger()
+        with pytest.raises(Closed):
+            await other.whole(broken)
 
 
 # -------------------------------------------------------------------------------------------------------- the order
 
 
-def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) -> None:
+async def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) -> None:
     """Messages have the offsets of their streams' order, whatever their sizes."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            sizes = [random.Random(1).choice((1, 100, 5000, 60_000)) + number for number in range(60)]
-            sent = [root.begin(frame(SEND, message_body(size))) for size in sizes]
-            assert set(await asyncio.gather(*sent)) == {struct.pack("<II", 0, 0)}
-            _, polled = await root.ask(poll(100))
-            assert [len(message.payload) for message in parse(polled[16:], 64)] == sizes
-
-    run(main())
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        sizes = [random.Random(1).choice((1, 100, 5000, 60_000)) + number for number in range(60)]
+        sent = [root.begin(frame(SEND, message_body(size))) for size in sizes]
+        assert set(await asyncio.gather(*sent)) == {struct.pack("<II", 0, 0)}
+        _, polled = await root.ask(poll(100))
+        assert [len(message.payload) for message in parse(polled[16:], 64)] == sizes
 
 
-def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            login_answer, made = client.begin(LOG_IN), client.begin(asked(ask.CreateStream("s")))
-            assert (await login_answer)[:4] == bytes(4)
-            assert (await made)[:4] == bytes(4)
-
-    run(main())
+async def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        login_answer, made = client.begin(LOG_IN), client.begin(asked(ask.CreateStream("s")))
+        assert (await login_answer)[:4] == bytes(4)
+        assert (await made)[:4] == bytes(4)
 
 
-def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.root()
-            first = client.open()
-            second = client.begin(PING)
-            client.say(first, PING[:5], fin=False)
-            await asyncio.sleep(0.05)
-            assert not second.done()
-            client.say(first, PING[5:])
-            assert await second == await client.waiting[first]
-
-    run(main())
+async def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.root()
+        first = client.open()
+        second = client.begin(PING)
+        client.say(first, PING[:5], fin=False)
+        await asyncio.sleep(0.05)
+        assert not second.done()
+        client.say(first, PING[5:])
+        assert await second == await client.waiting[first]
 
 
 # --------------------------------------------------------------------------------------------------------- the bounds
 
 
-def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            for _ in range(3):
-                assert (await root.ask(frame(SEND, message_body(*[MIB] * 6))))[0] == 0
-            answer = await root.whole(poll(18))
-            assert 7 * MIB < len(answer) <= quic_connection.ANSWER_BYTES_MAX
-            assert len(parse(answer[24:], 64)) == 7
-
-    run(main())
+async def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        for _ in range(3):
+            assert (await root.ask(frame(SEND, message_body(*[MIB] * 6))))[0] == 0
+        answer = await root.whole(poll(18))
+        assert 7 * MIB < len(answer) <= quic_connection.ANSWER_BYTES_MAX
+        assert len(parse(answer[24:], 64)) == 7
 
 
-def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            assert (await root.ask(frame(SEND, message_body(11_000_000))))[0] == 0
-            assert (await root.ask(poll(1)))[0] == Code.INVALID_SIZE_BYTES
-            assert await root.is_alive()
-
-    run(main())
+async def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        assert (await root.ask(frame(SEND, message_body(11_000_000))))[0] == 0
+        assert (await root.ask(poll(1)))[0] == Code.INVALID_SIZE_BYTES
+        assert await root.is_alive()
 
 
-def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
-            assert answer == (Code.UNAUTHENTICATED, b"")
-            assert world.listener.budget.used == 0
-
-    run(main())
+async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
+        assert answer == (Code.UNAUTHENTICATED, b"")
+        assert world.listener.budget.used == 0
 
 
-def test_a_login_gives_more_streams(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            assert client.quic._remote_max_streams_bidi == STRANGER_STREAMS
-            await client.log_in()
-            await until(lambda: client.quic._remote_max_streams_bidi >= 100)
-
-    run(main())
+async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert client.quic._remote_max_streams_bidi == STRANGER_STREAMS
+        await client.log_in()
+        await until(lambda: client.quic._remote_max_streams_bidi >= 100)
 
 
-def test_a_client_that_opens_more_streams_than_it_may_is_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            witness = await world.stranger()
-            client.quic._remote_max_streams_bidi = 10_000
-            client.quic.send_stream_data(4 * 9000, PING, True)
-            client.transmit()
-            assert (await client.terminated).error_code == 4
-            assert await witness.is_alive()
-
-    run(main())
+async def test_a_client_that_opens_more_streams_than_it_may_is_closed(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        witness = await world.stranger()
+        client.quic._remote_max_streams_bidi = 10_000
+        client.quic.send_stream_data(4 * 9000, PING, True)
+        client.transmit()
+        assert (await client.terminated).error_code == 4
+        assert await witness.is_alive()
 
 
-def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_path: Path) -> None:
+async def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_path: Path) -> None:
     """aioquic alone would double it again and again for a byte here and there, and set aside what lies between."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            witness = await world.stranger()
-            engine = next(iter(world.listener._connections)).engine
-            stream_id = client.open()
-            stream = client.quic._streams[stream_id]
-            stream.max_stream_data_remote = client.quic._remote_max_data = 1 << 40
-            offset = 100_000
-            for _ in range(20):
-                stream.sender._pending.add(offset, offset + 1)
-                stream.sender._buffer_start, stream.sender._buffer = offset, bytearray(1)
-                stream.sender._buffer_stop, stream.sender.buffer_is_empty = offset + 1, False
-                client.transmit()
-                await asyncio.sleep(0.005)
-                offset = int(offset * 1.9)
-            assert (await client.terminated).error_code == 3
-            assert engine._local_max_data.value <= 2 * world.gateway.config.quic.receive_window
-            assert await witness.is_alive()
-
-    run(main())
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        witness = await world.stranger()
+        engine = next(iter(world.listener._connections)).engine
+        stream_id = client.open()
+        stream = client.quic._streams[stream_id]
+        stream.max_stream_data_remote = client.quic._remote_max_data = 1 << 40
+        offset = 100_000
+        for _ in range(20):
+            stream.sender._pending.add(offset, offset + 1)
+            stream.sender._buffer_start, stream.sender._buffer = offset, bytearray(1)
+            stream.sender._buffer_stop, stream.sender.buffer_is_empty = offset + 1, False
+            client.transmit()
+            await asyncio.sleep(0.005)
+            offset = int(offset * 1.9)
+        assert (await client.terminated).error_code == 3
+        assert engine._local_max_data.value <= 2 * world.gateway.config.quic.receive_window
+        assert await witness.is_alive()
 
 
-def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, frames_bytes=2 * MIB) as world:
-            first, second = await world.root(), await world.root()
-            await make_topic(first)
-            held = first.open()
-            whole = frame(SEND, message_body(3 * MIB // 2))
-            first.say(held, whole[: MIB // 2], fin=False)
-            await until(lambda: world.listener.budget.used > MIB)
-            waiting = second.begin(whole)
-            small = second.begin(PING)
-            assert await small == struct.pack("<II", 0, 0)
-            assert not waiting.done()
-            first.say(held, whole[MIB // 2 :])
-            assert await first.waiting[held] == await waiting
-
-    run(main())
+async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+    async with served(tmp_path, frames_bytes=2 * MIB) as world:
+        first, second = await world.root(), await world.root()
+        await make_topic(first)
+        held = first.open()
+        whole = frame(SEND, message_body(3 * MIB // 2))
+        first.say(held, whole[: MIB // 2], fin=False)
+        await until(lambda: world.listener.budget.used > MIB)
+        waiting = second.begin(whole)
+        small = second.begin(PING)
+        assert await small == struct.pack("<II", 0, 0)
+        assert not waiting.done()
+        first.say(held, whole[MIB // 2 :])
+        assert await first.waiting[held] == await waiting
 
 
-def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
+async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
     """Each is answered at once, which makes room for the next one."""
 
-    async def main() -> None:
-        async with served(tmp_path, frames_bytes=MIB) as world:
-            holding = await world.root()
-            await make_topic(holding)
-            held = holding.open()
-            whole = frame(SEND, message_body(MIB - 1000))
-            holding.say(held, whole[: MIB // 2], fin=False)
-            await until(lambda: world.listener.budget.used > MIB // 2)
-            nowhere = frame(SEND, message_body(65_600, partition_id=7))
-            clients = [await world.root() for _ in range(5)]
-            waiting = [client.begin(nowhere) for client in clients for _ in range(100)]
-            await until(lambda: len(world.listener.budget._waiting) == len(waiting))
-            holding.say(held, whole[MIB // 2 :])
-            assert (await holding.waiting[held])[:4] == bytes(4)
-            answers = await asyncio.gather(*waiting)
-            assert {struct.unpack_from("<I", answer)[0] for answer in answers} == {Code.PARTITION_NOT_FOUND}
-            assert world.listener.budget.used == 0
-
-    run(main())
+    async with served(tmp_path, frames_bytes=MIB) as world:
+        holding = await world.root()
+        await make_topic(holding)
+        held = holding.open()
+        whole = frame(SEND, message_body(MIB - 1000))
+        holding.say(held, whole[: MIB // 2], fin=False)
+        await until(lambda: world.listener.budget.used > MIB // 2)
+        nowhere = frame(SEND, message_body(65_600, partition_id=7))
+        clients = [await world.root() for _ in range(5)]
+        waiting = [client.begin(nowhere) for client in clients for _ in range(100)]
+        await until(lambda: len(world.listener.budget._waiting) == len(waiting))
+        holding.say(held, whole[MIB // 2 :])
+        assert (await holding.waiting[held])[:4] == bytes(4)
+        answers = await asyncio.gather(*waiting)
+        assert {struct.unpack_from("<I", answer)[0] for answer in answers} == {Code.PARTITION_NOT_FOUND}
+        assert world.listener.budget.used == 0
 
 
-def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, connections=2) as world:
-            first, second = await world.stranger(), await world.stranger()
-            third = await world.beginning()
-            await asyncio.sleep(0.05)
-            assert world.connections == 2
-            first.close()
-            await until(lambda: world.connections == 1)
-            await third.wait_connected()
-            assert await third.is_alive() and await second.is_alive()
-
-    run(main())
+async def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
+    async with served(tmp_path, connections=2) as world:
+        first, second = await world.stranger(), await world.stranger()
+        third = await world.beginning()
+        await asyncio.sleep(0.05)
+        assert world.connections == 2
+        first.close()
+        await until(lambda: world.connections == 1)
+        await third.wait_connected()
+        assert await third.is_alive() and await second.is_alive()
 
 
 # ----------------------------------------------------------------------------------------------------------- the end
@@ -397,137 +331,113 @@ def overdue(world: World, seconds: float) -> None:
     world.listener.close_overdue(asyncio.get_running_loop().time() + seconds)
 
 
-def test_a_silent_stranger_is_closed_and_a_silent_user_is_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            stranger, root = await world.stranger(), await world.root()
-            overdue(world, 59.0)
-            assert await stranger.is_alive()
-            overdue(world, 61.0)
-            await stranger.terminated
-            assert await root.is_alive()
-
-    run(main())
+async def test_a_silent_stranger_is_closed_and_a_silent_user_is_not(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        stranger, root = await world.stranger(), await world.root()
+        overdue(world, 59.0)
+        assert await stranger.is_alive()
+        overdue(world, 61.0)
+        await stranger.terminated
+        assert await root.is_alive()
 
 
-def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            root.begin(PING[:6], fin=False)
-            await until(lambda: bool(root.quic._streams))
-            await asyncio.sleep(0.05)
-            overdue(world, 29.0)
-            overdue(world, 31.0)
-            assert (await root.terminated).error_code == quic_connection.OVERDUE
-            with pytest.raises(Closed):
-                await asyncio.gather(*root.waiting.values())
-
-    run(main())
+async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        root.begin(PING[:6], fin=False)
+        await until(lambda: bool(root.quic._streams))
+        await asyncio.sleep(0.05)
+        overdue(world, 29.0)
+        overdue(world, 31.0)
+        assert (await root.terminated).error_code == quic_connection.OVERDUE
+        with pytest.raises(Closed):
+            await asyncio.gather(*root.waiting.values())
 
 
-def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 0.3}) as world:
-            root = await world.root()
-            await make_topic(root)
-            root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-            await until(lambda: world.listener.budget.used > 0)
-            root.vanish()
-            await until(lambda: world.connections == 0)
-            assert world.listener.budget.used == 0
-            assert len(world.gateway.sessions) == 0
-
-    run(main())
+async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_idle_timeout": 0.3}) as world:
+        root = await world.root()
+        await make_topic(root)
+        root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
+        await until(lambda: world.listener.budget.used > 0)
+        root.vanish()
+        await until(lambda: world.connections == 0)
+        assert world.listener.budget.used == 0
+        assert len(world.gateway.sessions) == 0
 
 
-def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, stalled_seconds=0.2) as world:
-            root = await world.root(max_data=200_000, max_stream_data=50_000)
-            await make_topic(root)
-            assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
-            # It raises no window any more.
-            root.quic._write_stream_limits = lambda **_: None
-            root.quic._write_connection_limits = lambda **_: None
-            root.begin(poll(1))
-            await root.terminated
-            with pytest.raises(Closed):
-                await asyncio.gather(*root.waiting.values())
-
-    run(main())
+async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
+    async with served(tmp_path, stalled_seconds=0.2) as world:
+        root = await world.root(max_data=200_000, max_stream_data=50_000)
+        await make_topic(root)
+        assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
+        # It raises no window any more.
+        root.quic._write_stream_limits = lambda **_: None
+        root.quic._write_connection_limits = lambda **_: None
+        root.begin(poll(1))
+        await root.terminated
+        with pytest.raises(Closed):
+            await asyncio.gather(*root.waiting.values())
 
 
-def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            idle = await world.stranger()
-            answers = [root.begin(frame(SEND, message_body(1000))) for _ in range(4)]
-            await until(lambda: any(answer.done() for answer in answers))
-            await world.listener.stop(5)
-            assert (await idle.terminated).error_code == 0
-            done = [await answer for answer in answers if not answer.cancelled() and answer.exception() is None]
-            assert done
-            assert set(done) == {struct.pack("<II", 0, 0)}
-
-    run(main())
+async def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        idle = await world.stranger()
+        answers = [root.begin(frame(SEND, message_body(1000))) for _ in range(4)]
+        await until(lambda: any(answer.done() for answer in answers))
+        await world.listener.stop(5)
+        assert (await idle.terminated).error_code == 0
+        done = [await answer for answer in answers if not answer.cancelled() and answer.exception() is None]
+        assert done
+        assert set(done) == {struct.pack("<II", 0, 0)}
 
 
-def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, other = await world.root(), await world.root()
-            deaf = next(each for each in world.listener._connections if each.session.address.endswith(port_of(root)))
-            root.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
-            root.begin(PING).add_done_callback(lambda done: done.cancelled() or done.exception())
-            await until(lambda: bool(deaf.engine.all_unsent))
-            stopping = asyncio.create_task(world.listener.stop(20))
-            await other.terminated
-            now = asyncio.get_running_loop().time()
-            overdue(world, 1)
-            assert not stopping.done()
-            world.listener.close_overdue(now + 2 + quic_connection.LINGER_SECONDS)
-            await stopping
-
-    run(main())
+async def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root, other = await world.root(), await world.root()
+        deaf = next(each for each in world.listener._connections if each.session.address.endswith(port_of(root)))
+        root.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
+        root.begin(PING).add_done_callback(lambda done: done.cancelled() or done.exception())
+        await until(lambda: bool(deaf.engine.all_unsent))
+        stopping = asyncio.create_task(world.listener.stop(20))
+        await other.terminated
+        now = asyncio.get_running_loop().time()
+        overdue(world, 1)
+        assert not stopping.done()
+        world.listener.close_overdue(now + 2 + quic_connection.LINGER_SECONDS)
+        await stopping
 
 
 def port_of(client: Client) -> str:
     return str(client._transport.get_extra_info("sockname")[1])  # type: ignore[union-attr]
 
 
-def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -> None:
+async def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -> None:
     """It would have waited for its idle time-out otherwise. aioquic's client does so all the same: it does not look for
     the token that it was given for this, at the end of a datagram."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.root()
-            given = client.quic._peer_cid.stateless_reset_token
-            connection = next(iter(world.listener._connections))
-            connection.lose()
-            heard: list[bytes] = []
-            client.datagram_received = lambda data, addr: heard.append(data)  # type: ignore[method-assign]
-            client.begin(PING)
-            await until(lambda: bool(heard))
-            assert heard[0].endswith(given)
-            client.vanish()
-
-    run(main())
+    async with served(tmp_path) as world:
+        client = await world.root()
+        given = client.quic._peer_cid.stateless_reset_token
+        connection = next(iter(world.listener._connections))
+        connection.lose()
+        heard: list[bytes] = []
+        client.datagram_received = lambda data, addr: heard.append(data)  # type: ignore[method-assign]
+        client.begin(PING)
+        await until(lambda: bool(heard))
+        assert heard[0].endswith(given)
+        client.vanish()
 
 
-def test_a_new_certificate_is_for_those_who_come_later(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            before = await world.root()
-            world.listener.use(certificates.self_signed())
-            after = await world.root()
-            assert before.quic.tls._peer_certificate != after.quic.tls._peer_certificate
-            assert await before.is_alive()
-
-    run(main())
+async def test_a_new_certificate_is_for_those_who_come_later(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        before = await world.root()
+        world.listener.use(certificates.self_signed())
+        after = await world.root()
+        assert before.quic.tls._peer_certificate != after.quic.tls._peer_certificate
+        assert await before.is_alive()
 
 
 # -------------------------------------------------------------------------------------------- the size of a datagram
@@ -554,67 +464,55 @@ async def carried(world: World) -> quic_engine.Engine:
 
 
 @pytest.mark.parametrize("wanted", [1_200, 1_452, 8_952, 16_384])
-def test_datagrams_grow_to_what_was_configured(tmp_path: Path, wanted: int) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_datagram_size": wanted}) as world:
-            root = await world.root()
-            assert (await carried(world))._max_datagram_size == wanted
-            await make_topic(root)
-            assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
-            assert len((await root.ask(poll(1)))[1]) > MIB
-
-    run(main())
+async def test_datagrams_grow_to_what_was_configured(tmp_path: Path, wanted: int) -> None:
+    async with served(tmp_path, quic={"max_datagram_size": wanted}) as world:
+        root = await world.root()
+        assert (await carried(world))._max_datagram_size == wanted
+        await make_topic(root)
+        assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
+        assert len((await root.ask(poll(1)))[1]) > MIB
 
 
-def test_datagrams_are_no_larger_than_the_path_carries(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
-            root = await world.beginning()
-            Narrow(root, 1_420)
-            await root.wait_connected()
-            await root.log_in()
-            await make_topic(root)
-            engine = next(iter(world.listener._connections)).engine
-            while engine._sizes:
-                assert await root.is_alive()
-                await asyncio.sleep(0.01)
-            assert engine._max_datagram_size == 1_400
-            assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
-            assert len((await root.ask(poll(1)))[1]) > MIB
-
-    run(main())
+async def test_datagrams_are_no_larger_than_the_path_carries(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
+        root = await world.beginning()
+        Narrow(root, 1_420)
+        await root.wait_connected()
+        await root.log_in()
+        await make_topic(root)
+        engine = next(iter(world.listener._connections)).engine
+        while engine._sizes:
+            assert await root.is_alive()
+            await asyncio.sleep(0.01)
+        assert engine._max_datagram_size == 1_400
+        assert (await root.ask(frame(SEND, message_body(MIB))))[0] == 0
+        assert len((await root.ask(poll(1)))[1]) > MIB
 
 
-def test_a_path_that_becomes_narrower_is_noticed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_datagram_size": 8_952}) as world:
-            root = await world.beginning()
-            path = Narrow(root, 10_000)
-            await root.wait_connected()
-            await root.log_in()
-            await make_topic(root)
-            assert (await carried(world))._max_datagram_size == 8_952
-            assert (await root.ask(frame(SEND, message_body(50_000))))[0] == 0
-            path.carries = 1_300
-            assert len((await root.ask(poll(1)))[1]) > 50_000
-            (connection,) = world.listener._connections
-            assert connection.engine._max_datagram_size <= 1_280
-
-    run(main())
+async def test_a_path_that_becomes_narrower_is_noticed(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_datagram_size": 8_952}) as world:
+        root = await world.beginning()
+        path = Narrow(root, 10_000)
+        await root.wait_connected()
+        await root.log_in()
+        await make_topic(root)
+        assert (await carried(world))._max_datagram_size == 8_952
+        assert (await root.ask(frame(SEND, message_body(50_000))))[0] == 0
+        path.carries = 1_300
+        assert len((await root.ask(poll(1)))[1]) > 50_000
+        (connection,) = world.listener._connections
+        assert connection.engine._max_datagram_size <= 1_280
 
 
-def test_datagrams_are_no_larger_than_the_client_takes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
-            client = await world.beginning()
-            await client.wait_connected()
-            engine = await carried(world)
-            assert engine._max_datagram_size == 16_384
-            other = quic_engine.Engine(world.listener._rules, bytes(8), None)  # type: ignore[arg-type]
-            said = Buffer(capacity=64)
-            push_quic_transport_parameters(said, QuicTransportParameters(max_udp_payload_size=1472))
-            other._remote_initial_source_connection_id = None
-            other._parse_transport_parameters(said.data, from_session_ticket=True)
-            assert other._largest_wanted == 1472
-
-    run(main())
+async def test_datagrams_are_no_larger_than_the_client_takes(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_datagram_size": 16_384}) as world:
+        client = await world.beginning()
+        await client.wait_connected()
+        engine = await carried(world)
+        assert engine._max_datagram_size == 16_384
+        other = quic_engine.Engine(world.listener._rules, bytes(8), None)  # type: ignore[arg-type]
+        said = Buffer(capacity=64)
+        push_quic_transport_parameters(said, QuicTransportParameters(max_udp_payload_size=1472))
+        other._remote_initial_source_connection_id = None
+        other._parse_transport_parameters(said.data, from_session_ticket=True)
+        assert other._largest_wanted == 1472

@@ -20,7 +20,7 @@ from aioquic.quic.packet import QuicProtocolVersion
 
 from tests.transports.fuzzing.over_quic import attack, hello, spoilt
 from tests.transports.support.quic import Client, World, served
-from tests.transports.support.raw import LOG_IN, PING, frame, message_body, poll, run
+from tests.transports.support.raw import LOG_IN, PING, frame, message_body, poll
 from whippet.app.commands import requests as ask
 from whippet.transports import quic
 from whippet.transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
@@ -62,270 +62,234 @@ class Socket:
         return found
 
 
-def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: Path) -> None:
+async def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: Path) -> None:
     """To somebody who has not shown that he is where he says."""
 
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
-            stranger = Socket(world)
-            octets = hello()
-            stranger.send(octets)
-            heard = await stranger.answers()
-            await asyncio.sleep(0.8)
-            # Repetitions included.
-            heard += stranger.heard()
-            assert 0 < sum(map(len, heard)) <= 3 * len(octets)
-            await world.until(lambda: not world.connections)
-
-    run(main())
+    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+        stranger = Socket(world)
+        octets = hello()
+        stranger.send(octets)
+        heard = await stranger.answers()
+        await asyncio.sleep(0.8)
+        # Repetitions included.
+        heard += stranger.heard()
+        assert 0 < sum(map(len, heard)) <= 3 * len(octets)
+        await world.until(lambda: not world.connections)
 
 
-def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_path: Path) -> None:
+async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_path: Path) -> None:
     """Anybody can write anybody's address on a datagram: whoever lives there must not be drowned."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            assert (await root.ask(ask.CreateStream("s")))[0] == 0
-            assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
-            assert (await root.ask(frame(101, message_body(4 * MIB))))[0] == 0
-            victim, own = Spoofing(Socket(world)), root._transport
-            root._transport = victim  # type: ignore[assignment]
-            for _ in range(5):
-                root.begin(poll(1)).add_done_callback(lambda done: done.cancelled() or done.exception())
-            await asyncio.sleep(0.3)
-            root._transport = own
-            # Repetitions included.
-            heard = sum(map(len, victim.link.heard()))
-            assert 0 < heard <= 3 * victim.said_bytes
-            # The client itself is still there, where it has been all the time.
-            assert await root.is_alive()
-
-    run(main())
+    async with served(tmp_path) as world:
+        root = await world.root()
+        assert (await root.ask(ask.CreateStream("s")))[0] == 0
+        assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
+        assert (await root.ask(frame(101, message_body(4 * MIB))))[0] == 0
+        victim, own = Spoofing(Socket(world)), root._transport
+        root._transport = victim  # type: ignore[assignment]
+        for _ in range(5):
+            root.begin(poll(1)).add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0.3)
+        root._transport = own
+        # Repetitions included.
+        heard = sum(map(len, victim.link.heard()))
+        assert 0 < heard <= 3 * victim.said_bytes
+        # The client itself is still there, where it has been all the time.
+        assert await root.is_alive()
 
 
-def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            stranger = Socket(world)
-            for size in (0, 4, 7):
-                connection = QuicConnection(configuration=QuicConfiguration(server_name="localhost"))
-                connection._peer_cid.cid = bytes(size)
-                connection.connect(("127.0.0.1", 1), now=0.0)
-                stranger.send(connection.datagrams_to_send(now=0.0)[0][0])
-            assert await stranger.answers() == []
-            assert world.connections == 0
-
-    run(main())
-
-
-def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 3.0}) as world:
-            witness = await world.root()
-            flood = Socket(world)
-            for _ in range(RETRY_ABOVE + 200):
-                flood.send(hello())
-                await asyncio.sleep(0)
-            await world.until(lambda: world.connections > RETRY_ABOVE)
-            heard = await flood.answers()
-            retries = [answer for answer in heard if answer[0] & 0xF0 == 0xF0]
-            assert retries
-            assert world.connections <= RETRY_ABOVE + 1, "those who have proved nothing take no memory"
-            assert await witness.is_alive()
-            # Who is where he says is served all the same.
-            honest = await world.root()
-            assert honest.quic._retry_count == 1
-            assert await honest.is_alive()
-            await world.until(lambda: world.connections <= 2)
-
-    run(main())
-
-
-def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
-            taken: list[bytes] = []
-            prove = world.listener._retry.create_token
-            world.listener._retry.create_token = lambda **given: taken.append(prove(**given)) or taken[-1]  # type: ignore[method-assign,func-returns-value]
-            for _ in range(RETRY_ABOVE + 2):
-                Socket(world).send(hello())
-            await world.until(lambda: world.connections >= RETRY_ABOVE and bool(taken))
-            there = world.connections
-            thief = Socket(world)
-            configuration = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", token=taken[0])
-            connection = QuicConnection(configuration=configuration)
+async def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        stranger = Socket(world)
+        for size in (0, 4, 7):
+            connection = QuicConnection(configuration=QuicConfiguration(server_name="localhost"))
+            connection._peer_cid.cid = bytes(size)
             connection.connect(("127.0.0.1", 1), now=0.0)
-            thief.send(connection.datagrams_to_send(now=0.0)[0][0])
-            heard = await thief.answers()
-            assert world.connections == there
-            assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is told to prove it himself"
-            await world.until(lambda: not world.connections)
-
-    run(main())
+            stranger.send(connection.datagrams_to_send(now=0.0)[0][0])
+        assert await stranger.answers() == []
+        assert world.connections == 0
 
 
-def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
+async def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_idle_timeout": 3.0}) as world:
+        witness = await world.root()
+        flood = Socket(world)
+        for _ in range(RETRY_ABOVE + 200):
+            flood.send(hello())
+            await asyncio.sleep(0)
+        await world.until(lambda: world.connections > RETRY_ABOVE)
+        heard = await flood.answers()
+        retries = [answer for answer in heard if answer[0] & 0xF0 == 0xF0]
+        assert retries
+        assert world.connections <= RETRY_ABOVE + 1, "those who have proved nothing take no memory"
+        assert await witness.is_alive()
+        # Who is where he says is served all the same.
+        honest = await world.root()
+        assert honest.quic._retry_count == 1
+        assert await honest.is_alive()
+        await world.until(lambda: world.connections <= 2)
+
+
+async def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+        taken: list[bytes] = []
+        prove = world.listener._retry.create_token
+        world.listener._retry.create_token = lambda **given: taken.append(prove(**given)) or taken[-1]  # type: ignore[method-assign,func-returns-value]
+        for _ in range(RETRY_ABOVE + 2):
+            Socket(world).send(hello())
+        await world.until(lambda: world.connections >= RETRY_ABOVE and bool(taken))
+        there = world.connections
+        thief = Socket(world)
+        configuration = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost", token=taken[0])
+        connection = QuicConnection(configuration=configuration)
+        connection.connect(("127.0.0.1", 1), now=0.0)
+        thief.send(connection.datagrams_to_send(now=0.0)[0][0])
+        heard = await thief.answers()
+        assert world.connections == there
+        assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is told to prove it himself"
+        await world.until(lambda: not world.connections)
+
+
+async def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As from many addresses, all of them real."""
     monkeypatch.setattr(quic, "RETRY_ABOVE", 10**9)
     monkeypatch.setattr(quic, "HANDSHAKES_MAX", 200)
 
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 5.0}) as world:
-            witness = await world.root()
-            hellos = [hello() for _ in range(400)]
-            gc.collect()
-            tracemalloc.start()
-            flood = Socket(world)
-            slowest = 0.0
-            for octets in hellos:
-                flood.send(octets)
-                start = time.monotonic()
-                await asyncio.sleep(0)
-                slowest = max(slowest, time.monotonic() - start)
-            await world.until(lambda: world.connections >= 201)
-            assert await witness.is_alive()
-            assert world.connections == 201
-            taken, _ = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            assert taken / 200 < HANDSHAKE_KIB_MAX * 1024, taken / 200
-            await world.until(lambda: world.connections <= 1)
-
-    run(main())
+    async with served(tmp_path, quic={"max_idle_timeout": 5.0}) as world:
+        witness = await world.root()
+        hellos = [hello() for _ in range(400)]
+        gc.collect()
+        tracemalloc.start()
+        flood = Socket(world)
+        slowest = 0.0
+        for octets in hellos:
+            flood.send(octets)
+            start = time.monotonic()
+            await asyncio.sleep(0)
+            slowest = max(slowest, time.monotonic() - start)
+        await world.until(lambda: world.connections >= 201)
+        assert await witness.is_alive()
+        assert world.connections == 201
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert taken / 200 < HANDSHAKE_KIB_MAX * 1024, taken / 200
+        await world.until(lambda: world.connections <= 1)
 
 
-def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            stranger = Socket(world)
-            head = b"\xc0" + (0x1A2A3A4A).to_bytes(4, "big") + b"\x08" + bytes(8) + b"\x08" + bytes(8)
-            stranger.send(head + bytes(100))
-            assert await stranger.answers() == []
-            stranger.send(head.ljust(1200, b"\0"))
-            (said,) = await stranger.answers()
-            assert said[1:5] == bytes(4)
-            assert said.endswith(int(QuicProtocolVersion.VERSION_1).to_bytes(4, "big"))
-            # An answer of that kind is not answered.
-            stranger.send(said.ljust(1200, b"\0"))
-            assert await stranger.answers() == []
-
-    run(main())
+async def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        stranger = Socket(world)
+        head = b"\xc0" + (0x1A2A3A4A).to_bytes(4, "big") + b"\x08" + bytes(8) + b"\x08" + bytes(8)
+        stranger.send(head + bytes(100))
+        assert await stranger.answers() == []
+        stranger.send(head.ljust(1200, b"\0"))
+        (said,) = await stranger.answers()
+        assert said[1:5] == bytes(4)
+        assert said.endswith(int(QuicProtocolVersion.VERSION_1).to_bytes(4, "big"))
+        # An answer of that kind is not answered.
+        stranger.send(said.ljust(1200, b"\0"))
+        assert await stranger.answers() == []
 
 
-def test_who_is_not_known_is_reset_with_less_than_he_said_and_not_for_ever(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            stranger = Socket(world)
-            for size in (9, 21, 22, 40, 1200):
-                stranger.send(b"\x40" + os.urandom(size - 1))
-                answers = await stranger.answers()
-                assert all(len(answer) < size for answer in answers), (size, answers)
-                assert bool(answers) == (size >= 22)
-            for _ in range(1000):
-                stranger.send(b"\x40" + os.urandom(99))
-            assert len(await stranger.answers()) <= 2 * quic.RESETS_A_SECOND
-
-    run(main())
+async def test_who_is_not_known_is_reset_with_less_than_he_said_and_not_for_ever(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        stranger = Socket(world)
+        for size in (9, 21, 22, 40, 1200):
+            stranger.send(b"\x40" + os.urandom(size - 1))
+            answers = await stranger.answers()
+            assert all(len(answer) < size for answer in answers), (size, answers)
+            assert bool(answers) == (size >= 22)
+        for _ in range(1000):
+            stranger.send(b"\x40" + os.urandom(99))
+        assert len(await stranger.answers()) <= 2 * quic.RESETS_A_SECOND
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Noise, hellos that were spoilt, and datagrams of a live connection that were spoilt on the way."""
 
-    async def main() -> None:
-        rng = random.Random(seed)
-        async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
-            witness = await world.root()
-            victim = await world.root()
-            flood = Socket(world)
-            ids = [connection_id.cid for connection_id in victim.quic._peer_cid_available]
-            for number in range(1500):
-                if number % 100 == 0:
-                    # Also lest they are taken to have gone, where all this takes long.
-                    assert await witness.is_alive() and await victim.is_alive()
-                match rng.randrange(4):
-                    case 0:
-                        octets = rng.randbytes(rng.choice((1, 20, 100, 1200, 1452)))
-                    case 1:
-                        octets = spoilt(rng, hello())
-                    case 2:
-                        octets = b"\x40" + rng.choice(ids) + rng.randbytes(rng.choice((20, 1000)))
-                    case _:
-                        octets = b"\xc0\0\0\0\1\x08" + rng.choice(ids) + rng.randbytes(rng.choice((20, 1190)))
-                flood.send(octets)
-                if rng.random() < 0.1:
-                    await asyncio.sleep(0)
-            assert await witness.is_alive()
-            assert await victim.is_alive()
-            assert world.connections <= HANDSHAKES_MAX + 2
-
-    run(main())
+    rng = random.Random(seed)
+    async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
+        witness = await world.root()
+        victim = await world.root()
+        flood = Socket(world)
+        ids = [connection_id.cid for connection_id in victim.quic._peer_cid_available]
+        for number in range(1500):
+            if number % 100 == 0:
+                # Also lest they are taken to have gone, where all this takes long.
+                assert await witness.is_alive() and await victim.is_alive()
+            match rng.randrange(4):
+                case 0:
+                    octets = rng.randbytes(rng.choice((1, 20, 100, 1200, 1452)))
+                case 1:
+                    octets = spoilt(rng, hello())
+                case 2:
+                    octets = b"\x40" + rng.choice(ids) + rng.randbytes(rng.choice((20, 1000)))
+                case _:
+                    octets = b"\xc0\0\0\0\1\x08" + rng.choice(ids) + rng.randbytes(rng.choice((20, 1190)))
+            flood.send(octets)
+            if rng.random() < 0.1:
+                await asyncio.sleep(0)
+        assert await witness.is_alive()
+        assert await victim.is_alive()
+        assert world.connections <= HANDSHAKES_MAX + 2
     assert "defect" not in caplog.text, caplog.text
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other(
+async def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other(
     tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are encrypted as they should be, so that they are looked at."""
 
-    async def main() -> None:
-        rng = random.Random(seed)
-        async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
-            witness = await world.root()
-            for _ in range(25):
-                attacker = await world.stranger()
-                for _ in range(rng.choice((1, 4))):
-                    attack(rng, attacker)
-                    await asyncio.sleep(0)
-            assert await witness.is_alive()
-
-    run(main())
+    rng = random.Random(seed)
+    async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
+        witness = await world.root()
+        for _ in range(25):
+            attacker = await world.stranger()
+            for _ in range(rng.choice((1, 4))):
+                attack(rng, attacker)
+                await asyncio.sleep(0)
+        assert await witness.is_alive()
     assert "defect" not in caplog.text, caplog.text
 
 
-def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
-            from aioquic import tls  # noqa: PLC0415
+async def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_path: Path) -> None:
+    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+        from aioquic import tls  # noqa: PLC0415
 
-            client = await world.beginning()
-            sender = client.quic._crypto_streams[tls.Epoch.INITIAL].sender
-            client.quic._crypto_streams[tls.Epoch.INITIAL].sender.write(bytes(100_000))
-            # A message of 16 MB is announced.
-            sender._buffer[:4] = b"\x01\xff\xff\xff"
-            sender._pending.add(0, sender._buffer_stop)
-            sender.buffer_is_empty = False
-            client.transmit()
-            await client.terminated
-
-    run(main())
+        client = await world.beginning()
+        sender = client.quic._crypto_streams[tls.Epoch.INITIAL].sender
+        client.quic._crypto_streams[tls.Epoch.INITIAL].sender.write(bytes(100_000))
+        # A message of 16 MB is announced.
+        sender._buffer[:4] = b"\x01\xff\xff\xff"
+        sender._pending.add(0, sender._buffer_stop)
+        sender.buffer_is_empty = False
+        client.transmit()
+        await client.terminated
 
 
-def test_a_client_that_moves_again_and_again_stays_itself_and_takes_no_more(tmp_path: Path) -> None:
+async def test_a_client_that_moves_again_and_again_stays_itself_and_takes_no_more(tmp_path: Path) -> None:
     """Its datagrams come from another port each time; answers go to the newest one, once it has shown it is there."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.root()
-            engine = next(iter(world.listener._connections)).engine
-            where = world.listener.address
-            world.ends.callback(client._transport.close)  # type: ignore[union-attr]
-            for _ in range(30):
-                transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-                    lambda: Forward(client), remote_addr=(where.host, where.port)
-                )
-                world.ends.callback(transport.close)
-                client._transport = Redirect(transport)  # type: ignore[assignment]
-                assert await client.is_alive()
-            assert len(engine._network_paths) <= 8
-            assert len(world.listener._by_id) <= 20
-            assert world.connections == 1
-            assert (await client.ask(LOG_IN))[0] == 0
-
-    run(main())
+    async with served(tmp_path) as world:
+        client = await world.root()
+        engine = next(iter(world.listener._connections)).engine
+        where = world.listener.address
+        world.ends.callback(client._transport.close)  # type: ignore[union-attr]
+        for _ in range(30):
+            transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
+                lambda: Forward(client), remote_addr=(where.host, where.port)
+            )
+            world.ends.callback(transport.close)
+            client._transport = Redirect(transport)  # type: ignore[assignment]
+            assert await client.is_alive()
+        assert len(engine._network_paths) <= 8
+        assert len(world.listener._by_id) <= 20
+        assert world.connections == 1
+        assert (await client.ask(LOG_IN))[0] == 0
 
 
 class Spoofing:
@@ -363,52 +327,46 @@ class Redirect:
         self._transport.close()
 
 
-def test_nothing_is_resumed_and_nothing_comes_early(tmp_path: Path) -> None:
+async def test_nothing_is_resumed_and_nothing_comes_early(tmp_path: Path) -> None:
     """Whatever writes could be replayed otherwise."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            tickets: list[object] = []
-            client = await world.stranger()
-            client.quic._session_ticket_handler = tickets.append
-            assert await client.is_alive()
-            await asyncio.sleep(0.05)
-            assert not tickets
-            assert not client.quic.tls.early_data_accepted
-
-    run(main())
+    async with served(tmp_path) as world:
+        tickets: list[object] = []
+        client = await world.stranger()
+        client.quic._session_ticket_handler = tickets.append
+        assert await client.is_alive()
+        await asyncio.sleep(0.05)
+        assert not tickets
+        assert not client.quic.tls.early_data_accepted
 
 
-def test_streams_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
+async def test_streams_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
     """Opened, reset, stopped, abandoned: thousands of them on one connection."""
 
-    async def main() -> None:
-        rng = random.Random(5)
-        async with served(tmp_path) as world:
-            client = await world.root()
-            engine = next(iter(world.listener._connections)).engine
-            for number in range(1500):
-                stream_id = client.open()
-                client.waiting[stream_id].add_done_callback(lambda done: done.cancelled() or done.exception())
-                match rng.randrange(4):
-                    case 0:
-                        client.say(stream_id, PING)
-                    case 1:
-                        client.say(stream_id, PING[:5], fin=False)
-                        client.quic.reset_stream(stream_id, 1)
-                    case 2:
-                        client.say(stream_id, PING)
-                        client.quic.stop_stream(stream_id, 1)
-                    case _:
-                        client.say(stream_id, b"")
-                if number % 5 == 0:
-                    assert await client.is_alive()
-            assert await client.is_alive()
-            for _ in range(200):
-                if len(engine._streams) < 20:
-                    break
-                await asyncio.sleep(0.01)
+    rng = random.Random(5)
+    async with served(tmp_path) as world:
+        client = await world.root()
+        engine = next(iter(world.listener._connections)).engine
+        for number in range(1500):
+            stream_id = client.open()
+            client.waiting[stream_id].add_done_callback(lambda done: done.cancelled() or done.exception())
+            match rng.randrange(4):
+                case 0:
+                    client.say(stream_id, PING)
+                case 1:
+                    client.say(stream_id, PING[:5], fin=False)
+                    client.quic.reset_stream(stream_id, 1)
+                case 2:
+                    client.say(stream_id, PING)
+                    client.quic.stop_stream(stream_id, 1)
+                case _:
+                    client.say(stream_id, b"")
+            if number % 5 == 0:
                 assert await client.is_alive()
-            assert len(engine._streams) < 20
-
-    run(main())
+        assert await client.is_alive()
+        for _ in range(200):
+            if len(engine._streams) < 20:
+                break
+            await asyncio.sleep(0.01)
+            assert await client.is_alive()
+        assert len(engine._streams) < 20

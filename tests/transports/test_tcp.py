@@ -31,7 +31,6 @@ from tests.transports.support.raw import (
     make_topic,
     message_body,
     poll,
-    run,
     served,
 )
 from tests.transports.wire.classic.support.plainly import parse
@@ -78,72 +77,63 @@ def refusal(code: Code) -> tuple[int, bytes]:
 # ------------------------------------------------------------------------------------------------- frames in any pieces
 
 
-def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            names = [f"stream {number}" for number in range(50)]
-            await root.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
-            for number, name in enumerate(names):
-                for _ in range(2):
-                    status, payload = await root.answer()
-                    assert status == 0
-                    assert struct.unpack_from("<I", payload)[0] == number
-                    assert name.encode() in payload
-
-    run(main())
+async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        names = [f"stream {number}" for number in range(50)]
+        await root.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
+        for number, name in enumerate(names):
+            for _ in range(2):
+                status, payload = await root.answer()
+                assert status == 0
+                assert struct.unpack_from("<I", payload)[0] == number
+                assert name.encode() in payload
 
 
-def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
+async def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
     conversation = LOG_IN + asked(ask.CreateStream("one")) + frame(2) + PING + struct.pack("<I", 3) + PING
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            whole = await world.stranger()
-            await whole.send(conversation)
-            expected = [await whole.answer() for _ in range(6)]
-            assert [status for status, _ in expected] == [0, 0, 3, 0, 3, 0]
-            expected[1] = refusal(Code.STREAM_NAME_ALREADY_EXISTS)
-            for cut in range(1, len(conversation)):
-                client = await world.stranger()
-                await client.send(conversation[:cut])
-                # An answer to somebody else: what was sent before has been read.
-                assert await whole.is_alive()
-                await client.send(conversation[cut:])
-                assert [await client.answer() for _ in range(6)] == expected, cut
-            drop = await world.stranger()
-            for at in range(len(conversation)):
-                await drop.send(conversation[at : at + 1])
-                await whole.is_alive()
-            assert [await drop.answer() for _ in range(6)] == expected
-
-    run(main())
+    async with served(tmp_path) as world:
+        whole = await world.stranger()
+        await whole.send(conversation)
+        expected = [await whole.answer() for _ in range(6)]
+        assert [status for status, _ in expected] == [0, 0, 3, 0, 3, 0]
+        expected[1] = refusal(Code.STREAM_NAME_ALREADY_EXISTS)
+        for cut in range(1, len(conversation)):
+            client = await world.stranger()
+            await client.send(conversation[:cut])
+            # An answer to somebody else: what was sent before has been read.
+            assert await whole.is_alive()
+            await client.send(conversation[cut:])
+            assert [await client.answer() for _ in range(6)] == expected, cut
+        drop = await world.stranger()
+        for at in range(len(conversation)):
+            await drop.send(conversation[at : at + 1])
+            await whole.is_alive()
+        assert [await drop.answer() for _ in range(6)] == expected
 
 
-def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) -> None:
+async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) -> None:
     sizes = [1, 70, 300, tcp.SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
-    async def main() -> None:
-        rng = random.Random(7)
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            octets = (frame(SEND, body) + PING) * 8
-            while octets:
-                size = rng.choice((1, 3, 7, 100, 5_000, 100_000, 300_000))
-                await root.send(octets[:size])
-                octets = octets[size:]
-            assert [await root.answer() for _ in range(16)] == [OK] * 16
-            await root.send(poll(1000))
-            status, payload = await root.answer()
-            assert status == 0
-            assert [len(one.payload) for one in parse(payload[16:], 64)] == sizes * 8
-
-    run(main())
+    rng = random.Random(7)
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        octets = (frame(SEND, body) + PING) * 8
+        while octets:
+            size = rng.choice((1, 3, 7, 100, 5_000, 100_000, 300_000))
+            await root.send(octets[:size])
+            octets = octets[size:]
+        assert [await root.answer() for _ in range(16)] == [OK] * 16
+        await root.send(poll(1000))
+        status, payload = await root.answer()
+        assert status == 0
+        assert [len(one.payload) for one in parse(payload[16:], 64)] == sizes * 8
 
 
-def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others_their_turn(
+async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 2 * tcp.SCRATCH_BYTES // len(PING)
@@ -154,148 +144,127 @@ def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others
         queue(connection, asked)
         ahead.append(len(connection._ahead))
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client, other = await world.stranger(), await world.stranger()
-            monkeypatch.setattr(tcp.Connection, "_queue", queue_and_note)
-            sending = asyncio.ensure_future(client.send(PING * count))
-            answers = asyncio.ensure_future(client.exactly(8 * count))
-            while len(ahead) < count // 2:
-                before = len(ahead)
-                assert await other.is_alive()
-                # Requests that were read with one read of the listener, and more, but never all.
-                assert len(ahead) - before < count // 4
-            await sending
-            assert await answers == bytes(8) * count
-            assert max(ahead) == tcp.AHEAD_MAX
-
-    run(main())
+    async with served(tmp_path) as world:
+        client, other = await world.stranger(), await world.stranger()
+        monkeypatch.setattr(tcp.Connection, "_queue", queue_and_note)
+        sending = asyncio.ensure_future(client.send(PING * count))
+        answers = asyncio.ensure_future(client.exactly(8 * count))
+        while len(ahead) < count // 2:
+            before = len(ahead)
+            assert await other.is_alive()
+            # Requests that were read with one read of the listener, and more, but never all.
+            assert len(ahead) - before < count // 4
+        await sending
+        assert await answers == bytes(8) * count
+        assert max(ahead) == tcp.AHEAD_MAX
 
 
 # -------------------------------------------------------------------------------------------- requests that are refused
 
 
-def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, frame_bytes=12 * MIB) as world:
-            stranger = await world.stranger()
-            for code in (38, 1, SEND, 999_999):
-                await stranger.send(frame(code, bytes(STRANGER_FRAME_BYTES)) + PING)
-                assert await stranger.answer() == refusal(Code.UNAUTHENTICATED)
-                assert await stranger.answer() == OK
-            await stranger.log_in()
-            await make_topic(stranger)
-            for code, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (202, 10 * MIB + 1), (1, 11 * MIB), (7, 11 * MIB)):
-                assert world.listener.budget.used == 0
-                await stranger.send(frame(code, bytes(size)) + PING)
-                assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
-                assert await stranger.answer() == OK
-            name = asked(ask.CreateStream("a name and what follows it"))[8:]
-            await stranger.send(frame(202, name + bytes(10 * MIB - len(name))))
-            assert (await stranger.answer())[0] == 0
-            await stranger.send(frame(SEND, message_body(11 * MIB)))
+async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) -> None:
+    async with served(tmp_path, frame_bytes=12 * MIB) as world:
+        stranger = await world.stranger()
+        for code in (38, 1, SEND, 999_999):
+            await stranger.send(frame(code, bytes(STRANGER_FRAME_BYTES)) + PING)
+            assert await stranger.answer() == refusal(Code.UNAUTHENTICATED)
             assert await stranger.answer() == OK
-
-    run(main())
-
-
-def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, other = await world.root(), await world.stranger()
-            name = asked(ask.CreateStream("s"))[8:]
-            for cut in range(1, 9):
-                octets = frame(202, name + bytes(10 * MIB))
-                await root.send(octets[:cut])
-                await other.is_alive()
-                await root.send(octets[cut:])
-                assert await root.answer() == refusal(Code.INVALID_COMMAND), cut
-
-    run(main())
+        await stranger.log_in()
+        await make_topic(stranger)
+        for code, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (202, 10 * MIB + 1), (1, 11 * MIB), (7, 11 * MIB)):
+            assert world.listener.budget.used == 0
+            await stranger.send(frame(code, bytes(size)) + PING)
+            assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
+            assert await stranger.answer() == OK
+        name = asked(ask.CreateStream("a name and what follows it"))[8:]
+        await stranger.send(frame(202, name + bytes(10 * MIB - len(name))))
+        assert (await stranger.answer())[0] == 0
+        await stranger.send(frame(SEND, message_body(11 * MIB)))
+        assert await stranger.answer() == OK
 
 
-def test_a_length_without_room_for_a_code_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
+async def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root, other = await world.root(), await world.stranger()
+        name = asked(ask.CreateStream("s"))[8:]
+        for cut in range(1, 9):
+            octets = frame(202, name + bytes(10 * MIB))
+            await root.send(octets[:cut])
+            await other.is_alive()
+            await root.send(octets[cut:])
+            assert await root.answer() == refusal(Code.INVALID_COMMAND), cut
+
+
+async def test_a_length_without_room_for_a_code_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert await client.is_alive()
+        for length in (0, 1, 2, 3):
+            await client.send(struct.pack("<I", length))
+            assert await client.answer() == refusal(Code.INVALID_COMMAND)
             assert await client.is_alive()
-            for length in (0, 1, 2, 3):
-                await client.send(struct.pack("<I", length))
-                assert await client.answer() == refusal(Code.INVALID_COMMAND)
-                assert await client.is_alive()
-            first = await world.stranger()
-            await first.send(struct.pack("<I", 3) + PING)
-            assert [await first.answer(), await first.answer()] == [refusal(Code.INVALID_COMMAND), OK]
-
-    run(main())
+        first = await world.stranger()
+        await first.send(struct.pack("<I", 3) + PING)
+        assert [await first.answer(), await first.answer()] == [refusal(Code.INVALID_COMMAND), OK]
 
 
-def test_unknown_codes_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            for client in (await world.stranger(), await world.root()):
-                for code in (0, 2, 40, 45, 500, 0x7FFFFFFF, 0xFFFFFFFF):
-                    for payload in (b"", b"x", bytes(1000)):
-                        await client.send(frame(code, payload))
-                        assert await client.answer() == refusal(Code.INVALID_COMMAND)
-                assert await client.is_alive()
-
-    run(main())
+async def test_unknown_codes_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        for client in (await world.stranger(), await world.root()):
+            for code in (0, 2, 40, 45, 500, 0x7FFFFFFF, 0xFFFFFFFF):
+                for payload in (b"", b"x", bytes(1000)):
+                    await client.send(frame(code, payload))
+                    assert await client.answer() == refusal(Code.INVALID_COMMAND)
+            assert await client.is_alive()
 
 
-def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenticated(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, stranger = await world.root(), await world.stranger()
-            await make_topic(root)
-            for request in (
-                ask.GetStats(),
-                ask.GetMe(),
-                ask.GetUsers(),
-                ask.GetStream("s"),
-                ask.GetStream("nothing"),
-                ask.GetSnapshot(1, (4,)),
-                ask.LogoutUser(),
-                ask.CreatePersonalAccessToken("token", 0),
-                ask.ChangePassword("root", ROOT["IGGY_ROOT_PASSWORD"], "another"),
-            ):
-                assert await stranger.ask(request) == refusal(Code.UNAUTHENTICATED), request
-            await stranger.send(frame(SEND, message_body(10)) + poll(1) + PING)
-            answers = [await stranger.answer() for _ in range(3)]
-            assert answers == [refusal(Code.UNAUTHENTICATED), refusal(Code.UNAUTHENTICATED), OK]
-            await root.ask(ask.LogoutUser())
-            assert await root.ask(ask.GetMe()) == refusal(Code.UNAUTHENTICATED)
-
-    run(main())
+async def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenticated(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root, stranger = await world.root(), await world.stranger()
+        await make_topic(root)
+        for request in (
+            ask.GetStats(),
+            ask.GetMe(),
+            ask.GetUsers(),
+            ask.GetStream("s"),
+            ask.GetStream("nothing"),
+            ask.GetSnapshot(1, (4,)),
+            ask.LogoutUser(),
+            ask.CreatePersonalAccessToken("token", 0),
+            ask.ChangePassword("root", ROOT["IGGY_ROOT_PASSWORD"], "another"),
+        ):
+            assert await stranger.ask(request) == refusal(Code.UNAUTHENTICATED), request
+        await stranger.send(frame(SEND, message_body(10)) + poll(1) + PING)
+        answers = [await stranger.answer() for _ in range(3)]
+        assert answers == [refusal(Code.UNAUTHENTICATED), refusal(Code.UNAUTHENTICATED), OK]
+        await root.ask(ask.LogoutUser())
+        assert await root.ask(ask.GetMe()) == refusal(Code.UNAUTHENTICATED)
 
 
-def test_who_guesses_over_many_connections_computes_little_and_holds_up_nobody(tmp_path: Path) -> None:
+async def test_who_guesses_over_many_connections_computes_little_and_holds_up_nobody(tmp_path: Path) -> None:
     """Names that are there and names that are not, as fast as they can be sent, from one address."""
 
-    async def main() -> None:
-        seconds = Seconds()
-        async with served(tmp_path, throttle=Throttle(clock=seconds, sleep=seconds.sleep)) as world:
-            witness = await world.root()
-            created = await witness.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None))
-            assert created[0] == 0
-            before, started = world.passwords.computed, seconds.now
-            guesses = b"".join(
-                asked(ask.LoginUser(name, f"guess {number}")) for number in range(25) for name in ("alice", "nobody")
-            )
-            clients = [await world.stranger() for _ in range(20)]
-            for client in clients:
-                await client.send(guesses)
-            for client in clients:
-                for _ in range(50):
-                    assert await client.answer() == refusal(Code.INVALID_CREDENTIALS)
-                assert await witness.is_alive()
-            # A thousand guesses: the free ones, and one for each wait that is shorter than a client's patience.
-            assert world.passwords.computed - before < 30 + (seconds.now - started) / 0.25
-            assert world.passwords.computed - before < 100
-            # Who has logged in from here before does not wait for what the others do.
-            assert await (await world.root()).is_alive()
-
-    run(main())
+    seconds = Seconds()
+    async with served(tmp_path, throttle=Throttle(clock=seconds, sleep=seconds.sleep)) as world:
+        witness = await world.root()
+        created = await witness.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None))
+        assert created[0] == 0
+        before, started = world.passwords.computed, seconds.now
+        guesses = b"".join(
+            asked(ask.LoginUser(name, f"guess {number}")) for number in range(25) for name in ("alice", "nobody")
+        )
+        clients = [await world.stranger() for _ in range(20)]
+        for client in clients:
+            await client.send(guesses)
+        for client in clients:
+            for _ in range(50):
+                assert await client.answer() == refusal(Code.INVALID_CREDENTIALS)
+            assert await witness.is_alive()
+        # A thousand guesses: the free ones, and one for each wait that is shorter than a client's patience.
+        assert world.passwords.computed - before < 30 + (seconds.now - started) / 0.25
+        assert world.passwords.computed - before < 100
+        # Who has logged in from here before does not wait for what the others do.
+        assert await (await world.root()).is_alive()
 
 
 MOST = b"\xff\xff\xff\xff"
@@ -317,85 +286,73 @@ BROKEN = {
 }
 
 
-def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            for what, (code, payload, expected) in BROKEN.items():
-                await root.send(frame(code, payload) + PING)
-                status, rest = await root.answer()
-                assert rest == b""
-                assert status == expected if expected is not None else status != 0, what
-                assert status != Code.ERROR, what
-                assert await root.answer() == OK
-            assert world.listener.budget.used == 0
-
-    run(main())
+async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        for what, (code, payload, expected) in BROKEN.items():
+            await root.send(frame(code, payload) + PING)
+            status, rest = await root.answer()
+            assert rest == b""
+            assert status == expected if expected is not None else status != 0, what
+            assert status != Code.ERROR, what
+            assert await root.answer() == OK
+        assert world.listener.budget.used == 0
 
 
 # ----------------------------------------------------------------------------------------------------------------- time
 
 
-def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Time) -> None:
+async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Time) -> None:
     """A byte a second, whatever the first ones announce, and whoever sends it."""
 
-    async def main() -> None:
-        beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
-        async with served(tmp_path) as world:
-            witness = await world.root()
-            for opened in (world.stranger, world.root):
-                for beginning in beginnings:
-                    client, started = await opened(), time.now
-                    await client.send(beginning)
-                    while world.connections == 2:
-                        await client.send(b"x")
-                        await time.passes(1, world, witness)
-                        await asyncio.sleep(0)
-                        assert time.now - started < 65
-                    assert await client.is_closed()
-
-    run(main())
+    beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
+    async with served(tmp_path) as world:
+        witness = await world.root()
+        for opened in (world.stranger, world.root):
+            for beginning in beginnings:
+                client, started = await opened(), time.now
+                await client.send(beginning)
+                while world.connections == 2:
+                    await client.send(b"x")
+                    await time.passes(1, world, witness)
+                    await asyncio.sleep(0)
+                    assert time.now - started < 65
+                assert await client.is_closed()
 
 
-def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path, frame_bytes=MIB) as world:
-            root, witness = await world.root(), await world.root()
-            octets = frame(SEND, bytes(128 * MIB))
-            for at in range(0, len(octets), MIB):
-                await root.send(octets[at : at + MIB])
-                await time.passes(0.9, world, witness)
-            assert await root.answer() == refusal(Code.INVALID_COMMAND)
-            await root.send(octets[: 2 * MIB])
-            await time.passes(33, world, witness)
-            assert await root.is_closed()
-
-    run(main())
+async def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path, frame_bytes=MIB) as world:
+        root, witness = await world.root(), await world.root()
+        octets = frame(SEND, bytes(128 * MIB))
+        for at in range(0, len(octets), MIB):
+            await root.send(octets[at : at + MIB])
+            await time.passes(0.9, world, witness)
+        assert await root.answer() == refusal(Code.INVALID_COMMAND)
+        await root.send(octets[: 2 * MIB])
+        await time.passes(33, world, witness)
+        assert await root.is_closed()
 
 
-def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, late, witness = await world.root(), await world.root(), await world.root()
-            await make_topic(root)
-            octets = frame(SEND, message_body(20 * MIB))
-            for client in (root, late):
-                await client.send(octets[:-1])
-            await time.passes(49, world, witness)
-            await root.send(octets[-1:])
-            assert await root.answer() == OK
-            await time.passes(2, world, witness)
-            assert await late.is_closed()
-            assert await root.is_alive()
-
-    run(main())
+async def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path) as world:
+        root, late, witness = await world.root(), await world.root(), await world.root()
+        await make_topic(root)
+        octets = frame(SEND, message_body(20 * MIB))
+        for client in (root, late):
+            await client.send(octets[:-1])
+        await time.passes(49, world, witness)
+        await root.send(octets[-1:])
+        assert await root.answer() == OK
+        await time.passes(2, world, witness)
+        assert await late.is_closed()
+        assert await root.is_alive()
 
 
-def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
+async def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, time: Time
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         async with served(tmp_path) as world:
             root, speaking = await world.root(), await world.stranger()
             silent = [await world.stranger() for _ in range(2000)]
@@ -406,38 +363,32 @@ def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
             await asyncio.gather(*(client.is_closed() for client in silent))
             assert world.connections == 2
             assert await root.is_alive()
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert not caplog.records
 
 
-def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, other, stranger, witness = (
-                await world.root(),
-                await world.root(),
-                await world.stranger(),
-                await world.root(),
-            )
-            await time.passes(61, world, witness)
-            assert await stranger.is_closed()
-            await time.passes(100_000, world, witness)
-            assert await other.ask(ask.LogoutUser()) == OK
-            await time.passes(59, world, witness)
-            assert await other.is_alive()
-            await time.passes(61, world, witness)
-            assert await other.is_closed()
-            assert await root.is_alive()
-
-    run(main())
+async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path) as world:
+        root, other, stranger, witness = (
+            await world.root(),
+            await world.root(),
+            await world.stranger(),
+            await world.root(),
+        )
+        await time.passes(61, world, witness)
+        assert await stranger.is_closed()
+        await time.passes(100_000, world, witness)
+        assert await other.ask(ask.LogoutUser()) == OK
+        await time.passes(59, world, witness)
+        assert await other.is_alive()
+        await time.passes(61, world, witness)
+        assert await other.is_closed()
+        assert await root.is_alive()
 
 
-def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_on(
+async def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         async with served(tmp_path, connections=3) as world:
             inside = [await world.root() for _ in range(3)]
             for _ in range(50):
@@ -447,9 +398,6 @@ def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_on(
             while world.connections == 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert await (await world.root()).is_alive()
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert [record.message for record in caplog.records] == [
         "connections are refused: system.limits.connections = 3",
     ]
@@ -478,118 +426,105 @@ def only_other(world: Served, than: Raw) -> tcp.Connection:
 
 
 @pytest.mark.usefixtures("small_buffers")
-def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            flooding, other = await world.stranger(receive_bytes=4096), await world.root()
-            flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
-            connection = only_other(world, than=other)
-            while connection._writable is None:
-                assert await other.is_alive()
-            assert connection._transport.get_write_buffer_size() < MIB
-            held = world.listener.budget.used
-            for _ in range(20):
-                await time.passes(2.9, world, witness=other)
-                assert len(connection._ahead) <= tcp.AHEAD_MAX
-                assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
-            assert world.connections == 2
-            await time.passes(6, world, witness=other)
-            with pytest.raises(OSError, match=r"reset|Broken"):
-                await flood
+async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path) as world:
+        flooding, other = await world.stranger(receive_bytes=4096), await world.root()
+        flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
+        connection = only_other(world, than=other)
+        while connection._writable is None:
             assert await other.is_alive()
-
-    run(main())
+        assert connection._transport.get_write_buffer_size() < MIB
+        held = world.listener.budget.used
+        for _ in range(20):
+            await time.passes(2.9, world, witness=other)
+            assert len(connection._ahead) <= tcp.AHEAD_MAX
+            assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
+        assert world.connections == 2
+        await time.passes(6, world, witness=other)
+        with pytest.raises(OSError, match=r"reset|Broken"):
+            await flood
+        assert await other.is_alive()
 
 
 @pytest.mark.usefixtures("small_buffers")
 @pytest.mark.parametrize("half_closed", [False, True])
-def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
+async def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
     tmp_path: Path, time: Time, half_closed: bool
 ) -> None:
     """Less than makes the listener stop reading, more than the operating system keeps."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            witness, client = await world.root(), await world.root(receive_bytes=4096)
-            await make_topic(client)
-            await client.send(frame(SEND, message_body(60_000)))
-            assert await client.answer() == OK
-            await client.send(poll(1))
-            if half_closed:
-                client.say_no_more()
-            connection = only_other(world, than=witness)
-            while not connection._transport.get_write_buffer_size():
-                assert await witness.is_alive()
-            await time.passes(1, world, witness)
-            await time.passes(59, world, witness)
-            assert world.connections == 2
-            await time.passes(2, world, witness)
-            while world.connections == 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(main())
+    async with served(tmp_path) as world:
+        witness, client = await world.root(), await world.root(receive_bytes=4096)
+        await make_topic(client)
+        await client.send(frame(SEND, message_body(60_000)))
+        assert await client.answer() == OK
+        await client.send(poll(1))
+        if half_closed:
+            client.say_no_more()
+        connection = only_other(world, than=witness)
+        while not connection._transport.get_write_buffer_size():
+            assert await witness.is_alive()
+        await time.passes(1, world, witness)
+        await time.passes(59, world, witness)
+        assert world.connections == 2
+        await time.passes(2, world, witness)
+        while world.connections == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
 @pytest.mark.usefixtures("small_buffers")
-def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            other, slow = await world.root(), await world.root(receive_bytes=65536)
-            await make_topic(other)
-            await other.send(frame(SEND, message_body(*[MIB] * 24)))
-            assert await other.answer() == OK
-            await slow.send(poll(100))
-            status, length = struct.unpack("<II", await slow.exactly(8))
-            assert status == 0
-            payload = bytearray()
-            while len(payload) < length:
-                payload += await slow.exactly(min(2 * MIB, length - len(payload)))
-                # One that takes nothing would be closed many times over until all is there.
-                await time.passes(40, world, witness=other)
-            assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
-            assert await slow.is_alive()
-
-    run(main())
+async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path) as world:
+        other, slow = await world.root(), await world.root(receive_bytes=65536)
+        await make_topic(other)
+        await other.send(frame(SEND, message_body(*[MIB] * 24)))
+        assert await other.answer() == OK
+        await slow.send(poll(100))
+        status, length = struct.unpack("<II", await slow.exactly(8))
+        assert status == 0
+        payload = bytearray()
+        while len(payload) < length:
+            payload += await slow.exactly(min(2 * MIB, length - len(payload)))
+            # One that takes nothing would be closed many times over until all is there.
+            await time.passes(40, world, witness=other)
+        assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
+        assert await slow.is_alive()
 
 
-def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root = await world.root()
-            await make_topic(root)
-            await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(ask.CreateStream("last")) + poll(8))
-            root.say_no_more()
-            assert await root.answer() == OK
-            assert (await root.answer())[0] == 0
-            status, payload = await root.answer()
-            assert status == 0
-            assert len(parse(payload[16:], 64)) == 8
-            assert await root.rest() == b""
-            many = await world.stranger()
-            await many.send(PING * 5000)
-            many.say_no_more()
-            assert await many.rest() == bytes(8) * 5000
-            silent = await world.stranger()
-            silent.say_no_more()
-            assert await silent.rest() == b""
-
-    run(main())
+async def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root = await world.root()
+        await make_topic(root)
+        await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(ask.CreateStream("last")) + poll(8))
+        root.say_no_more()
+        assert await root.answer() == OK
+        assert (await root.answer())[0] == 0
+        status, payload = await root.answer()
+        assert status == 0
+        assert len(parse(payload[16:], 64)) == 8
+        assert await root.rest() == b""
+        many = await world.stranger()
+        await many.send(PING * 5000)
+        many.say_no_more()
+        assert await many.rest() == bytes(8) * 5000
+        silent = await world.stranger()
+        silent.say_no_more()
+        assert await silent.rest() == b""
 
 
-def test_a_request_of_which_the_end_never_comes_is_not_carried_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            root, witness = await world.root(), await world.root()
-            await root.send(asked(ask.CreateStream("half"))[:-1])
-            root.say_no_more()
-            assert await root.rest() == b""
-            assert await witness.ask(ask.GetStreams()) == OK
-
-    run(main())
+async def test_a_request_of_which_the_end_never_comes_is_not_carried_out(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        root, witness = await world.root(), await world.root()
+        await root.send(asked(ask.CreateStream("half"))[:-1])
+        root.say_no_more()
+        assert await root.rest() == b""
+        assert await witness.ask(ask.GetStreams()) == OK
 
 
-def test_resets_in_the_middle_of_anything_concern_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_resets_in_the_middle_of_anything_concern_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
         rng = random.Random(5)
         async with served(tmp_path, frames_bytes=8 * MIB) as world:
             root = await world.root()
@@ -614,69 +549,60 @@ def test_resets_in_the_middle_of_anything_concern_nobody_else(tmp_path: Path, ca
                     assert await root.is_alive()
             await root.send(poll(1))
             assert (await root.answer())[0] == 0
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert not caplog.records
 
 
 # ------------------------------------------------------------------------------------------------- the budget of frames
 
 
-def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tmp_path: Path) -> None:
+async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tmp_path: Path) -> None:
     limit = 16 * MIB
 
-    async def main() -> None:
-        async with served(tmp_path, frames_bytes=limit) as world:
-            root = await world.root()
-            await make_topic(root)
-            body, budget = message_body(*[MIB - 100] * 4), world.listener.budget
-            clients = [await world.root() for _ in range(24)]
-            most = 0
+    async with served(tmp_path, frames_bytes=limit) as world:
+        root = await world.root()
+        await make_topic(root)
+        body, budget = message_body(*[MIB - 100] * 4), world.listener.budget
+        clients = [await world.root() for _ in range(24)]
+        most = 0
 
-            async def sending(client: Raw) -> None:
-                nonlocal most
-                for _ in range(2):
-                    await client.send(frame(SEND, body))
-                    most = max(most, budget.used)
-                    assert await client.answer() == OK
+        async def sending(client: Raw) -> None:
+            nonlocal most
+            for _ in range(2):
+                await client.send(frame(SEND, body))
+                most = max(most, budget.used)
+                assert await client.answer() == OK
 
-            await asyncio.gather(*(sending(client) for client in clients))
-            assert len(body) < most <= limit
-            await root.send(asked(ask.GetStream(0)))
-            status, payload = await root.answer()
-            assert status == 0
-            assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
-
-    run(main())
+        await asyncio.gather(*(sending(client) for client in clients))
+        assert len(body) < most <= limit
+        await root.send(asked(ask.GetStream(0)))
+        status, payload = await root.answer()
+        assert status == 0
+        assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
 
 
-def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with served(tmp_path, frames_bytes=60 * MIB) as world:
-            holding, waiting, leaving, witness = [await world.root() for _ in range(4)]
-            await make_topic(holding)
-            large, small = frame(SEND, message_body(60 * MIB - 200)), frame(SEND, message_body(2 * MIB))
-            await holding.send(large[:-MIB])
-            sendings = []
-            for client in (leaving, waiting):
-                sendings.append(asyncio.ensure_future(client.send(small)))
-                while len(world.listener.budget._waiting) < len(sendings):
-                    assert await witness.is_alive()
-            # The holder is allowed a second for each MiB; who waits behind it is not late meanwhile.
-            await time.passes(80, world, witness)
-            assert world.connections == 4
-            next(iter(world.listener.budget._waiting)).__self__.abort()  # type: ignore[attr-defined]
-            await holding.send(large[-MIB:])
-            assert await holding.answer() == OK
-            await sendings[1]
-            assert await waiting.answer() == OK
-            assert await leaving.is_closed()
-            # The operating system may have taken all of it, or the reset may come first.
-            with contextlib.suppress(OSError):
-                await sendings[0]
-
-    run(main())
+async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Time) -> None:
+    async with served(tmp_path, frames_bytes=60 * MIB) as world:
+        holding, waiting, leaving, witness = [await world.root() for _ in range(4)]
+        await make_topic(holding)
+        large, small = frame(SEND, message_body(60 * MIB - 200)), frame(SEND, message_body(2 * MIB))
+        await holding.send(large[:-MIB])
+        sendings = []
+        for client in (leaving, waiting):
+            sendings.append(asyncio.ensure_future(client.send(small)))
+            while len(world.listener.budget._waiting) < len(sendings):
+                assert await witness.is_alive()
+        # The holder is allowed a second for each MiB; who waits behind it is not late meanwhile.
+        await time.passes(80, world, witness)
+        assert world.connections == 4
+        next(iter(world.listener.budget._waiting)).__self__.abort()  # type: ignore[attr-defined]
+        await holding.send(large[-MIB:])
+        assert await holding.answer() == OK
+        await sendings[1]
+        assert await waiting.answer() == OK
+        assert await leaving.is_closed()
+        # The operating system may have taken all of it, or the reset may come first.
+        with contextlib.suppress(OSError):
+            await sendings[0]
 
 
 def test_room_is_given_in_turn_and_to_who_would_never_fit() -> None:
@@ -706,95 +632,80 @@ def test_room_is_given_in_turn_and_to_who_would_never_fit() -> None:
 
 
 @pytest.mark.parametrize("request_line", [b"GET / HTTP/1.1\r\n", b"POST /streams HTTP/1.1\r\n", b"PRI * HTTP/2.0\r\n"])
-def test_http_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            world.listener.gateway.addresses.http = 4711
-            client = await world.stranger()
-            await client.send(request_line + b"Host: whippet\r\n\r\n")
-            answer = await client.rest()
-            assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-            head, body = answer.split(b"\r\n\r\n")
-            assert b"Connection: close" in head
-            assert f"Content-Length: {len(body)}".encode() in head
-            assert body == b"This port speaks the binary protocol; HTTP is on port 4711.\n"
-            world.listener.gateway.addresses.http = 0
-            client = await world.stranger()
-            for piece in (request_line[:3], request_line[3:] + b"\r\n"):
-                await client.send(piece)
-                await asyncio.sleep(0)
-            assert b"HTTP is turned off" in await client.rest()
-
-    run(main())
+async def test_http_on_this_port_is_told_where_http_is(tmp_path: Path, request_line: bytes) -> None:
+    async with served(tmp_path) as world:
+        world.listener.gateway.addresses.http = 4711
+        client = await world.stranger()
+        await client.send(request_line + b"Host: whippet\r\n\r\n")
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        head, body = answer.split(b"\r\n\r\n")
+        assert b"Connection: close" in head
+        assert f"Content-Length: {len(body)}".encode() in head
+        assert body == b"This port speaks the binary protocol; HTTP is on port 4711.\n"
+        world.listener.gateway.addresses.http = 0
+        client = await world.stranger()
+        for piece in (request_line[:3], request_line[3:] + b"\r\n"):
+            await client.send(piece)
+            await asyncio.sleep(0)
+        assert b"HTTP is turned off" in await client.rest()
 
 
-def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            client = await world.stranger()
-            assert await client.is_alive()
-            await client.send(b"GET " + bytes(16))
-            assert await (await world.stranger()).is_alive()
-            assert world.connections == 2
-
-    run(main())
+async def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await world.stranger()
+        assert await client.is_alive()
+        await client.send(b"GET " + bytes(16))
+        assert await (await world.stranger()).is_alive()
+        assert world.connections == 2
 
 
 # ------------------------------------------------------------------------------------------------------------ addresses
 
 
-def test_ipv6(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, address=Address("::1", 0)) as world:
-            root = await world.root()
-            status, payload = await root.ask(ask.GetMe())
-            assert status == 0
-            host, port = root.link.getsockname()[:2]
-            assert f"[{host}]:{port}".encode() in payload
-
-    run(main())
+async def test_ipv6(tmp_path: Path) -> None:
+    async with served(tmp_path, address=Address("::1", 0)) as world:
+        root = await world.root()
+        status, payload = await root.ask(ask.GetMe())
+        assert status == 0
+        host, port = root.link.getsockname()[:2]
+        assert f"[{host}]:{port}".encode() in payload
 
 
 # ------------------------------------------------------------------------------------------------------------- the stop
 
 
-def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
-            root, idle, partial = await world.root(), await world.root(), await world.root()
-            await make_topic(root)
-            disk.stop()
-            await root.send(frame(SEND, message_body(10)) + PING)
-            await reached(disk.reached)
-            await partial.send(frame(SEND, message_body(100_000))[:50_000])
-            stopping = asyncio.ensure_future(world.listener.stop(10))
-            assert await idle.is_closed()
-            assert await partial.is_closed()
-            with pytest.raises(ConnectionRefusedError):
-                await world.stranger()
-            assert not stopping.done()
-            disk.go()
-            assert [await root.answer(), await root.answer()] == [OK, OK]
-            assert await root.is_closed()
-            await stopping
-
-    run(main())
+async def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
+        root, idle, partial = await world.root(), await world.root(), await world.root()
+        await make_topic(root)
+        disk.stop()
+        await root.send(frame(SEND, message_body(10)) + PING)
+        await reached(disk.reached)
+        await partial.send(frame(SEND, message_body(100_000))[:50_000])
+        stopping = asyncio.ensure_future(world.listener.stop(10))
+        assert await idle.is_closed()
+        assert await partial.is_closed()
+        with pytest.raises(ConnectionRefusedError):
+            await world.stranger()
+        assert not stopping.done()
+        disk.go()
+        assert [await root.answer(), await root.answer()] == [OK, OK]
+        assert await root.is_closed()
+        await stopping
 
 
-def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            stuck = await world.root(receive_bytes=4096)
-            await make_topic(stuck)
-            await stuck.send(frame(SEND, message_body(*[MIB] * 16)))
-            assert await stuck.answer() == OK
-            await stuck.send(poll(100))
-            while all(one._writable is None for one in world.listener._connections):  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await world.listener.stop(0.2)
-
-    run(main())
+async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(tmp_path) as world:
+        stuck = await world.root(receive_bytes=4096)
+        await make_topic(stuck)
+        await stuck.send(frame(SEND, message_body(*[MIB] * 16)))
+        assert await stuck.answer() == OK
+        await stuck.send(poll(100))
+        while all(one._writable is None for one in world.listener._connections):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await world.listener.stop(0.2)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         "1 connections did not end in time and are cut"
     ]

@@ -12,18 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.transports.support.raw import (
-    LOG_IN,
-    PING,
-    Served,
-    asked,
-    frame,
-    make_topic,
-    message_body,
-    poll,
-    run,
-    served,
-)
+from tests.transports.support.raw import LOG_IN, PING, Served, asked, frame, make_topic, message_body, poll, served
 from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.commands import requests as ask
 from whippet.app.config import ConfigError
@@ -76,39 +65,33 @@ async def connected(world: Served, context: ssl.SSLContext, name: str | None = N
             await writer.wait_closed()
 
 
-def test_a_client_that_trusts_anybody_does_everything_over_a_made_certificate(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
-            assert await client.say(LOG_IN) == (0, bytes(4))
-            assert (await client.say(asked(ask.CreateStream("s"))))[0] == 0
-            assert (await client.say(asked(ask.CreateTopic("s", "t", 1))))[0] == 0
-            client.writer.write((frame(101, message_body(*[MIB] * 4)) + PING) * 3)
-            assert [await client.answer() for _ in range(6)] == [(0, b"")] * 6
-            status, payload = await client.say(poll(100))
-            assert status == 0
-            assert [len(one.payload) for one in parse(payload[16:], 64)] == [MIB] * 12
-
-    run(main())
+async def test_a_client_that_trusts_anybody_does_everything_over_a_made_certificate(tmp_path: Path) -> None:
+    async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
+        assert await client.say(LOG_IN) == (0, bytes(4))
+        assert (await client.say(asked(ask.CreateStream("s"))))[0] == 0
+        assert (await client.say(asked(ask.CreateTopic("s", "t", 1))))[0] == 0
+        client.writer.write((frame(101, message_body(*[MIB] * 4)) + PING) * 3)
+        assert [await client.answer() for _ in range(6)] == [(0, b"")] * 6
+        status, payload = await client.say(poll(100))
+        assert status == 0
+        assert [len(one.payload) for one in parse(payload[16:], 64)] == [MIB] * 12
 
 
-def test_a_certificate_from_files_is_verified_by_who_trusts_it_only(tmp_path: Path) -> None:
+async def test_a_certificate_from_files_is_verified_by_who_trusts_it_only(tmp_path: Path) -> None:
     certificate, key = certificates.self_signed()
     (tmp_path / "cert.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
     tls = Tls(enabled=True, self_signed=False, cert_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem"))
     trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
 
-    async def main() -> None:
-        async with served(tmp_path / "data", tls=server(tls)) as world:
-            for name in ("localhost", "127.0.0.1"):
-                async with connected(world, trusting, name) as client:
-                    assert await client.say(PING) == (0, b"")
-            for context, name in ((trusting, "elsewhere"), (ssl.create_default_context(), "localhost")):
-                with pytest.raises(ssl.SSLCertVerificationError):
-                    async with connected(world, context, name):
-                        pass
-
-    run(main())
+    async with served(tmp_path / "data", tls=server(tls)) as world:
+        for name in ("localhost", "127.0.0.1"):
+            async with connected(world, trusting, name) as client:
+                assert await client.say(PING) == (0, b"")
+        for context, name in ((trusting, "elsewhere"), (ssl.create_default_context(), "localhost")):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                async with connected(world, context, name):
+                    pass
 
 
 def test_files_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
@@ -125,10 +108,10 @@ def test_files_that_cannot_be_used_are_refused_by_name(tmp_path: Path) -> None:
             server(tls)
 
 
-def test_who_speaks_something_else_is_closed_and_leaves_no_line_in_the_log(
+async def test_who_speaks_something_else_is_closed_and_leaves_no_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.INFO):
         async with served(tmp_path, tls=server()) as world:
             for octets in (PING, b"GET / HTTP/1.1\r\n\r\n", bytes(300), b"\x16\x03\x01\xff\xff" + bytes(10)):
                 client = await world.stranger()
@@ -142,98 +125,79 @@ def test_who_speaks_something_else_is_closed_and_leaves_no_line_in_the_log(
                 client.reset()
             async with connected(world, unverified()) as client_of_tls:
                 assert await client_of_tls.say(PING) == (0, b"")
-
-    with caplog.at_level(logging.INFO):
-        run(main())
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []
     assert not [record for record in caplog.records if "handshake" in record.message]
 
 
-def test_a_client_that_ends_with_requests_in_hand_leaves_no_line_in_the_log(
+async def test_a_client_that_ends_with_requests_in_hand_leaves_no_line_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.WARNING):
         async with served(tmp_path, tls=server()) as world:
             for _ in range(20):
                 async with connected(world, unverified()) as client:
                     client.writer.write(LOG_IN + asked(ask.GetStats()) * 50)
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
     assert not caplog.records
 
 
-def test_who_does_not_get_through_the_handshake_is_closed_like_any_silent_client(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, tls=server(), silence_before_login=0.3) as world:
-            silent = [await world.stranger() for _ in range(50)]
-            await silent[0].send(b"\x16\x03\x01\x02")
-            await asyncio.gather(*(client.is_closed() for client in silent))
-
-    run(main())
+async def test_who_does_not_get_through_the_handshake_is_closed_like_any_silent_client(tmp_path: Path) -> None:
+    async with served(tmp_path, tls=server(), silence_before_login=0.3) as world:
+        silent = [await world.stranger() for _ in range(50)]
+        await silent[0].send(b"\x16\x03\x01\x02")
+        await asyncio.gather(*(client.is_closed() for client in silent))
 
 
-def test_who_is_in_the_handshake_counts_as_a_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, tls=server(), connections=3) as world, connected(world, unverified()) as client:
-            silent = [await world.stranger() for _ in range(2)]
-            assert await (await world.stranger()).is_closed()
-            assert await client.say(PING) == (0, b"")
-            silent[0].reset()
-            assert world.listener._handshakes is not None
-            while len(world.listener._handshakes) == 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            async with connected(world, unverified()) as next_one:
-                assert await next_one.say(PING) == (0, b"")
-
-    run(main())
+async def test_who_is_in_the_handshake_counts_as_a_connection(tmp_path: Path) -> None:
+    async with served(tmp_path, tls=server(), connections=3) as world, connected(world, unverified()) as client:
+        silent = [await world.stranger() for _ in range(2)]
+        assert await (await world.stranger()).is_closed()
+        assert await client.say(PING) == (0, b"")
+        silent[0].reset()
+        assert world.listener._handshakes is not None
+        while len(world.listener._handshakes) == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with connected(world, unverified()) as next_one:
+            assert await next_one.say(PING) == (0, b"")
 
 
-def test_a_stop_waits_neither_for_handshakes_nor_for_farewells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stop_waits_neither_for_handshakes_nor_for_farewells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(handshakes, "FAREWELL_SECONDS", 0.2)
 
-    async def main() -> None:
-        async with served(tmp_path, tls=server()) as world:
-            silent = await world.stranger()
-            deaf = await world.stranger()
-            away, home = ssl.MemoryBIO(), ssl.MemoryBIO()
-            machine = unverified().wrap_bio(home, away)
-            while True:
-                try:
-                    machine.do_handshake()
-                except ssl.SSLWantReadError:
-                    await deaf.send(away.read())
-                    home.write(await asyncio.get_running_loop().sock_recv(deaf.link, 65536))
-                else:
-                    break
-            await deaf.send(away.read())
-            while not world.connections:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            async with asyncio.timeout(5):
-                await world.listener.stop(60)
-            assert await silent.is_closed()
-
-    run(main())
+    async with served(tmp_path, tls=server()) as world:
+        silent = await world.stranger()
+        deaf = await world.stranger()
+        away, home = ssl.MemoryBIO(), ssl.MemoryBIO()
+        machine = unverified().wrap_bio(home, away)
+        while True:
+            try:
+                machine.do_handshake()
+            except ssl.SSLWantReadError:
+                await deaf.send(away.read())
+                home.write(await asyncio.get_running_loop().sock_recv(deaf.link, 65536))
+            else:
+                break
+        await deaf.send(away.read())
+        while not world.connections:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await world.listener.stop(60)
+        assert await silent.is_closed()
 
 
-def test_tls_on_a_port_without_it_is_closed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_tls_on_a_port_without_it_is_closed_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
         async with served(tmp_path) as world:
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 async with connected(world, unverified()):
                     pass
-
-    with caplog.at_level(logging.INFO):
-        run(main())
     assert [record.message for record in caplog.records if record.name == tcp.__name__ and "TLS" in record.message]
 
 
-def test_a_topic_made_over_tls_is_the_same_without(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            await make_topic(await world.root())
-        async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
-            assert await client.say(LOG_IN) == (0, bytes(4))
-            assert b"t" in (await client.say(asked(ask.GetTopic("s", "t"))))[1]
-
-    run(main())
+async def test_a_topic_made_over_tls_is_the_same_without(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        await make_topic(await world.root())
+    async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
+        assert await client.say(LOG_IN) == (0, bytes(4))
+        assert b"t" in (await client.say(asked(ask.GetTopic("s", "t"))))[1]

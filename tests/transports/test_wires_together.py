@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.transports.support.modern import ME, Modern, resealed, root, with_topic
-from tests.transports.support.raw import OK, Raw, asked, frame, run, served
+from tests.transports.support.raw import OK, Raw, asked, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Partitioning, PartitioningKind
@@ -116,133 +116,115 @@ def plain(rng: random.Random, count: int, *, uniform: bool = False, headers: boo
 @pytest.mark.parametrize("headers", [False, True])
 @pytest.mark.parametrize("uniform", [False, True])
 @pytest.mark.parametrize("count", [1, 5, 40])
-def test_what_anyone_sends_all_read_as_it_was(tmp_path: Path, count: int, uniform: bool, headers: bool) -> None:
+async def test_what_anyone_sends_all_read_as_it_was(tmp_path: Path, count: int, uniform: bool, headers: bool) -> None:
     rng = random.Random(count)
 
-    async def main() -> None:
-        async with party(tmp_path) as friends:
-            sent = []
-            for way in WAYS * 2:
-                messages = plain(rng, count, uniform=uniform, headers=headers)
-                await friends.send(way, messages)
-                sent += messages
-            read = await friends.all_read_the_same(FIRST)
-            assert [Plain(m.id, m.origin, m.payload, m.user_headers) for m in read] == sent
-            assert [m.offset for m in read] == list(range(len(sent)))
-            # One time for each send, and never an earlier one.
-            times = [m.timestamp for m in read]
-            assert times == sorted(times)
-            assert all(len(set(times[at : at + count])) == 1 for at in range(0, len(sent), count))
-
-    run(main())
+    async with party(tmp_path) as friends:
+        sent = []
+        for way in WAYS * 2:
+            messages = plain(rng, count, uniform=uniform, headers=headers)
+            await friends.send(way, messages)
+            sent += messages
+        read = await friends.all_read_the_same(FIRST)
+        assert [Plain(m.id, m.origin, m.payload, m.user_headers) for m in read] == sent
+        assert [m.offset for m in read] == list(range(len(sent)))
+        # One time for each send, and never an earlier one.
+        times = [m.timestamp for m in read]
+        assert times == sorted(times)
+        assert all(len(set(times[at : at + count])) == 1 for at in range(0, len(sent), count))
 
 
 @pytest.mark.parametrize("sender", WAYS)
-def test_a_slice_from_the_middle_of_a_batch_is_the_same_for_all(tmp_path: Path, sender: int) -> None:
+async def test_a_slice_from_the_middle_of_a_batch_is_the_same_for_all(tmp_path: Path, sender: int) -> None:
     rng = random.Random(sender)
 
-    async def main() -> None:
-        async with party(tmp_path) as friends:
-            # Everybody sends once, so that it is known how he wants to be answered.
-            for way in WAYS:
-                await friends.send(way, plain(rng, 3))
-            for uniform in (False, True):
-                await friends.send(sender, plain(rng, 60, uniform=uniform))
-            whole = await friends.all_read_the_same(FIRST)
-            assert len(whole) == 9 + 120
-            for start, count in ((1, 1), (2, 3), (9, 60), (10, 1), (10, 58), (30, 60), (68, 2), (128, 5), (0, 129)):
-                assert await friends.all_read_the_same(offset(start), count) == whole[start : start + count]
-            last = ask.Strategy(ask.StrategyKind.LAST)
-            assert await friends.all_read_the_same(last, 70) == whole[-70:]
-            since = ask.Strategy(ask.StrategyKind.TIMESTAMP, whole[70].timestamp)
-            found = await friends.all_read_the_same(since)
-            assert found == [message for message in whole if message.timestamp >= whole[70].timestamp]
-
-    run(main())
+    async with party(tmp_path) as friends:
+        # Everybody sends once, so that it is known how he wants to be answered.
+        for way in WAYS:
+            await friends.send(way, plain(rng, 3))
+        for uniform in (False, True):
+            await friends.send(sender, plain(rng, 60, uniform=uniform))
+        whole = await friends.all_read_the_same(FIRST)
+        assert len(whole) == 9 + 120
+        for start, count in ((1, 1), (2, 3), (9, 60), (10, 1), (10, 58), (30, 60), (68, 2), (128, 5), (0, 129)):
+            assert await friends.all_read_the_same(offset(start), count) == whole[start : start + count]
+        last = ask.Strategy(ask.StrategyKind.LAST)
+        assert await friends.all_read_the_same(last, 70) == whole[-70:]
+        since = ask.Strategy(ask.StrategyKind.TIMESTAMP, whole[70].timestamp)
+        found = await friends.all_read_the_same(since)
+        assert found == [message for message in whole if message.timestamp >= whole[70].timestamp]
 
 
 @pytest.mark.parametrize("count", [1, 40])
-def test_headers_that_are_none_go_to_everybody_as_they_are(tmp_path: Path, count: int) -> None:
-    async def main() -> None:
-        async with party(tmp_path) as friends:
-            rng = random.Random(1)
-            for way in WAYS:
-                await friends.send(way, plain(rng, 1))
-            for block in GARBAGE:
-                await friends.send(0, [Plain(7, 10**15, b"x" * (1 + number), block) for number in range(count)])
-            read = await friends.all_read_the_same(offset(3))
-            assert [m.user_headers for m in read] == [block for block in GARBAGE for _ in range(count)]
-
-    run(main())
+async def test_headers_that_are_none_go_to_everybody_as_they_are(tmp_path: Path, count: int) -> None:
+    async with party(tmp_path) as friends:
+        rng = random.Random(1)
+        for way in WAYS:
+            await friends.send(way, plain(rng, 1))
+        for block in GARBAGE:
+            await friends.send(0, [Plain(7, 10**15, b"x" * (1 + number), block) for number in range(count)])
+        read = await friends.all_read_the_same(offset(3))
+        assert [m.user_headers for m in read] == [block for block in GARBAGE for _ in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 3, 40])
-def test_times_at_the_end_of_time_are_the_same_for_all(tmp_path: Path, count: int) -> None:
-    async def main() -> None:
-        async with party(tmp_path) as friends:
-            rng = random.Random(1)
-            for way in WAYS:
-                await friends.send(way, plain(rng, 1))
-            made = batches.build([batches.Message(b"x", 1, b"", LATEST)] * count, 0, bytes)
-            for at in range(256, len(made), 49):
-                struct.pack_into("<I", made, at + 28, 2**32 - 1)
-            to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-            assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
-            read = await friends.all_read_the_same(offset(3))
-            assert [m.origin for m in read] == [2**64 - 1] * count
-
-    run(main())
+async def test_times_at_the_end_of_time_are_the_same_for_all(tmp_path: Path, count: int) -> None:
+    async with party(tmp_path) as friends:
+        rng = random.Random(1)
+        for way in WAYS:
+            await friends.send(way, plain(rng, 1))
+        made = batches.build([batches.Message(b"x", 1, b"", LATEST)] * count, 0, bytes)
+        for at in range(256, len(made), 49):
+            struct.pack_into("<I", made, at + 28, 2**32 - 1)
+        to = Partitioning(PartitioningKind.PARTITION_ID, 0)
+        assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
+        read = await friends.all_read_the_same(offset(3))
+        assert [m.origin for m in read] == [2**64 - 1] * count
 
 
-def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with party(tmp_path) as friends:
-            rng = random.Random(1)
-            for way in WAYS:
-                await friends.send(way, plain(rng, 1))
-            made = batches.build([batches.Message(b"x", 1, b"", 1)], 0, bytes)
-            made[256 + 8 : 256 + 24] = bytes(16)
-            to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-            assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
-            # On the classic wire it is the server that gives one.
-            for way in (SHORT, LONG):
-                await friends.send(way, [Plain(0, 10**15, b"y")])
-            nothing, first, second = [m.id for m in await friends.all_read_the_same(offset(3))]
-            assert nothing == 0
-            assert 0 not in (first, second)
-            assert first != second
-
-    run(main())
+async def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
+    async with party(tmp_path) as friends:
+        rng = random.Random(1)
+        for way in WAYS:
+            await friends.send(way, plain(rng, 1))
+        made = batches.build([batches.Message(b"x", 1, b"", 1)], 0, bytes)
+        made[256 + 8 : 256 + 24] = bytes(16)
+        to = Partitioning(PartitioningKind.PARTITION_ID, 0)
+        assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
+        # On the classic wire it is the server that gives one.
+        for way in (SHORT, LONG):
+            await friends.send(way, [Plain(0, 10**15, b"y")])
+        nothing, first, second = [m.id for m in await friends.all_read_the_same(offset(3))]
+        assert nothing == 0
+        assert 0 not in (first, second)
+        assert first != second
 
 
-def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path: Path) -> None:
+async def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path: Path) -> None:
     """Keys go where they go on the other wire; what one has committed the other goes on from."""
 
-    async def main() -> None:
-        async with served(tmp_path) as world:
-            new = await with_topic(world, 3)
-            old = await world.root()
-            rng = random.Random(4)
-            for number in range(20):
-                key = rng.randbytes(rng.randrange(1, 256))
-                to = Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
-                made = batches.build([batches.Message(b"new %d" % number, 1)], 1, bytes)
-                (confirmation,) = await new.get(ask.SendMessages(0, 0, to, (bytearray(made),)))
-                assert (await old.ask(ask.SendMessages(0, 0, to, (bytearray(made),)))) == OK
-                polled = await new.polled(confirmation.partition_id)
-                assert [m.payload for m in polled[-2:]] == [b"new %d" % number] * 2
-            assert not await new.refused(ask.StoreConsumerOffset(ME, 0, 0, 1, 2))
-            status, payload = await old.ask(ask.GetConsumerOffset(ME, 0, 0, 1))
-            assert (status, struct.unpack("<IQQ", payload)[2]) == (0, 2)
-            assert await old.ask(ask.StoreConsumerOffset(ME, 0, 0, 1, 0)) == OK
-            assert (await new.get(ask.GetConsumerOffset(ME, 0, 0, 1))).stored_offset == 0
-            group = ("s", "t", "g")
-            assert (await old.ask(ask.CreateConsumerGroup(*group)))[0] == 0
-            assert await old.ask(ask.JoinConsumerGroup(*group)) == OK
-            assert not await new.refused(ask.JoinConsumerGroup(*group))
-            other = await root(world, b"o" * 16)
-            details = await other.get(ask.GetConsumerGroup(*group))
-            assert [len(member.partitions) for member in details.members] == [2, 1]
-            assert asked(ask.JoinConsumerGroup(*group))[8:] == new.asked(ask.JoinConsumerGroup(*group))[256:]
-
-    run(main())
+    async with served(tmp_path) as world:
+        new = await with_topic(world, 3)
+        old = await world.root()
+        rng = random.Random(4)
+        for number in range(20):
+            key = rng.randbytes(rng.randrange(1, 256))
+            to = Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
+            made = batches.build([batches.Message(b"new %d" % number, 1)], 1, bytes)
+            (confirmation,) = await new.get(ask.SendMessages(0, 0, to, (bytearray(made),)))
+            assert (await old.ask(ask.SendMessages(0, 0, to, (bytearray(made),)))) == OK
+            polled = await new.polled(confirmation.partition_id)
+            assert [m.payload for m in polled[-2:]] == [b"new %d" % number] * 2
+        assert not await new.refused(ask.StoreConsumerOffset(ME, 0, 0, 1, 2))
+        status, payload = await old.ask(ask.GetConsumerOffset(ME, 0, 0, 1))
+        assert (status, struct.unpack("<IQQ", payload)[2]) == (0, 2)
+        assert await old.ask(ask.StoreConsumerOffset(ME, 0, 0, 1, 0)) == OK
+        assert (await new.get(ask.GetConsumerOffset(ME, 0, 0, 1))).stored_offset == 0
+        group = ("s", "t", "g")
+        assert (await old.ask(ask.CreateConsumerGroup(*group)))[0] == 0
+        assert await old.ask(ask.JoinConsumerGroup(*group)) == OK
+        assert not await new.refused(ask.JoinConsumerGroup(*group))
+        other = await root(world, b"o" * 16)
+        details = await other.get(ask.GetConsumerGroup(*group))
+        assert [len(member.partitions) for member in details.members] == [2, 1]
+        assert asked(ask.JoinConsumerGroup(*group))[8:] == new.asked(ask.JoinConsumerGroup(*group))[256:]

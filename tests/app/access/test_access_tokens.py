@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import hashlib
@@ -10,7 +9,7 @@ import hmac
 import json
 import os
 import stat
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +65,6 @@ async def handed(path: Path, config: HttpJwt = CONFIG) -> AsyncIterator[Handed]:
         yield made
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
-
-
 # ------------------------------------------------------------------------------------------------- taking tokens apart
 
 
@@ -94,47 +89,38 @@ def _json(value: Any) -> bytes:
 # ------------------------------------------------------------------------------------------------- giving
 
 
-def test_a_token_says_what_clients_read_in_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            issued = made.tokens.give(made.find("root"))
-            header, claims = opened(issued.text)
-            now = made.clock() // SECOND
-            assert header == {"typ": "JWT", "alg": "HS256"}
-            assert claims["sub"] == "0"
-            assert (claims["iss"], claims["aud"]) == ("iggy.apache.org", "iggy.apache.org")
-            assert (claims["iat"], claims["nbf"], claims["exp"]) == (now, now, now + 3600)
-            assert issued.expires_at == claims["exp"]
-            assert claims["jti"][14] == "7"
-            assert len(claims["jti"]) == 36
-            assert await made.who(issued.text) == "root"
-
-    run(main())
+async def test_a_token_says_what_clients_read_in_it(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        issued = made.tokens.give(made.find("root"))
+        header, claims = opened(issued.text)
+        now = made.clock() // SECOND
+        assert header == {"typ": "JWT", "alg": "HS256"}
+        assert claims["sub"] == "0"
+        assert (claims["iss"], claims["aud"]) == ("iggy.apache.org", "iggy.apache.org")
+        assert (claims["iat"], claims["nbf"], claims["exp"]) == (now, now, now + 3600)
+        assert issued.expires_at == claims["exp"]
+        assert claims["jti"][14] == "7"
+        assert len(claims["jti"]) == 36
+        assert await made.who(issued.text) == "root"
 
 
 @pytest.mark.parametrize("algorithm", ["HS256", "HS384", "HS512"])
-def test_every_algorithm_of_the_configuration_signs_what_only_it_believes(tmp_path: Path, algorithm: str) -> None:
-    async def main() -> None:
-        config = msgspec.structs.replace(CONFIG, algorithm=algorithm)
-        async with handed(tmp_path, config) as made:
-            token = made.give()
-            assert opened(token)[0]["alg"] == algorithm
-            assert await made.who(token) == "root"
-            for other in {"HS256", "HS384", "HS512"} - {algorithm}:
-                tokens = await made.reopened(msgspec.structs.replace(CONFIG, algorithm=other))
-                assert await tokens.caller(token) is None
-                assert await refusal(tokens.refresh(token)) == Code.INVALID_JWT_ALGORITHM
-
-    run(main())
+async def test_every_algorithm_of_the_configuration_signs_what_only_it_believes(tmp_path: Path, algorithm: str) -> None:
+    config = msgspec.structs.replace(CONFIG, algorithm=algorithm)
+    async with handed(tmp_path, config) as made:
+        token = made.give()
+        assert opened(token)[0]["alg"] == algorithm
+        assert await made.who(token) == "root"
+        for other in {"HS256", "HS384", "HS512"} - {algorithm}:
+            tokens = await made.reopened(msgspec.structs.replace(CONFIG, algorithm=other))
+            assert await tokens.caller(token) is None
+            assert await refusal(tokens.refresh(token)) == Code.INVALID_JWT_ALGORITHM
 
 
-def test_a_token_that_does_not_expire_lasts_for_decades(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
-            _, claims = opened(made.give())
-            assert claims["exp"] - claims["iat"] == NEVER_SECONDS
-
-    run(main())
+async def test_a_token_that_does_not_expire_lasts_for_decades(tmp_path: Path) -> None:
+    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
+        _, claims = opened(made.give())
+        assert claims["exp"] - claims["iat"] == NEVER_SECONDS
 
 
 # ------------------------------------------------------------------------------------------------- forgeries
@@ -208,240 +194,192 @@ def forgeries(token: str) -> dict[str, str]:
     }
 
 
-def test_no_forgery_speaks_for_anybody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            await made.user("alice")
-            token = made.give()
-            for name, forged in forgeries(token).items():
-                for _ in range(2):
-                    assert await made.who(forged) is None, name
-                code = await refusal(made.tokens.refresh(forged))
-                assert code in (Code.UNAUTHENTICATED, Code.INVALID_ACCESS_TOKEN, Code.INVALID_JWT_ALGORITHM), name
-            assert await made.who(token) == "root", "and the true one still does"
-
-    run(main())
+async def test_no_forgery_speaks_for_anybody(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        await made.user("alice")
+        token = made.give()
+        for name, forged in forgeries(token).items():
+            for _ in range(2):
+                assert await made.who(forged) is None, name
+            code = await refusal(made.tokens.refresh(forged))
+            assert code in (Code.UNAUTHENTICATED, Code.INVALID_ACCESS_TOKEN, Code.INVALID_JWT_ALGORITHM), name
+        assert await made.who(token) == "root", "and the true one still does"
 
 
-def test_what_is_signed_with_the_secret_for_several_audiences_is_believed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            header, claims = opened(made.give())
-            assert await made.who(signed(header, claims | {"aud": ["else", "iggy.apache.org"]})) == "root"
-            assert await made.who(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
-
-    run(main())
+async def test_what_is_signed_with_the_secret_for_several_audiences_is_believed(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        header, claims = opened(made.give())
+        assert await made.who(signed(header, claims | {"aud": ["else", "iggy.apache.org"]})) == "root"
+        assert await made.who(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
 
 
-def test_clocks_may_differ_a_little_and_not_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            header, claims = opened(made.give())
-            now = claims["iat"]
-            for changed, believed in (
-                ({"exp": now - 4}, True),
-                ({"exp": now - 5}, False),
-                ({"nbf": now + 5}, True),
-                ({"nbf": now + 6}, False),
-            ):
-                assert (await made.who(signed(header, claims | changed)) == "root") is believed, changed
-
-    run(main())
+async def test_clocks_may_differ_a_little_and_not_more(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        header, claims = opened(made.give())
+        now = claims["iat"]
+        for changed, believed in (
+            ({"exp": now - 4}, True),
+            ({"exp": now - 5}, False),
+            ({"nbf": now + 5}, True),
+            ({"nbf": now + 6}, False),
+        ):
+            assert (await made.who(signed(header, claims | changed)) == "root") is believed, changed
 
 
-def test_a_token_that_was_believed_ends_when_its_time_has_come(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            token = made.give()
-            assert await made.who(token) == "root"
-            made.clock.now += 3604 * SECOND
-            assert await made.who(token) == "root"
-            made.clock.now += 2 * SECOND
-            assert await made.who(token) is None
-            assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
-
-    run(main())
+async def test_a_token_that_was_believed_ends_when_its_time_has_come(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        token = made.give()
+        assert await made.who(token) == "root"
+        made.clock.now += 3604 * SECOND
+        assert await made.who(token) == "root"
+        made.clock.now += 2 * SECOND
+        assert await made.who(token) is None
+        assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
-def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            number = await made.user("alice")
-            token = made.give("alice")
-            assert await made.who(token) == "alice"
-            root = await made.root()
-            await root.ask(ask.DeleteUser("alice"))
-            assert await made.who(token) is None
-            assert await made.user("mallory") == number
-            assert await made.who(token) is None
-            assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
-
-    run(main())
+async def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        number = await made.user("alice")
+        token = made.give("alice")
+        assert await made.who(token) == "alice"
+        root = await made.root()
+        await root.ask(ask.DeleteUser("alice"))
+        assert await made.who(token) is None
+        assert await made.user("mallory") == number
+        assert await made.who(token) is None
+        assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
-def test_an_inactive_user_has_no_token_until_he_is_active_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            await made.user("alice")
-            token = made.give("alice")
-            root = await made.root()
-            await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
-            assert await made.who(token) is None
-            await root.ask(ask.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
-            assert await made.who(token) == "renamed"
-
-    run(main())
+async def test_an_inactive_user_has_no_token_until_he_is_active_again(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        await made.user("alice")
+        token = made.give("alice")
+        root = await made.root()
+        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        assert await made.who(token) is None
+        await root.ask(ask.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
+        assert await made.who(token) == "renamed"
 
 
 # ------------------------------------------------------------------------------------------------- ending
 
 
-def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            first = made.tokens.give(made.find("root"), "0.6").text
-            second = (await made.tokens.refresh(first)).text
-            assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
-            assert [await made.who(first), await made.who(second)] == ["root", "root"]
-            caller = await made.tokens.caller(second)
-            assert caller is not None
-            assert caller.generation == "0.6", "what is known of the client goes on too"
-
-    run(main())
+async def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        first = made.tokens.give(made.find("root"), "0.6").text
+        second = (await made.tokens.refresh(first)).text
+        assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
+        assert [await made.who(first), await made.who(second)] == ["root", "root"]
+        caller = await made.tokens.caller(second)
+        assert caller is not None
+        assert caller.generation == "0.6", "what is known of the client goes on too"
 
 
-def test_what_was_ended_has_ended_after_a_restart_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            revoked, refreshed, other = made.give(), made.give(), made.give()
-            caller = await made.tokens.caller(revoked)
-            assert caller is not None
-            assert caller.claims is not None
-            await made.tokens.revoke(caller.claims)
-            await made.tokens.refresh(refreshed)
-            for _ in range(2):
-                assert await made.who(revoked) is None
-                assert await refusal(made.tokens.refresh(revoked)) == Code.INVALID_ACCESS_TOKEN
-                assert await refusal(made.tokens.refresh(refreshed)) == Code.INVALID_ACCESS_TOKEN
-                assert await made.who(refreshed) == "root"
-                assert await made.who(other) == "root"
-                made.tokens = await made.reopened()
-
-    run(main())
-
-
-def test_what_has_ended_by_itself_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            await made.tokens.refresh(made.give())
-            assert (tmp_path / FOLDER / ENDED).stat().st_size
-            made.clock.now += 2 * 3600 * SECOND
-            await made.reopened()
-            assert not (tmp_path / FOLDER / ENDED).exists()
-
-    run(main())
-
-
-def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            first, second, third = made.give(), made.give(), made.give()
-            for token in (first, second):
-                await made.tokens.refresh(token)
-            file = tmp_path / FOLDER / ENDED
-            file.write_bytes(file.read_bytes()[:-7])
+async def test_what_was_ended_has_ended_after_a_restart_too(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        revoked, refreshed, other = made.give(), made.give(), made.give()
+        caller = await made.tokens.caller(revoked)
+        assert caller is not None
+        assert caller.claims is not None
+        await made.tokens.revoke(caller.claims)
+        await made.tokens.refresh(refreshed)
+        for _ in range(2):
+            assert await made.who(revoked) is None
+            assert await refusal(made.tokens.refresh(revoked)) == Code.INVALID_ACCESS_TOKEN
+            assert await refusal(made.tokens.refresh(refreshed)) == Code.INVALID_ACCESS_TOKEN
+            assert await made.who(refreshed) == "root"
+            assert await made.who(other) == "root"
             made.tokens = await made.reopened()
-            assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
-            await made.tokens.refresh(third)
-            made.tokens = await made.reopened()
-            for token in (first, third):
-                assert await refusal(made.tokens.refresh(token)) == Code.INVALID_ACCESS_TOKEN
-
-    run(main())
 
 
-def test_very_many_ended_tokens_of_a_user_become_one_entry_and_none_comes_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
-        for number in range(100):
-            await ended.add(Entry(End.REVOKED, "alice", str(number), number, 1000), now=0)
-            await ended.add(Entry(End.REVOKED, "bob", str(number % 5), number, 1000), now=0)
-        for found in (ended, EndedTokens.read(str(tmp_path), now=0, per_user_max=10)):
-            assert len(found) <= 20
-            assert all(found.has(End.REVOKED, "alice", str(number), number) for number in range(100))
-            assert found.has(End.REVOKED, "alice", "never ended, but as old as those", 50)
-            assert not found.has(End.REVOKED, "alice", "newer", 100)
-            assert not found.has(End.REVOKED, "bob", "as old as his", 50)
-            assert not found.has(End.REFRESHED, "alice", "50", 50)
-        assert len((tmp_path / ENDED).read_bytes().splitlines()) < 120, "the file does not grow for ever"
-
-    run(main())
+async def test_what_has_ended_by_itself_is_forgotten_at_the_next_start(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        await made.tokens.refresh(made.give())
+        assert (tmp_path / FOLDER / ENDED).stat().st_size
+        made.clock.now += 2 * 3600 * SECOND
+        await made.reopened()
+        assert not (tmp_path / FOLDER / ENDED).exists()
 
 
-def test_an_end_that_cannot_be_kept_is_not_promised(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            token = made.give()
-            (tmp_path / FOLDER / ENDED).mkdir(parents=True)
-            assert await refusal(made.tokens.refresh(token)) == Code.CANNOT_WRITE_TO_FILE
+async def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        first, second, third = made.give(), made.give(), made.give()
+        for token in (first, second):
+            await made.tokens.refresh(token)
+        file = tmp_path / FOLDER / ENDED
+        file.write_bytes(file.read_bytes()[:-7])
+        made.tokens = await made.reopened()
+        assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
+        await made.tokens.refresh(third)
+        made.tokens = await made.reopened()
+        for token in (first, third):
+            assert await refusal(made.tokens.refresh(token)) == Code.INVALID_ACCESS_TOKEN
 
-    run(main())
+
+async def test_very_many_ended_tokens_of_a_user_become_one_entry_and_none_comes_back(tmp_path: Path) -> None:
+    ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
+    for number in range(100):
+        await ended.add(Entry(End.REVOKED, "alice", str(number), number, 1000), now=0)
+        await ended.add(Entry(End.REVOKED, "bob", str(number % 5), number, 1000), now=0)
+    for found in (ended, EndedTokens.read(str(tmp_path), now=0, per_user_max=10)):
+        assert len(found) <= 20
+        assert all(found.has(End.REVOKED, "alice", str(number), number) for number in range(100))
+        assert found.has(End.REVOKED, "alice", "never ended, but as old as those", 50)
+        assert not found.has(End.REVOKED, "alice", "newer", 100)
+        assert not found.has(End.REVOKED, "bob", "as old as his", 50)
+        assert not found.has(End.REFRESHED, "alice", "50", 50)
+    assert len((tmp_path / ENDED).read_bytes().splitlines()) < 120, "the file does not grow for ever"
+
+
+async def test_an_end_that_cannot_be_kept_is_not_promised(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        token = made.give()
+        (tmp_path / FOLDER / ENDED).mkdir(parents=True)
+        assert await refusal(made.tokens.refresh(token)) == Code.CANNOT_WRITE_TO_FILE
 
 
 # ------------------------------------------------------------------------------------------------- keys
 
 
-def test_a_key_is_made_once_for_its_owner_alone_and_tokens_survive_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path, HttpJwt()) as made:
-            file = tmp_path / FOLDER / KEY
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-            assert len(file.read_bytes()) == 64
-            token = made.give()
-            made.tokens = await made.reopened(HttpJwt())
-            assert await made.who(token) == "root"
-            file.unlink()
-            made.tokens = await made.reopened(HttpJwt())
-            assert await made.who(token) is None
-
-    run(main())
+async def test_a_key_is_made_once_for_its_owner_alone_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+    async with handed(tmp_path, HttpJwt()) as made:
+        file = tmp_path / FOLDER / KEY
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert len(file.read_bytes()) == 64
+        token = made.give()
+        made.tokens = await made.reopened(HttpJwt())
+        assert await made.who(token) == "root"
+        file.unlink()
+        made.tokens = await made.reopened(HttpJwt())
+        assert await made.who(token) is None
 
 
-def test_a_key_that_others_could_read_is_closed_and_half_a_key_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path, HttpJwt()) as made:
-            file = tmp_path / FOLDER / KEY
-            os.chmod(file, 0o644)
+async def test_a_key_that_others_could_read_is_closed_and_half_a_key_is_refused(tmp_path: Path) -> None:
+    async with handed(tmp_path, HttpJwt()) as made:
+        file = tmp_path / FOLDER / KEY
+        os.chmod(file, 0o644)
+        await made.reopened(HttpJwt())
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        file.write_bytes(b"short")
+        with pytest.raises(ConfigError, match=r"signing\.key"):
             await made.reopened(HttpJwt())
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-            file.write_bytes(b"short")
-            with pytest.raises(ConfigError, match=r"signing\.key"):
-                await made.reopened(HttpJwt())
-
-    run(main())
 
 
-def test_a_configured_secret_makes_no_file_and_may_be_base64(tmp_path: Path) -> None:
-    async def main() -> None:
-        octets = hashlib.sha256(b"x").digest()
-        config = HttpJwt(decoding_secret=Secret(base64.b64encode(octets).decode()), use_base64_secret=True)
-        async with handed(tmp_path, config) as made:
-            assert not (tmp_path / FOLDER / KEY).exists()
-            header, claims, signature = made.give().split(".")
-            assert signature == part(hmac.digest(octets, f"{header}.{claims}".encode(), "sha256"))
-
-    run(main())
+async def test_a_configured_secret_makes_no_file_and_may_be_base64(tmp_path: Path) -> None:
+    octets = hashlib.sha256(b"x").digest()
+    config = HttpJwt(decoding_secret=Secret(base64.b64encode(octets).decode()), use_base64_secret=True)
+    async with handed(tmp_path, config) as made:
+        assert not (tmp_path / FOLDER / KEY).exists()
+        header, claims, signature = made.give().split(".")
+        assert signature == part(hmac.digest(octets, f"{header}.{claims}".encode(), "sha256"))
 
 
-def test_of_two_secrets_the_first_signs_and_both_are_believed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with handed(tmp_path) as made:
-            old = made.give()
-            both = HttpJwt(encoding_secret=Secret("new"), decoding_secret=Secret(SECRET))
-            made.tokens = await made.reopened(both)
-            new = made.give()
-            assert [await made.who(old), await made.who(new)] == ["root", "root"]
-            made.tokens = await made.reopened()
-            assert await made.who(new) is None
-
-    run(main())
+async def test_of_two_secrets_the_first_signs_and_both_are_believed(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        old = made.give()
+        both = HttpJwt(encoding_secret=Secret("new"), decoding_secret=Secret(SECRET))
+        made.tokens = await made.reopened(both)
+        new = made.give()
+        assert [await made.who(old), await made.who(new)] == ["root", "root"]
+        made.tokens = await made.reopened()
+        assert await made.who(new) is None

@@ -11,7 +11,8 @@ import pytest
 from argon2.exceptions import VerifyMismatchError
 
 from tests.app.access.support.world import CHEAP, refusal
-from tests.storage.support.world import HANGS_S, run, settled
+from tests.storage.support.world import settled
+from tests.support.running import HANGS_S
 from whippet.app.access.passwords import USUAL, Passwords, intact
 from whippet.app.errors import Code
 
@@ -38,29 +39,23 @@ def slow() -> Iterator[Slow]:
     passwords.close()
 
 
-def test_a_password_is_recognised_and_another_is_not() -> None:
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        stored = await passwords.hash("correct horse")
-        assert await passwords.verify(stored, "correct horse")
-        assert not await passwords.verify(stored, "correct horsf")
-        assert not await passwords.verify(stored, "")
-        passwords.close()
-
-    run(main())
+async def test_a_password_is_recognised_and_another_is_not() -> None:
+    passwords = Passwords(CHEAP)
+    stored = await passwords.hash("correct horse")
+    assert await passwords.verify(stored, "correct horse")
+    assert not await passwords.verify(stored, "correct horsf")
+    assert not await passwords.verify(stored, "")
+    passwords.close()
 
 
-def test_two_hashes_of_one_password_differ_and_do_not_contain_it() -> None:
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        one, other = await passwords.hash("secret"), await passwords.hash("secret")
-        assert one != other
-        assert one.startswith("$argon2id$v=19$m=8,t=1,p=1$")
-        assert "secret" not in one
-        assert intact(one)
-        passwords.close()
-
-    run(main())
+async def test_two_hashes_of_one_password_differ_and_do_not_contain_it() -> None:
+    passwords = Passwords(CHEAP)
+    one, other = await passwords.hash("secret"), await passwords.hash("secret")
+    assert one != other
+    assert one.startswith("$argon2id$v=19$m=8,t=1,p=1$")
+    assert "secret" not in one
+    assert intact(one)
+    passwords.close()
 
 
 def test_the_usual_cost_is_what_owasp_asks_for_at_least() -> None:
@@ -69,18 +64,15 @@ def test_the_usual_cost_is_what_owasp_asks_for_at_least() -> None:
 
 
 @pytest.mark.parametrize("password", ["äöü€", "a\x00b", "x" * 100, " spaces "])
-def test_any_text_can_be_a_password(password: str) -> None:
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        stored = await passwords.hash(password)
-        assert await passwords.verify(stored, password)
-        assert not await passwords.verify(stored, password.strip() + "!")
-        passwords.close()
-
-    run(main())
+async def test_any_text_can_be_a_password(password: str) -> None:
+    passwords = Passwords(CHEAP)
+    stored = await passwords.hash(password)
+    assert await passwords.verify(stored, password)
+    assert not await passwords.verify(stored, password.strip() + "!")
+    passwords.close()
 
 
-def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     outcomes = []
     compare = argon2.PasswordHasher.verify
 
@@ -91,97 +83,76 @@ def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkeypatch:
             outcomes.append(type(error))
             raise
 
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        stored = await passwords.hash("secret")
-        monkeypatch.setattr(argon2.PasswordHasher, "verify", watched)
-        for unknown in (None, stored):
-            before = passwords.computed
-            assert not await passwords.verify(unknown, "guess")
-            assert passwords.computed == before + 1
-        # Argon2 has compared to the end, it has not stumbled over something that is no hash.
-        assert outcomes == [VerifyMismatchError] * 2
-        assert not await passwords.verify(None, "")
-        passwords.close()
-
-    run(main())
+    passwords = Passwords(CHEAP)
+    stored = await passwords.hash("secret")
+    monkeypatch.setattr(argon2.PasswordHasher, "verify", watched)
+    for unknown in (None, stored):
+        before = passwords.computed
+        assert not await passwords.verify(unknown, "guess")
+        assert passwords.computed == before + 1
+    # Argon2 has compared to the end, it has not stumbled over something that is no hash.
+    assert outcomes == [VerifyMismatchError] * 2
+    assert not await passwords.verify(None, "")
+    passwords.close()
 
 
-def test_the_hash_for_users_who_are_not_there_has_the_cost_of_the_others() -> None:
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        assert passwords._nobodys.split("$")[:4] == (await passwords.hash("secret")).split("$")[:4]
-        assert len(passwords._nobodys) == len(await passwords.hash("secret"))
-        passwords.close()
-
-    run(main())
+async def test_the_hash_for_users_who_are_not_there_has_the_cost_of_the_others() -> None:
+    passwords = Passwords(CHEAP)
+    assert passwords._nobodys.split("$")[:4] == (await passwords.hash("secret")).split("$")[:4]
+    assert len(passwords._nobodys) == len(await passwords.hash("secret"))
+    passwords.close()
 
 
 @pytest.mark.parametrize("damaged", ["", "secret", "$argon2id$", "$argon2id$v=19$m=8,t=1,p=1$AAAA"])
-def test_a_damaged_hash_lets_nobody_in(damaged: str) -> None:
-    async def main() -> None:
-        passwords = Passwords(CHEAP)
-        assert not await passwords.verify(damaged, "secret")
-        assert not intact(damaged)
-        passwords.close()
-
-    run(main())
+async def test_a_damaged_hash_lets_nobody_in(damaged: str) -> None:
+    passwords = Passwords(CHEAP)
+    assert not await passwords.verify(damaged, "secret")
+    assert not intact(damaged)
+    passwords.close()
 
 
-def test_the_event_loop_goes_on_while_passwords_are_compared(slow: Slow) -> None:
-    async def main() -> None:
-        first = asyncio.create_task(slow.verify(None, "guess"))
-        await settled()
-        assert not first.done()
-        slow.going.set()
-        assert not await first
-        assert threading.main_thread() not in slow.threads
-
-    run(main())
+async def test_the_event_loop_goes_on_while_passwords_are_compared(slow: Slow) -> None:
+    first = asyncio.create_task(slow.verify(None, "guess"))
+    await settled()
+    assert not first.done()
+    slow.going.set()
+    assert not await first
+    assert threading.main_thread() not in slow.threads
 
 
-def test_no_more_than_so_many_are_computed_at_a_time(slow: Slow) -> None:
-    async def main() -> None:
-        tasks = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(6)]
-        await settled()
-        assert (slow.computed, slow.waiting) == (2, 4)
-        slow.going.set()
-        assert await asyncio.gather(*tasks) == [False] * 6
-        assert (slow.computed, slow.waiting) == (6, 0)
-
-    run(main())
+async def test_no_more_than_so_many_are_computed_at_a_time(slow: Slow) -> None:
+    tasks = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(6)]
+    await settled()
+    assert (slow.computed, slow.waiting) == (2, 4)
+    slow.going.set()
+    assert await asyncio.gather(*tasks) == [False] * 6
+    assert (slow.computed, slow.waiting) == (6, 0)
 
 
-def test_when_too_many_wait_the_next_is_refused_at_once(slow: Slow) -> None:
-    async def main() -> None:
-        tasks = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(6)]
-        await settled()
-        assert await refusal(slow.verify(None, "guess")) == Code.TRANSIENT_NOT_ACCEPTED
-        slow.going.set()
-        await asyncio.gather(*tasks)
-        assert await refusal(slow.verify(None, "guess")) is None
-
-    run(main())
+async def test_when_too_many_wait_the_next_is_refused_at_once(slow: Slow) -> None:
+    tasks = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(6)]
+    await settled()
+    assert await refusal(slow.verify(None, "guess")) == Code.TRANSIENT_NOT_ACCEPTED
+    slow.going.set()
+    await asyncio.gather(*tasks)
+    assert await refusal(slow.verify(None, "guess")) is None
 
 
-def test_who_gives_up_does_not_let_more_be_computed_at_a_time(slow: Slow) -> None:
+async def test_who_gives_up_does_not_let_more_be_computed_at_a_time(slow: Slow) -> None:
     """Otherwise whoever connects, sends a login and is gone could have any number of threads' work queued up."""
 
-    async def main() -> None:
-        running = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(2)]
-        await settled()
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        waiting = asyncio.create_task(slow.verify(None, "guess"))
-        given_up = asyncio.create_task(slow.verify(None, "guess"))
-        await settled()
-        assert (slow.computed, slow.waiting) == (2, 2)
-        given_up.cancel()
-        await settled()
-        assert slow.waiting == 1
-        slow.going.set()
-        assert not await waiting
-        assert slow.computed == 3
-
-    run(main())
+    running = [asyncio.create_task(slow.verify(None, "guess")) for _ in range(2)]
+    await settled()
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    waiting = asyncio.create_task(slow.verify(None, "guess"))
+    given_up = asyncio.create_task(slow.verify(None, "guess"))
+    await settled()
+    assert (slow.computed, slow.waiting) == (2, 2)
+    given_up.cancel()
+    await settled()
+    assert slow.waiting == 1
+    slow.going.set()
+    assert not await waiting
+    assert slow.computed == 3

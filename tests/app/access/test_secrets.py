@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import SECOND, Person, Time, world
-from tests.storage.support.world import run
+from tests.support.running import run
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import UserStatus
@@ -17,7 +17,7 @@ from whippet.app.errors import CommandError
 ROOTS, ALICES, NEW, GUESS = "rootZroot-1", "aliceZalice-2", "newZalice-3", "guessZguess-4"
 
 
-def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     said: list[str] = []
     secrets = [ROOTS, ALICES, NEW, GUESS]
 
@@ -27,7 +27,7 @@ def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCapture
         except CommandError as error:
             said.append(repr(error))
 
-    async def main() -> None:
+    with caplog.at_level(logging.DEBUG):
         time = Time()
         environment = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": ROOTS}
         async with world(tmp_path, environment=environment, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
@@ -54,9 +54,6 @@ def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogCapture
         async with world(tmp_path, environment={}) as made:
             await made.person().log_in("alice", NEW)
             secrets.append("made up at the first start only")
-
-    with caplog.at_level(logging.DEBUG):
-        run(main())
     assert len(said) > 50
     assert caplog.records
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
@@ -81,11 +78,8 @@ def test_a_generated_root_password_is_in_no_file_and_no_log_line(
     assert password not in caplog.text
 
 
-def test_documents_of_users_are_not_for_everybody_on_the_machine(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
-
-    run(main())
+async def test_documents_of_users_are_not_for_everybody_on_the_machine(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
     for path in (tmp_path / "users" / "0.json", tmp_path / "tokens" / "0.json"):
         assert path.stat().st_mode & 0o007 == 0

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.app.access.support.world import Time, refusal
-from tests.storage.support.world import run, settled
+from tests.storage.support.world import settled
 from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle, origin
 from whippet.app.errors import Code, CommandError
 
@@ -47,286 +47,231 @@ async def fail(throttle: Throttle, times: int, peer: str = "10.0.0.1:1", usernam
         assert not await throttle.attempt(peer, username, wrong)
 
 
-def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        await fail(throttle, 3)
-        assert time.slept == []
-        await fail(throttle, 4)
-        assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
-
-    run(main())
+async def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() -> None:
+    throttle, time = throttled()
+    await fail(throttle, 3)
+    assert time.slept == []
+    await fail(throttle, 4)
+    assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
 
 
-def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        await fail(throttle, 7)
-        assert await refusal(throttle.attempt("10.0.0.1:2", "bob", never)) == Code.INVALID_CREDENTIALS
-        time.now += 8
-        await fail(throttle, 1)
-        assert time.slept[-1] == pytest.approx(8, abs=0.5)
-
-    run(main())
+async def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
+    throttle, time = throttled()
+    await fail(throttle, 7)
+    assert await refusal(throttle.attempt("10.0.0.1:2", "bob", never)) == Code.INVALID_CREDENTIALS
+    time.now += 8
+    await fail(throttle, 1)
+    assert time.slept[-1] == pytest.approx(8, abs=0.5)
 
 
-def test_the_wait_has_a_cap() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        for _ in range(50):
-            time.now += 16
-            await fail(throttle, 1)
+async def test_the_wait_has_a_cap() -> None:
+    throttle, time = throttled()
+    for _ in range(50):
         time.now += 16
-        time.slept.clear()
         await fail(throttle, 1)
-        assert time.slept == []
-
-    run(main())
-
-
-def test_refused_attempts_do_not_prolong_the_wait() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        await fail(throttle, 7)
-        for _ in range(100):
-            await refusal(throttle.attempt("10.0.0.1:2", "alice", never))
-        time.now += 16
-        assert await throttle.attempt("10.0.0.1:2", "alice", right)
-
-    run(main())
+    time.now += 16
+    time.slept.clear()
+    await fail(throttle, 1)
+    assert time.slept == []
 
 
-def test_failures_are_forgiven_with_time() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        await fail(throttle, 7)
-        time.now += 8 * LIMITS.forgiven_after_s
-        time.slept.clear()
-        await fail(throttle, 3)
-        assert time.slept == []
-
-    run(main())
+async def test_refused_attempts_do_not_prolong_the_wait() -> None:
+    throttle, time = throttled()
+    await fail(throttle, 7)
+    for _ in range(100):
+        await refusal(throttle.attempt("10.0.0.1:2", "alice", never))
+    time.now += 16
+    assert await throttle.attempt("10.0.0.1:2", "alice", right)
 
 
-def test_attempts_in_parallel_gain_nothing() -> None:
+async def test_failures_are_forgiven_with_time() -> None:
+    throttle, time = throttled()
+    await fail(throttle, 7)
+    time.now += 8 * LIMITS.forgiven_after_s
+    time.slept.clear()
+    await fail(throttle, 3)
+    assert time.slept == []
+
+
+async def test_attempts_in_parallel_gain_nothing() -> None:
     """However many connections guess at once: as many as are free, as many as are under way, and the few that wait."""
 
-    async def main() -> None:
-        throttle, time = throttled()
-        looked_at = 0
+    throttle, time = throttled()
+    looked_at = 0
 
-        async def guess() -> bool:
-            nonlocal looked_at
-            looked_at += 1
-            await asyncio.sleep(0)
-            return False
+    async def guess() -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        await asyncio.sleep(0)
+        return False
 
-        tasks = [throttle.attempt(f"10.0.0.1:{port}", f"user{port}", guess) for port in range(500)]
-        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        refused = [outcome for outcome in outcomes if isinstance(outcome, CommandError)]
-        assert len(refused) + looked_at == 500
-        assert looked_at <= LIMITS.free_of_address + AT_A_TIME + 5
-        assert sum(time.slept) >= LIMITS.patience_s
-
-    run(main())
+    tasks = [throttle.attempt(f"10.0.0.1:{port}", f"user{port}", guess) for port in range(500)]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, CommandError)]
+    assert len(refused) + looked_at == 500
+    assert looked_at <= LIMITS.free_of_address + AT_A_TIME + 5
+    assert sum(time.slept) >= LIMITS.patience_s
 
 
-def test_no_more_than_two_of_one_address_are_looked_at_at_a_time_and_all_get_their_turn() -> None:
-    async def main() -> None:
-        throttle, _ = throttled()
-        under_way = most = 0
+async def test_no_more_than_two_of_one_address_are_looked_at_at_a_time_and_all_get_their_turn() -> None:
+    throttle, _ = throttled()
+    under_way = most = 0
 
-        async def check() -> bool:
-            nonlocal under_way, most
-            under_way += 1
-            most = max(most, under_way)
-            await asyncio.sleep(0)
-            under_way -= 1
-            return True
+    async def check() -> bool:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return True
 
-        fleet = [throttle.attempt(f"10.0.0.1:{port}", "service", check) for port in range(1, 200)]
-        assert await asyncio.gather(*fleet) == [True] * 199
-        assert most == AT_A_TIME
-        assert throttle._lines == {}
-
-    run(main())
+    fleet = [throttle.attempt(f"10.0.0.1:{port}", "service", check) for port in range(1, 200)]
+    assert await asyncio.gather(*fleet) == [True] * 199
+    assert most == AT_A_TIME
+    assert throttle._lines == {}
 
 
-def test_who_waits_holds_up_nobody_at_another_address() -> None:
-    async def main() -> None:
-        asleep = asyncio.Event()
+async def test_who_waits_holds_up_nobody_at_another_address() -> None:
+    asleep = asyncio.Event()
 
-        async def sleep(seconds: float) -> None:
-            asleep.set()
-            await asyncio.Event().wait()
+    async def sleep(seconds: float) -> None:
+        asleep.set()
+        await asyncio.Event().wait()
 
-        throttle = Throttle(LIMITS, clock=Time(), sleep=sleep)
-        await fail(throttle, 3, username="mallory")
-        held = asyncio.create_task(throttle.attempt("10.0.0.1:1", "mallory", never))
-        await asleep.wait()
-        assert await throttle.attempt("10.0.0.2:1", "alice", right)
-        assert not held.done()
-        held.cancel()
-
-    run(main())
+    throttle = Throttle(LIMITS, clock=Time(), sleep=sleep)
+    await fail(throttle, 3, username="mallory")
+    held = asyncio.create_task(throttle.attempt("10.0.0.1:1", "mallory", never))
+    await asleep.wait()
+    assert await throttle.attempt("10.0.0.2:1", "alice", right)
+    assert not held.done()
+    held.cancel()
 
 
-def test_a_line_has_an_end() -> None:
-    async def main() -> None:
-        throttle, _ = throttled(LIMITS._replace(line_max=3))
-        going = asyncio.Event()
+async def test_a_line_has_an_end() -> None:
+    throttle, _ = throttled(LIMITS._replace(line_max=3))
+    going = asyncio.Event()
 
-        async def check() -> bool:
-            await going.wait()
-            return True
+    async def check() -> bool:
+        await going.wait()
+        return True
 
-        tasks = [asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", check)) for _ in range(3)]
+    tasks = [asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", check)) for _ in range(3)]
+    await settled()
+    assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TRANSIENT_NOT_ACCEPTED
+    going.set()
+    assert await asyncio.gather(*tasks) == [True] * 3
+
+
+async def test_success_takes_back_what_was_mistyped() -> None:
+    throttle, time = throttled()
+    for _ in range(20):
+        await fail(throttle, 2)
+        assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    await fail(throttle, 3, peer="10.0.0.1:2", username="bob")
+    await fail(throttle, 3, peer="10.0.0.2:1", username="alice")
+    assert time.slept == []
+
+
+async def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper() -> None:
+    throttle, time = throttled()
+    looked_at = 0
+
+    async def guess() -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return False
+
+    for _ in range(100):
+        assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+        await refusal(throttle.attempt("10.0.0.1:1", "alice", guess))
+    assert looked_at < 10
+    assert sum(time.slept) > 10
+
+
+async def test_failing_in_somebodys_name_from_anywhere_never_locks_him_out() -> None:
+    throttle, time = throttled()
+    for host in range(200):
+        await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+    time.slept.clear()
+    assert await throttle.attempt("10.0.0.7:1", "alice", right)
+    assert sum(time.slept) <= LIMITS.user_wait_max_s
+
+
+async def test_guessing_at_one_user_from_many_addresses_is_slowed() -> None:
+    throttle, time = throttled()
+    for host in range(20):
+        await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+    assert len(time.slept) == 20 - LIMITS.free_of_user
+    assert time.slept[-1] == pytest.approx(LIMITS.user_wait_max_s, abs=0.1)
+
+
+async def test_where_a_user_has_logged_in_he_does_not_wait_for_what_others_did() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    await fail(throttle, 7, peer="10.0.0.1:2", username="mallory")
+    for host in range(50):
+        await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
+    time.slept.clear()
+    assert await throttle.attempt("10.0.0.1:3", "alice", right)
+    assert time.slept == []
+
+
+async def test_a_known_address_is_one_like_any_other_after_a_few_failures() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    await fail(throttle, 3)
+    assert time.slept == []
+    await fail(throttle, 4)
+    assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
+
+
+async def test_an_attempt_that_is_given_up_while_it_is_looked_at_counts_as_failed() -> None:
+    throttle, time = throttled()
+
+    async def forever() -> bool:
+        await asyncio.Event().wait()
+        return True
+
+    for _ in range(4):
+        task = asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", forever))
         await settled()
-        assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TRANSIENT_NOT_ACCEPTED
-        going.set()
-        assert await asyncio.gather(*tasks) == [True] * 3
-
-    run(main())
-
-
-def test_success_takes_back_what_was_mistyped() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        for _ in range(20):
-            await fail(throttle, 2)
-            assert await throttle.attempt("10.0.0.1:1", "alice", right)
-        await fail(throttle, 3, peer="10.0.0.1:2", username="bob")
-        await fail(throttle, 3, peer="10.0.0.2:1", username="alice")
-        assert time.slept == []
-
-    run(main())
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    await fail(throttle, 1)
+    assert len(time.slept) >= 1
 
 
-def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        looked_at = 0
+async def test_an_attempt_that_could_not_be_looked_at_counts_for_nothing() -> None:
+    throttle, time = throttled()
 
-        async def guess() -> bool:
-            nonlocal looked_at
-            looked_at += 1
-            return False
+    async def overloaded() -> bool:
+        raise CommandError(Code.TRANSIENT_NOT_ACCEPTED)
 
-        for _ in range(100):
-            assert await throttle.attempt("10.0.0.1:1", "mallory", right)
-            await refusal(throttle.attempt("10.0.0.1:1", "alice", guess))
-        assert looked_at < 10
-        assert sum(time.slept) > 10
-
-    run(main())
+    for _ in range(20):
+        assert await refusal(throttle.attempt("10.0.0.1:1", "alice", overloaded)) == Code.TRANSIENT_NOT_ACCEPTED
+    assert time.slept == []
 
 
-def test_failing_in_somebodys_name_from_anywhere_never_locks_him_out() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        for host in range(200):
-            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
-        time.slept.clear()
-        assert await throttle.attempt("10.0.0.7:1", "alice", right)
-        assert sum(time.slept) <= LIMITS.user_wait_max_s
-
-    run(main())
-
-
-def test_guessing_at_one_user_from_many_addresses_is_slowed() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        for host in range(20):
-            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
-        assert len(time.slept) == 20 - LIMITS.free_of_user
-        assert time.slept[-1] == pytest.approx(LIMITS.user_wait_max_s, abs=0.1)
-
-    run(main())
+async def test_the_tables_are_bounded() -> None:
+    throttle, _ = throttled(LIMITS._replace(remembered_max=50))
+    checks: list[Callable[[], Awaitable[bool]]] = [right, wrong]
+    for number in range(300):
+        await throttle.attempt(f"10.2.{number % 256}.{number // 256}:1", f"user{number}", checks[number % 2])
+    assert len(throttle._addresses) <= 50
+    assert len(throttle._users) <= 50
+    assert len(throttle._failed) <= 50
+    assert len(throttle._known) <= 50
 
 
-def test_where_a_user_has_logged_in_he_does_not_wait_for_what_others_did() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        assert await throttle.attempt("10.0.0.1:1", "alice", right)
-        await fail(throttle, 7, peer="10.0.0.1:2", username="mallory")
-        for host in range(50):
-            await fail(throttle, 1, peer=f"10.1.{host}.1:1", username="alice")
-        time.slept.clear()
-        assert await throttle.attempt("10.0.0.1:3", "alice", right)
-        assert time.slept == []
-
-    run(main())
-
-
-def test_a_known_address_is_one_like_any_other_after_a_few_failures() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-        assert await throttle.attempt("10.0.0.1:1", "alice", right)
-        await fail(throttle, 3)
-        assert time.slept == []
-        await fail(throttle, 4)
-        assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
-
-    run(main())
-
-
-def test_an_attempt_that_is_given_up_while_it_is_looked_at_counts_as_failed() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-
-        async def forever() -> bool:
-            await asyncio.Event().wait()
-            return True
-
-        for _ in range(4):
-            task = asyncio.create_task(throttle.attempt("10.0.0.1:1", "alice", forever))
-            await settled()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-        await fail(throttle, 1)
-        assert len(time.slept) >= 1
-
-    run(main())
-
-
-def test_an_attempt_that_could_not_be_looked_at_counts_for_nothing() -> None:
-    async def main() -> None:
-        throttle, time = throttled()
-
-        async def overloaded() -> bool:
-            raise CommandError(Code.TRANSIENT_NOT_ACCEPTED)
-
-        for _ in range(20):
-            assert await refusal(throttle.attempt("10.0.0.1:1", "alice", overloaded)) == Code.TRANSIENT_NOT_ACCEPTED
-        assert time.slept == []
-
-    run(main())
-
-
-def test_the_tables_are_bounded() -> None:
-    async def main() -> None:
-        throttle, _ = throttled(LIMITS._replace(remembered_max=50))
-        checks: list[Callable[[], Awaitable[bool]]] = [right, wrong]
-        for number in range(300):
-            await throttle.attempt(f"10.2.{number % 256}.{number // 256}:1", f"user{number}", checks[number % 2])
-        assert len(throttle._addresses) <= 50
-        assert len(throttle._users) <= 50
-        assert len(throttle._failed) <= 50
-        assert len(throttle._known) <= 50
-
-    run(main())
-
-
-def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        throttle, _ = throttled()
-        with caplog.at_level(logging.WARNING):
-            await fail(throttle, 7)
-        assert [record.getMessage() for record in caplog.records] == [
-            "many failed logins from 10.0.0.1: it has to wait before each further one"
-        ]
-
-    run(main())
+async def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    throttle, _ = throttled()
+    with caplog.at_level(logging.WARNING):
+        await fail(throttle, 7)
+    assert [record.getMessage() for record in caplog.records] == [
+        "many failed logins from 10.0.0.1: it has to wait before each further one"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from blake3 import blake3
 
 from tests.app.access.support.world import SECOND, refusal, refused, world
-from tests.storage.support.world import run
 from whippet.app.access.tokens import TIME_MAX
 from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code
@@ -18,193 +17,157 @@ from whippet.app.errors import Code
 ACTIVE = UserStatus.ACTIVE
 
 
-def test_a_token_is_50_random_bytes_in_base64_and_kept_as_its_hash(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, root = made.gateway.tokens, made.gateway.users.root
-            texts = [await tokens.create(root, f"token{number}", 0) for number in range(3)]
-            assert len(set(texts)) == 3
-            for number, text in enumerate(texts):
-                assert len(text) == 68
-                assert len(base64.b64decode(text, validate=True)) == 50
-                content = (tmp_path / "tokens" / f"{number}.json").read_text()
-                assert blake3(text.encode()).hexdigest() in content
-                assert text not in content
-                assert tokens.owner(text, made.gateway.users) is root
-
-    run(main())
+async def test_a_token_is_50_random_bytes_in_base64_and_kept_as_its_hash(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, root = made.gateway.tokens, made.gateway.users.root
+        texts = [await tokens.create(root, f"token{number}", 0) for number in range(3)]
+        assert len(set(texts)) == 3
+        for number, text in enumerate(texts):
+            assert len(text) == 68
+            assert len(base64.b64decode(text, validate=True)) == 50
+            content = (tmp_path / "tokens" / f"{number}.json").read_text()
+            assert blake3(text.encode()).hexdigest() in content
+            assert text not in content
+            assert tokens.owner(text, made.gateway.users) is root
 
 
 @pytest.mark.parametrize("name", ["ab", "a" * 31, "é" * 16, ""])
-def test_names_have_3_to_30_bytes(tmp_path: Path, name: str) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, root = made.gateway.tokens, made.gateway.users.root
-            assert await refusal(tokens.create(root, name, 0)) == Code.INVALID_PERSONAL_ACCESS_TOKEN_NAME
-            for allowed in ("abc", "a" * 30, "é" * 15):
-                await tokens.create(root, allowed, 0)
-
-    run(main())
+async def test_names_have_3_to_30_bytes(tmp_path: Path, name: str) -> None:
+    async with world(tmp_path) as made:
+        tokens, root = made.gateway.tokens, made.gateway.users.root
+        assert await refusal(tokens.create(root, name, 0)) == Code.INVALID_PERSONAL_ACCESS_TOKEN_NAME
+        for allowed in ("abc", "a" * 30, "é" * 15):
+            await tokens.create(root, allowed, 0)
 
 
-def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, users = made.gateway.tokens, made.gateway.users
-            alice = await users.create("alice", "secret", ACTIVE, None)
-            await tokens.create(users.root, "build", 0)
-            assert await refusal(tokens.create(users.root, "build", 0)) == Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS
-            text = await tokens.create(alice, "build", 0)
-            assert tokens.owner(text, users) is alice
-            await tokens.delete(users.root, "build")
-            await tokens.create(users.root, "build", 0)
-
-    run(main())
+async def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        await tokens.create(users.root, "build", 0)
+        assert await refusal(tokens.create(users.root, "build", 0)) == Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS
+        text = await tokens.create(alice, "build", 0)
+        assert tokens.owner(text, users) is alice
+        await tokens.delete(users.root, "build")
+        await tokens.create(users.root, "build", 0)
 
 
-def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, tokens_max=3) as made:
-            tokens, root = made.gateway.tokens, made.gateway.users.root
-            asked = [tokens.create(root, f"token{number}", 0) for number in range(5)]
-            outcomes = await asyncio.gather(*(refusal(one) for one in asked))
-            assert sorted(outcomes, key=str) == [*[Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED] * 2, None, None, None]
-            assert await refusal(tokens.create(root, "token0", 0)) == Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED
-            await tokens.delete(root, tokens.of(root)[0].name)
-            await tokens.create(root, "another", 0)
-
-    run(main())
+async def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(tmp_path: Path) -> None:
+    async with world(tmp_path, tokens_max=3) as made:
+        tokens, root = made.gateway.tokens, made.gateway.users.root
+        asked = [tokens.create(root, f"token{number}", 0) for number in range(5)]
+        outcomes = await asyncio.gather(*(refusal(one) for one in asked))
+        assert sorted(outcomes, key=str) == [*[Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED] * 2, None, None, None]
+        assert await refusal(tokens.create(root, "token0", 0)) == Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED
+        await tokens.delete(root, tokens.of(root)[0].name)
+        await tokens.create(root, "another", 0)
 
 
-def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cleaned_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, users = made.gateway.tokens, made.gateway.users
-            start = made.clock.now
-            text = await tokens.create(users.root, "short", 10 * SECOND)
-            kept = await tokens.create(users.root, "kept", 0)
-            assert [(token.name, token.expires_at) for token in tokens.of(users.root)] == [
-                ("kept", 0),
-                ("short", start + 10 * SECOND),
-            ]
-            made.clock.now = start + 10 * SECOND - 1
-            await tokens.remove_expired()
-            assert tokens.owner(text, users) is users.root
-            made.clock.now += 1
-            assert refused(lambda: tokens.owner(text, users)) == Code.PERSONAL_ACCESS_TOKEN_EXPIRED
-            assert [token.name for token in tokens.of(users.root)] == ["kept", "short"]
-            assert await refusal(tokens.create(users.root, "short", 0)) == Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS
-            await tokens.remove_expired()
-            assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
-            assert tokens.owner(kept, users) is users.root
-            await tokens.create(users.root, "short", 0)
-            assert len(list((tmp_path / "tokens").iterdir())) == 2
-
-    run(main())
+async def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cleaned_away(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        start = made.clock.now
+        text = await tokens.create(users.root, "short", 10 * SECOND)
+        kept = await tokens.create(users.root, "kept", 0)
+        assert [(token.name, token.expires_at) for token in tokens.of(users.root)] == [
+            ("kept", 0),
+            ("short", start + 10 * SECOND),
+        ]
+        made.clock.now = start + 10 * SECOND - 1
+        await tokens.remove_expired()
+        assert tokens.owner(text, users) is users.root
+        made.clock.now += 1
+        assert refused(lambda: tokens.owner(text, users)) == Code.PERSONAL_ACCESS_TOKEN_EXPIRED
+        assert [token.name for token in tokens.of(users.root)] == ["kept", "short"]
+        assert await refusal(tokens.create(users.root, "short", 0)) == Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS
+        await tokens.remove_expired()
+        assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
+        assert tokens.owner(kept, users) is users.root
+        await tokens.create(users.root, "short", 0)
+        assert len(list((tmp_path / "tokens").iterdir())) == 2
 
 
 @pytest.mark.parametrize("expiry", [0, TIME_MAX])
-def test_never_is_never(tmp_path: Path, expiry: int) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, users = made.gateway.tokens, made.gateway.users
-            text = await tokens.create(users.root, "forever", expiry)
-            assert tokens.of(users.root)[0].expires_at == 0
-            made.clock.now = TIME_MAX
-            assert tokens.owner(text, users) is users.root
-
-    run(main())
+async def test_never_is_never(tmp_path: Path, expiry: int) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        text = await tokens.create(users.root, "forever", expiry)
+        assert tokens.of(users.root)[0].expires_at == 0
+        made.clock.now = TIME_MAX
+        assert tokens.owner(text, users) is users.root
 
 
-def test_an_expiry_beyond_all_time_still_fits_the_protocol(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, users = made.gateway.tokens, made.gateway.users
-            await tokens.create(users.root, "long", TIME_MAX - 1)
-            assert made.clock.now < tokens.of(users.root)[0].expires_at <= TIME_MAX
-
-    run(main())
+async def test_an_expiry_beyond_all_time_still_fits_the_protocol(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        await tokens.create(users.root, "long", TIME_MAX - 1)
+        assert made.clock.now < tokens.of(users.root)[0].expires_at <= TIME_MAX
 
 
-def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            tokens, users = made.gateway.tokens, made.gateway.users
-            alice = await users.create("alice", "secret", ACTIVE, None)
-            for name in ("one", "two", "three"):
-                await tokens.create(alice, name, 0)
-            await tokens.create(users.root, "four", 0)
-            assert [token.name for token in tokens.of(alice)] == ["one", "three", "two"]
-            assert await refusal(tokens.delete(alice, "four")) == Code.RESOURCE_NOT_FOUND
-            assert await refusal(tokens.delete(alice, "nothing")) == Code.RESOURCE_NOT_FOUND
-            assert [token.name for token in tokens.of(users.root)] == ["four"]
-
-    run(main())
+async def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        for name in ("one", "two", "three"):
+            await tokens.create(alice, name, 0)
+        await tokens.create(users.root, "four", 0)
+        assert [token.name for token in tokens.of(alice)] == ["one", "three", "two"]
+        assert await refusal(tokens.delete(alice, "four")) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(tokens.delete(alice, "nothing")) == Code.RESOURCE_NOT_FOUND
+        assert [token.name for token in tokens.of(users.root)] == ["four"]
 
 
-def test_the_refusal_of_a_token_does_not_repeat_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            with pytest.raises(Exception, match="no such personal access token") as caught:
-                made.gateway.tokens.owner("my secret token", made.gateway.users)
-            assert "my secret token" not in repr(caught.value)
-
-    run(main())
+async def test_the_refusal_of_a_token_does_not_repeat_it(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        with pytest.raises(Exception, match="no such personal access token") as caught:
+            made.gateway.tokens.owner("my secret token", made.gateway.users)
+        assert "my secret token" not in repr(caught.value)
 
 
-def test_tokens_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users, tokens = made.gateway.users, made.gateway.tokens
-            text = await tokens.create(users.root, "kept", 0)
-            gone = await tokens.create(users.root, "gone", 0)
-            short = await tokens.create(users.root, "short", SECOND)
-            await tokens.delete(users.root, "gone")
-        async with world(tmp_path) as made:
-            users, tokens = made.gateway.users, made.gateway.tokens
-            assert tokens.owner(text, users) is users.root
-            assert refused(lambda: tokens.owner(gone, users)) == Code.RESOURCE_NOT_FOUND
-            made.clock.now += SECOND
-            assert refused(lambda: tokens.owner(short, users)) == Code.PERSONAL_ACCESS_TOKEN_EXPIRED
-            newer = await tokens.create(users.root, "newer", 0)
-            assert tokens.owner(newer, users) is users.root
-            assert len(tokens.of(users.root)) == 3
-
-    run(main())
+async def test_tokens_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users, tokens = made.gateway.users, made.gateway.tokens
+        text = await tokens.create(users.root, "kept", 0)
+        gone = await tokens.create(users.root, "gone", 0)
+        short = await tokens.create(users.root, "short", SECOND)
+        await tokens.delete(users.root, "gone")
+    async with world(tmp_path) as made:
+        users, tokens = made.gateway.users, made.gateway.tokens
+        assert tokens.owner(text, users) is users.root
+        assert refused(lambda: tokens.owner(gone, users)) == Code.RESOURCE_NOT_FOUND
+        made.clock.now += SECOND
+        assert refused(lambda: tokens.owner(short, users)) == Code.PERSONAL_ACCESS_TOKEN_EXPIRED
+        newer = await tokens.create(users.root, "newer", 0)
+        assert tokens.owner(newer, users) is users.root
+        assert len(tokens.of(users.root)) == 3
 
 
-def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_number(tmp_path: Path) -> None:
+async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_number(tmp_path: Path) -> None:
     """Even if the file of the token was left over by a crash in the middle of the deletion."""
 
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users, tokens = made.gateway.users, made.gateway.tokens
-            alice = await users.create("alice", "secret", ACTIVE, None)
-            text = await tokens.create(alice, "build", 0)
-            await users.delete(alice)
-            assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
-            bob = await users.create("bob", "secret", ACTIVE, None)
-            assert bob.id == alice.id
-            assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
-            assert tokens.of(bob) == []
-        async with world(tmp_path) as made:
-            assert refused(lambda: made.gateway.tokens.owner(text, made.gateway.users)) == Code.RESOURCE_NOT_FOUND
-
-    run(main())
+    async with world(tmp_path) as made:
+        users, tokens = made.gateway.users, made.gateway.tokens
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        text = await tokens.create(alice, "build", 0)
+        await users.delete(alice)
+        assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
+        bob = await users.create("bob", "secret", ACTIVE, None)
+        assert bob.id == alice.id
+        assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
+        assert tokens.of(bob) == []
+    async with world(tmp_path) as made:
+        assert refused(lambda: made.gateway.tokens.owner(text, made.gateway.users)) == Code.RESOURCE_NOT_FOUND
 
 
-def test_a_document_that_cannot_be_read_accepts_nothing_and_its_number_is_not_used(
+async def test_a_document_that_cannot_be_read_accepts_nothing_and_its_number_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
-        (tmp_path / "tokens" / "0.json").write_bytes(b"[]")
-        async with world(tmp_path) as made:
-            users, tokens = made.gateway.users, made.gateway.tokens
-            assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
-            await tokens.create(users.root, "build", 0)
-        assert (tmp_path / "tokens" / "0.json").read_bytes() == b"[]"
-        assert "tokens/0.json" in caplog.text
-
-    run(main())
+    async with world(tmp_path) as made:
+        text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+    (tmp_path / "tokens" / "0.json").write_bytes(b"[]")
+    async with world(tmp_path) as made:
+        users, tokens = made.gateway.users, made.gateway.tokens
+        assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
+        await tokens.create(users.root, "build", 0)
+    assert (tmp_path / "tokens" / "0.json").read_bytes() == b"[]"
+    assert "tokens/0.json" in caplog.text

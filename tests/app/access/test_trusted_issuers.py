@@ -6,7 +6,7 @@ import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -98,18 +98,11 @@ class World:
         return await self.issuers.user_id(text, NOW)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
-
-
 @pytest.mark.parametrize("algorithm", [*RSA_HASHES, *EC_KEYS])
-def test_a_token_of_a_trusted_issuer_acts_as_the_configured_user(algorithm: str) -> None:
-    async def main() -> None:
-        world = World(rsa_key(), *(ec_key(name) for name in EC_KEYS))
-        assert await world.who(token(algorithm, "r" if algorithm in RSA_HASHES else algorithm)) == 7
-        assert world.asked == [JWKS]
-
-    run(main())
+async def test_a_token_of_a_trusted_issuer_acts_as_the_configured_user(algorithm: str) -> None:
+    world = World(rsa_key(), *(ec_key(name) for name in EC_KEYS))
+    assert await world.who(token(algorithm, "r" if algorithm in RSA_HASHES else algorithm)) == 7
+    assert world.asked == [JWKS]
 
 
 def confused() -> str:
@@ -144,13 +137,10 @@ FORGED: dict[str, Callable[[], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name: str) -> None:
-    async def main() -> None:
-        world = World(rsa_key(), *(ec_key(each) for each in EC_KEYS))
-        assert await world.who(FORGED[name]()) is None
-        assert set(world.asked) <= {JWKS}
-
-    run(main())
+async def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name: str) -> None:
+    world = World(rsa_key(), *(ec_key(each) for each in EC_KEYS))
+    assert await world.who(FORGED[name]()) is None
+    assert set(world.asked) <= {JWKS}
 
 
 @pytest.mark.parametrize(
@@ -165,64 +155,49 @@ def test_no_forgery_acts_as_anybody_and_no_token_says_where_keys_are(name: str) 
         {"kty": "RSA", "n": rsa_key()["n"], "e": rsa_key()["e"]},
     ],
 )
-def test_keys_that_are_weak_for_another_use_or_not_whole_are_not_used(key: dict[str, str]) -> None:
-    async def main() -> None:
-        world = World(key)
-        begin = token().rpartition(".")[0]
-        for private in (RSA_KEY, WEAK_KEY):
-            assert await world.who(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
-
-    run(main())
+async def test_keys_that_are_weak_for_another_use_or_not_whole_are_not_used(key: dict[str, str]) -> None:
+    world = World(key)
+    begin = token().rpartition(".")[0]
+    for private in (RSA_KEY, WEAK_KEY):
+        assert await world.who(f"{begin}.{part(signature('RS256', begin.encode(), private))}") is None
 
 
-def test_the_issuer_is_compared_with_scheme_and_host_in_small_letters() -> None:
-    async def main() -> None:
-        world = World(rsa_key())
-        assert await world.who(token(said=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
-        assert await world.who(token(said=claims(iss="https://issuer.example/REALM"))) is None
-        assert await world.who(token(said=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
-
-    run(main())
+async def test_the_issuer_is_compared_with_scheme_and_host_in_small_letters() -> None:
+    world = World(rsa_key())
+    assert await world.who(token(said=claims(iss="HTTPS://ISSUER.example/realm"))) == 7
+    assert await world.who(token(said=claims(iss="https://issuer.example/REALM"))) is None
+    assert await world.who(token(said=claims(aud=["else", "whippet"], exp=NOW + 1.5))) == 7
 
 
-def test_the_root_user_is_never_acted_as() -> None:
-    async def main() -> None:
-        world = World(rsa_key(), entry=TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=0))
-        assert await world.who(token()) is None
-        assert world.asked == []
-
-    run(main())
+async def test_the_root_user_is_never_acted_as() -> None:
+    world = World(rsa_key(), entry=TrustedIssuer(issuer=ISSUER, audience="whippet", jwks_url=JWKS, user_id=0))
+    assert await world.who(token()) is None
+    assert world.asked == []
 
 
-def test_keys_are_fetched_once_for_all_and_not_again_for_every_stranger() -> None:
-    async def main() -> None:
-        world = World(rsa_key())
-        assert await asyncio.gather(*(world.who(token()) for _ in range(20))) == [7] * 20
-        for _ in range(5):
-            assert await world.who(token(kid="x")) is None
-        assert len(world.asked) == 1
-        world.now += FETCH_SECONDS_BETWEEN + 1
-        world.keys = [rsa_key(kid="x")]
-        assert await world.who(token(kid="x")) == 7
-        assert await world.who(token()) is None, "a key that the issuer shows no more is of no use"
-        assert len(world.asked) == 2
-
-    run(main())
+async def test_keys_are_fetched_once_for_all_and_not_again_for_every_stranger() -> None:
+    world = World(rsa_key())
+    assert await asyncio.gather(*(world.who(token()) for _ in range(20))) == [7] * 20
+    for _ in range(5):
+        assert await world.who(token(kid="x")) is None
+    assert len(world.asked) == 1
+    world.now += FETCH_SECONDS_BETWEEN + 1
+    world.keys = [rsa_key(kid="x")]
+    assert await world.who(token(kid="x")) == 7
+    assert await world.who(token()) is None, "a key that the issuer shows no more is of no use"
+    assert len(world.asked) == 2
 
 
-def test_old_keys_serve_while_new_ones_are_fetched_and_when_they_cannot_be() -> None:
-    async def main() -> None:
-        world = World(rsa_key())
-        assert await world.who(token()) == 7
-        world.now += KEYS_SECONDS + 1
-        world.answer = lambda request: httpx.Response(500)
-        assert await world.who(token()) == 7
-        await asyncio.sleep(0)
-        await world.issuers.close()
-        assert len(world.asked) == 2
-        assert await world.who(token()) == 7
-
-    run(main())
+async def test_old_keys_serve_while_new_ones_are_fetched_and_when_they_cannot_be() -> None:
+    world = World(rsa_key())
+    assert await world.who(token()) == 7
+    world.now += KEYS_SECONDS + 1
+    world.answer = lambda request: httpx.Response(500)
+    assert await world.who(token()) == 7
+    await asyncio.sleep(0)
+    await world.issuers.close()
+    assert len(world.asked) == 2
+    assert await world.who(token()) == 7
 
 
 def unreachable(request: httpx.Request) -> httpx.Response:
@@ -242,11 +217,8 @@ def unreachable(request: httpx.Request) -> httpx.Response:
         lambda request: httpx.Response(200, content=b" " * KEYS_BYTES_MAX + json.dumps({"keys": [rsa_key()]}).encode()),
     ],
 )
-def test_an_answer_that_has_no_keys_gives_none(answer: Callable[[httpx.Request], httpx.Response]) -> None:
-    async def main() -> None:
-        world = World(rsa_key())
-        world.answer = answer
-        assert await world.who(token()) is None
-        assert world.asked == [JWKS]
-
-    run(main())
+async def test_an_answer_that_has_no_keys_gives_none(answer: Callable[[httpx.Request], httpx.Response]) -> None:
+    world = World(rsa_key())
+    world.answer = answer
+    assert await world.who(token()) is None
+    assert world.asked == [JWKS]

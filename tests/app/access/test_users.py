@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from tests.app.access.support.world import HOME, ROOT, everywhere, refusal, world
-from tests.storage.support.world import run
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
 from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User
 from whippet.app.commands.requests import UserStatus
@@ -25,41 +24,32 @@ ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 # ---------------------------------------------------------------------------------------------------------------- root
 
 
-def test_root_is_whom_the_variables_name(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.gateway.users.log_in("root", "root's password", HOME)
-            assert (root.id, root.permissions, root.status) == (0, ALL, ACTIVE)
-            assert made.gateway.users.root is root
-            assert made.gateway.users.generated_root_password is None
-
-    run(main())
+async def test_root_is_whom_the_variables_name(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.gateway.users.log_in("root", "root's password", HOME)
+        assert (root.id, root.permissions, root.status) == (0, ALL, ACTIVE)
+        assert made.gateway.users.root is root
+        assert made.gateway.users.generated_root_password is None
 
 
-def test_variables_come_before_the_default_credentials(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, default_root=True) as made:
-            assert made.gateway.users.root.username == "root"
-
-    run(main())
+async def test_variables_come_before_the_default_credentials(tmp_path: Path) -> None:
+    async with world(tmp_path, default_root=True) as made:
+        assert made.gateway.users.root.username == "root"
 
 
-def test_default_credentials_are_there_for_the_asking_and_warned_about(
+async def test_default_credentials_are_there_for_the_asking_and_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path, environment={}, default_root=True) as made:
-            assert (await made.gateway.users.log_in(DEFAULT_NAME, DEFAULT_PASSWORD, HOME)).id == 0
-            assert made.gateway.users.generated_root_password is None
-
-    run(main())
+    async with world(tmp_path, environment={}, default_root=True) as made:
+        assert (await made.gateway.users.log_in(DEFAULT_NAME, DEFAULT_PASSWORD, HOME)).id == 0
+        assert made.gateway.users.generated_root_password is None
     assert [record.levelname for record in caplog.records if "everybody knows" in record.getMessage()] == ["WARNING"]
 
 
-def test_without_instructions_root_gets_a_random_password_that_is_told_once(tmp_path: Path) -> None:
+async def test_without_instructions_root_gets_a_random_password_that_is_told_once(tmp_path: Path) -> None:
     passwords = set()
 
-    async def main(folder: Path) -> None:
+    async def begin(folder: Path) -> None:
         async with world(folder, environment={}) as made:
             password = made.gateway.users.generated_root_password
             assert password is not None
@@ -72,7 +62,7 @@ def test_without_instructions_root_gets_a_random_password_that_is_told_once(tmp_
             assert made.gateway.users.generated_root_password is None
 
     for number in range(3):
-        run(main(tmp_path / str(number)))
+        await begin(tmp_path / str(number))
     assert len(passwords) == 3
 
 
@@ -88,113 +78,91 @@ def test_without_instructions_root_gets_a_random_password_that_is_told_once(tmp_
     ],
 )
 @pytest.mark.parametrize("default_root", [False, True])
-def test_unclear_instructions_refuse_the_start_and_never_repeat_the_password(
+async def test_unclear_instructions_refuse_the_start_and_never_repeat_the_password(
     tmp_path: Path, environment: dict[str, str], expected: str, default_root: bool
 ) -> None:
-    async def main() -> None:
-        with pytest.raises(ConfigError) as caught:
-            async with world(tmp_path, environment=environment, default_root=default_root):
-                raise AssertionError
-        assert expected in str(caught.value)
-        assert "hunter2" not in str(caught.value)
-
-    run(main())
+    with pytest.raises(ConfigError) as caught:
+        async with world(tmp_path, environment=environment, default_root=default_root):
+            raise AssertionError
+    assert expected in str(caught.value)
+    assert "hunter2" not in str(caught.value)
     assert list((tmp_path / "users").iterdir()) == []
 
 
-def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:
-    async def main() -> None:
-        with pytest.raises(ConfigError):
-            async with world(tmp_path, environment={"IGGY_ROOT_USERNAME": "root"}):
-                raise AssertionError
-        async with world(tmp_path) as made:
-            assert made.gateway.users.root.username == "root"
-
-    run(main())
+async def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        async with world(tmp_path, environment={"IGGY_ROOT_USERNAME": "root"}):
+            raise AssertionError
+    async with world(tmp_path) as made:
+        assert made.gateway.users.root.username == "root"
 
 
-def test_later_starts_ignore_all_instructions(tmp_path: Path) -> None:
-    async def main() -> None:
+async def test_later_starts_ignore_all_instructions(tmp_path: Path) -> None:
+    async with world(tmp_path):
+        pass
+    for environment in (
+        {"IGGY_ROOT_USERNAME": "other", "IGGY_ROOT_PASSWORD": "other one"},
+        {"IGGY_ROOT_USERNAME": "x"},
+    ):
+        async with world(tmp_path, environment=environment, default_root=True) as made:
+            assert (await made.gateway.users.log_in("root", "root's password", HOME)).id == 0
+            assert len(made.gateway.users) == 1
+
+
+async def test_secrets_of_the_configuration_are_used_as_they_are(tmp_path: Path) -> None:
+    masked = {name: Secret(value) for name, value in ROOT.items()}
+    async with world(tmp_path, environment=masked):
+        pass
+    async with world(tmp_path, environment={}) as made:
+        assert (await made.gateway.users.log_in("root", "root's password", HOME)).username == "root"
+
+
+async def test_root_keeps_all_permissions_and_stays_but_can_be_renamed_and_made_inactive(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        assert await refusal(users.change_permissions(0, None)) == Code.CANNOT_CHANGE_PERMISSIONS
+        assert await refusal(users.change_permissions("root", Permissions())) == Code.CANNOT_CHANGE_PERMISSIONS
+        with pytest.raises(Exception, match="root user cannot be deleted"):
+            users.deletable("root")
+        await users.update(0, "admin", INACTIVE)
+        assert users.root.username == "admin"
+        assert await refusal(users.log_in("admin", "root's password", HOME)) == Code.USER_INACTIVE
+
+
+async def test_a_root_document_that_was_edited_still_means_all_permissions(tmp_path: Path) -> None:
+    async with world(tmp_path):
+        pass
+    path = tmp_path / "users" / "0.json"
+    document = msgspec.json.decode(path.read_bytes())
+    document["permissions"] = None
+    path.write_bytes(msgspec.json.encode(document))
+    async with world(tmp_path) as made:
+        assert made.gateway.users.root.permissions == ALL
+
+
+async def test_a_root_document_that_cannot_be_read_refuses_the_start_instead_of_making_another_root(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path):
+        pass
+    (tmp_path / "users" / "0.json").write_bytes(b"{")
+    with pytest.raises(CatalogueError, match=r"users/0\.json"):
         async with world(tmp_path):
-            pass
-        for environment in (
-            {"IGGY_ROOT_USERNAME": "other", "IGGY_ROOT_PASSWORD": "other one"},
-            {"IGGY_ROOT_USERNAME": "x"},
-        ):
-            async with world(tmp_path, environment=environment, default_root=True) as made:
-                assert (await made.gateway.users.log_in("root", "root's password", HOME)).id == 0
-                assert len(made.gateway.users) == 1
-
-    run(main())
+            raise AssertionError
+    (tmp_path / "users" / "0.json").rename(tmp_path / "kept")
+    async with world(tmp_path) as made:
+        assert made.gateway.users.root.username == "root"
 
 
-def test_secrets_of_the_configuration_are_used_as_they_are(tmp_path: Path) -> None:
-    async def main() -> None:
-        masked = {name: Secret(value) for name, value in ROOT.items()}
-        async with world(tmp_path, environment=masked):
-            pass
-        async with world(tmp_path, environment={}) as made:
-            assert (await made.gateway.users.log_in("root", "root's password", HOME)).username == "root"
-
-    run(main())
-
-
-def test_root_keeps_all_permissions_and_stays_but_can_be_renamed_and_made_inactive(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            assert await refusal(users.change_permissions(0, None)) == Code.CANNOT_CHANGE_PERMISSIONS
-            assert await refusal(users.change_permissions("root", Permissions())) == Code.CANNOT_CHANGE_PERMISSIONS
-            with pytest.raises(Exception, match="root user cannot be deleted"):
-                users.deletable("root")
-            await users.update(0, "admin", INACTIVE)
-            assert users.root.username == "admin"
-            assert await refusal(users.log_in("admin", "root's password", HOME)) == Code.USER_INACTIVE
-
-    run(main())
-
-
-def test_a_root_document_that_was_edited_still_means_all_permissions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path):
-            pass
-        path = tmp_path / "users" / "0.json"
-        document = msgspec.json.decode(path.read_bytes())
-        document["permissions"] = None
-        path.write_bytes(msgspec.json.encode(document))
-        async with world(tmp_path) as made:
-            assert made.gateway.users.root.permissions == ALL
-
-    run(main())
-
-
-def test_a_root_document_that_cannot_be_read_refuses_the_start_instead_of_making_another_root(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path):
-            pass
-        (tmp_path / "users" / "0.json").write_bytes(b"{")
-        with pytest.raises(CatalogueError, match=r"users/0\.json"):
-            async with world(tmp_path):
-                raise AssertionError
-        (tmp_path / "users" / "0.json").rename(tmp_path / "kept")
-        async with world(tmp_path) as made:
-            assert made.gateway.users.root.username == "root"
-
-    run(main())
-
-
-def test_a_new_root_never_takes_the_name_of_another_user(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.gateway.users.create("alice", "secret", ACTIVE, None)
-        (tmp_path / "users" / "0.json").unlink()
-        with pytest.raises(ConfigError, match="another user is called 'alice'"):
-            async with world(tmp_path, environment={"IGGY_ROOT_USERNAME": "alice", "IGGY_ROOT_PASSWORD": "hunter2"}):
-                raise AssertionError
-        async with world(tmp_path) as made:
-            assert [user.username for user in made.gateway.users] == ["root", "alice"]
-
-    run(main())
+async def test_a_new_root_never_takes_the_name_of_another_user(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.gateway.users.create("alice", "secret", ACTIVE, None)
+    (tmp_path / "users" / "0.json").unlink()
+    with pytest.raises(ConfigError, match="another user is called 'alice'"):
+        async with world(tmp_path, environment={"IGGY_ROOT_USERNAME": "alice", "IGGY_ROOT_PASSWORD": "hunter2"}):
+            raise AssertionError
+    async with world(tmp_path) as made:
+        assert [user.username for user in made.gateway.users] == ["root", "alice"]
 
 
 # ----------------------------------------------------------------------------------------------------- names, numbers
@@ -219,208 +187,177 @@ def test_a_new_root_never_takes_the_name_of_another_user(tmp_path: Path) -> None
         ("123", "secret", None),
     ],
 )
-def test_names_have_3_to_50_bytes_and_passwords_3_to_100(
+async def test_names_have_3_to_50_bytes_and_passwords_3_to_100(
     tmp_path: Path, username: str, password: str, code: Code | None
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            assert await refusal(made.gateway.users.create(username, password, ACTIVE, None)) == code
-            if code is None:
-                assert (await made.gateway.users.log_in(username, password, HOME)).id == 1
-
-    run(main())
+    async with world(tmp_path) as made:
+        assert await refusal(made.gateway.users.create(username, password, ACTIVE, None)) == code
+        if code is None:
+            assert (await made.gateway.users.log_in(username, password, HOME)).id == 1
 
 
-def test_numbers_are_given_out_last_freed_first_and_after_a_start_lowest_first(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users = made.gateway.users
+async def test_numbers_are_given_out_last_freed_first_and_after_a_start_lowest_first(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
 
-            async def make(name: str) -> int:
-                return (await users.create(name, "secret", ACTIVE, None)).id
+        async def make(name: str) -> int:
+            return (await users.create(name, "secret", ACTIVE, None)).id
 
-            assert [await make(name) for name in ("one", "two", "three")] == [1, 2, 3]
-            await users.delete(users.get("two"))
-            await users.delete(users.get("one"))
-            assert [await make(name) for name in ("four", "five", "six")] == [1, 2, 4]
-            await users.delete(users.get("six"))
-            await users.delete(users.get("four"))
-            await users.delete(users.get("five"))
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            assert [await make(name) for name in ("seven", "eight", "nine")] == [1, 2, 4]
-
-    run(main())
+        assert [await make(name) for name in ("one", "two", "three")] == [1, 2, 3]
+        await users.delete(users.get("two"))
+        await users.delete(users.get("one"))
+        assert [await make(name) for name in ("four", "five", "six")] == [1, 2, 4]
+        await users.delete(users.get("six"))
+        await users.delete(users.get("four"))
+        await users.delete(users.get("five"))
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        assert [await make(name) for name in ("seven", "eight", "nine")] == [1, 2, 4]
 
 
-def test_there_is_a_limit_of_users(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, users_max=2) as made:
-            await made.gateway.users.create("alice", "secret", ACTIVE, None)
-            made_up = made.gateway.users.create("bob", "secret", ACTIVE, None)
-            assert await refusal(made_up) == Code.USERS_LIMIT_REACHED
-
-    run(main())
+async def test_there_is_a_limit_of_users(tmp_path: Path) -> None:
+    async with world(tmp_path, users_max=2) as made:
+        await made.gateway.users.create("alice", "secret", ACTIVE, None)
+        made_up = made.gateway.users.create("bob", "secret", ACTIVE, None)
+        assert await refusal(made_up) == Code.USERS_LIMIT_REACHED
 
 
-def test_a_name_goes_to_one_of_those_who_ask_for_it_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            asked = [users.create("alice", "secret", ACTIVE, None) for _ in range(5)]
-            outcomes = await asyncio.gather(*(refusal(one) for one in asked))
-            assert sorted(outcomes, key=str) == [*[Code.USER_ALREADY_EXISTS] * 4, None]
-            assert len(users) == 2
-
-    run(main())
+async def test_a_name_goes_to_one_of_those_who_ask_for_it_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        asked = [users.create("alice", "secret", ACTIVE, None) for _ in range(5)]
+        outcomes = await asyncio.gather(*(refusal(one) for one in asked))
+        assert sorted(outcomes, key=str) == [*[Code.USER_ALREADY_EXISTS] * 4, None]
+        assert len(users) == 2
 
 
-def test_a_name_is_free_as_soon_as_it_is_given_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            alice = await users.create("alice", "secret", ACTIVE, None)
-            await users.update(alice.id, "alicia", None)
-            bob = await users.create("alice", "other", ACTIVE, None)
-            assert users.find("alice") is bob
-            assert users.find("alicia") is alice
-            assert await refusal(users.update("alicia", "alice", None)) == Code.USER_ALREADY_EXISTS
-            assert await refusal(users.update("alicia", "alicia", None)) is None
-            await users.delete(bob)
-            await users.update("alicia", "alice", None)
-            assert users.find("alice") is alice
-
-    run(main())
+async def test_a_name_is_free_as_soon_as_it_is_given_up(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        await users.update(alice.id, "alicia", None)
+        bob = await users.create("alice", "other", ACTIVE, None)
+        assert users.find("alice") is bob
+        assert users.find("alicia") is alice
+        assert await refusal(users.update("alicia", "alice", None)) == Code.USER_ALREADY_EXISTS
+        assert await refusal(users.update("alicia", "alicia", None)) is None
+        await users.delete(bob)
+        await users.update("alicia", "alice", None)
+        assert users.find("alice") is alice
 
 
-def test_who_is_active_is_asked_by_number(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            alice = await users.create("alice", "secret", ACTIVE, None)
-            assert users.active(alice.id) is alice
-            assert users.active(None) is None
-            assert users.active(99) is None
-            assert users.is_same(alice, "alice")
-            assert users.is_same(alice, alice.id)
-            assert not users.is_same(alice, "root")
-            assert not users.is_same(alice, "nobody")
-            await users.update("alice", None, INACTIVE)
-            assert users.active(alice.id) is None
-            await users.update("alice", None, ACTIVE)
-            assert users.active(alice.id) is alice
-            await users.delete(alice)
-            assert users.active(alice.id) is None
-
-    run(main())
+async def test_who_is_active_is_asked_by_number(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        assert users.active(alice.id) is alice
+        assert users.active(None) is None
+        assert users.active(99) is None
+        assert users.is_same(alice, "alice")
+        assert users.is_same(alice, alice.id)
+        assert not users.is_same(alice, "root")
+        assert not users.is_same(alice, "nobody")
+        await users.update("alice", None, INACTIVE)
+        assert users.active(alice.id) is None
+        await users.update("alice", None, ACTIVE)
+        assert users.active(alice.id) is alice
+        await users.delete(alice)
+        assert users.active(alice.id) is None
 
 
 # ---------------------------------------------------------------------------------------------------------- forgetting
 
 
-def test_the_next_stream_and_topic_of_a_number_inherit_no_rights(tmp_path: Path) -> None:
-    async def main() -> None:
-        topics = {1: TopicPermissions(poll_messages=True), 2: TopicPermissions(send_messages=True)}
-        permissions = Permissions(streams={4: StreamPermissions(topics=topics), 5: StreamPermissions(read_stream=True)})
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            for name, granted in (
-                ("alice", permissions),
-                ("bob", permissions),
-                ("carol", None),
-                ("dave", everywhere()),
-            ):
-                await users.create(name, "secret", ACTIVE, granted)
-            await users.forget_topic(4, 1)
-            await users.forget_stream(5)
-            await users.forget_stream(99)
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            left = Permissions(streams={4: StreamPermissions(topics={2: TopicPermissions(send_messages=True)})})
-            assert [user.permissions for user in users] == [ALL, left, left, None, everywhere()]
-
-    run(main())
+async def test_the_next_stream_and_topic_of_a_number_inherit_no_rights(tmp_path: Path) -> None:
+    topics = {1: TopicPermissions(poll_messages=True), 2: TopicPermissions(send_messages=True)}
+    permissions = Permissions(streams={4: StreamPermissions(topics=topics), 5: StreamPermissions(read_stream=True)})
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        for name, granted in (
+            ("alice", permissions),
+            ("bob", permissions),
+            ("carol", None),
+            ("dave", everywhere()),
+        ):
+            await users.create(name, "secret", ACTIVE, granted)
+        await users.forget_topic(4, 1)
+        await users.forget_stream(5)
+        await users.forget_stream(99)
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        left = Permissions(streams={4: StreamPermissions(topics={2: TopicPermissions(send_messages=True)})})
+        assert [user.permissions for user in users] == [ALL, left, left, None, everywhere()]
 
 
 # ---------------------------------------------------------------------------------------------------------- a restart
 
 
-def test_users_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        permissions = Permissions(streams={0: StreamPermissions(manage_topics=True)})
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            await users.create("alice", "secret", ACTIVE, permissions)
-            await users.create("bob", "secret", INACTIVE, None)
-            await users.update("alice", "alicia", None)
-            before = [user.document for user in users]
-        async with world(tmp_path) as made:
-            users = made.gateway.users
-            assert [user.document for user in users] == before
-            assert (await users.log_in("alicia", "secret", HOME)).permissions == permissions
-            assert await refusal(users.log_in("bob", "secret", HOME)) == Code.USER_INACTIVE
-            assert await refusal(users.log_in("alice", "secret", HOME)) == Code.INVALID_CREDENTIALS
-
-    run(main())
+async def test_users_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    permissions = Permissions(streams={0: StreamPermissions(manage_topics=True)})
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        await users.create("alice", "secret", ACTIVE, permissions)
+        await users.create("bob", "secret", INACTIVE, None)
+        await users.update("alice", "alicia", None)
+        before = [user.document for user in users]
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        assert [user.document for user in users] == before
+        assert (await users.log_in("alicia", "secret", HOME)).permissions == permissions
+        assert await refusal(users.log_in("bob", "secret", HOME)) == Code.USER_INACTIVE
+        assert await refusal(users.log_in("alice", "secret", HOME)) == Code.INVALID_CREDENTIALS
 
 
-def test_documents_that_cannot_be_used_are_named_and_left_alone(
+async def test_documents_that_cannot_be_used_are_named_and_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            for name in ("alice", "bob", "carol"):
-                await made.gateway.users.create(name, "secret", ACTIVE, None)
-        folder = tmp_path / "users"
-        (folder / "1.json").write_bytes(b"{}")
-        (folder / "3.json").write_bytes((folder / "2.json").read_bytes())
-        damaged = (folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()
-        with caplog.at_level(logging.ERROR):
-            async with world(tmp_path) as made:
-                users = made.gateway.users
-                assert [user.username for user in users] == ["root", "bob"]
-                assert (await users.create("dave", "secret", ACTIVE, None)).id == 4
-        assert ((folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()) == damaged
-        said = " ".join(record.getMessage() for record in caplog.records)
-        assert "users/1.json" in said
-        assert "users/3.json" in said
-
-    run(main())
-
-
-def test_a_change_that_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
+    async with world(tmp_path) as made:
+        for name in ("alice", "bob", "carol"):
+            await made.gateway.users.create(name, "secret", ACTIVE, None)
+    folder = tmp_path / "users"
+    (folder / "1.json").write_bytes(b"{}")
+    (folder / "3.json").write_bytes((folder / "2.json").read_bytes())
+    damaged = (folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()
+    with caplog.at_level(logging.ERROR):
         async with world(tmp_path) as made:
             users = made.gateway.users
-            alice = await users.create("alice", "secret", ACTIVE, None)
-
-            async def full(*_: object) -> None:
-                raise CatalogueError("the disk is full")
-
-            monkeypatch.setattr(made.store, "write_user", full)
-            for change in (
-                users.create("bob", "secret", ACTIVE, None),
-                users.update("alice", "alicia", INACTIVE),
-                users.change_permissions("alice", everywhere(read_servers=True)),
-                users.change_password("alice", "secret", "other", HOME),
-            ):
-                with pytest.raises(CatalogueError):
-                    await change
-            assert [user.username for user in users] == ["root", "alice"]
-            assert users.active(alice.id) is alice
-            assert alice.permissions is None
-            assert users.find("alicia") is None
-            assert await users.log_in("alice", "secret", HOME) is alice
-            monkeypatch.undo()
-            assert (await users.create("bob", "secret", ACTIVE, None)).id == 2
-
-    run(main())
+            assert [user.username for user in users] == ["root", "bob"]
+            assert (await users.create("dave", "secret", ACTIVE, None)).id == 4
+    assert ((folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()) == damaged
+    said = " ".join(record.getMessage() for record in caplog.records)
+    assert "users/1.json" in said
+    assert "users/3.json" in said
 
 
-def test_how_a_user_is_shown_tells_no_secret(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root: User = made.gateway.users.root
-            assert repr(root) == "<user 0 'root'>"
+async def test_a_change_that_cannot_be_written_has_not_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
 
-    run(main())
+        async def full(*_: object) -> None:
+            raise CatalogueError("the disk is full")
+
+        monkeypatch.setattr(made.store, "write_user", full)
+        for change in (
+            users.create("bob", "secret", ACTIVE, None),
+            users.update("alice", "alicia", INACTIVE),
+            users.change_permissions("alice", everywhere(read_servers=True)),
+            users.change_password("alice", "secret", "other", HOME),
+        ):
+            with pytest.raises(CatalogueError):
+                await change
+        assert [user.username for user in users] == ["root", "alice"]
+        assert users.active(alice.id) is alice
+        assert alice.permissions is None
+        assert users.find("alicia") is None
+        assert await users.log_in("alice", "secret", HOME) is alice
+        monkeypatch.undo()
+        assert (await users.create("bob", "secret", ACTIVE, None)).id == 2
+
+
+async def test_how_a_user_is_shown_tells_no_secret(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root: User = made.gateway.users.root
+        assert repr(root) == "<user 0 'root'>"

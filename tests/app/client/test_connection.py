@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, serving, until
-from tests.storage.support.world import SlowDisk, reached, run, settled
+from tests.storage.support.world import SlowDisk, reached, settled
 from whippet.app.client import Client, Disconnected, Reconnect
 from whippet.app.client.commands import FIRST
 from whippet.app.commands.requests import Consumer, ConsumerKind
@@ -23,169 +23,136 @@ from whippet.transports import certificates
 ME = Consumer(ConsumerKind.CONSUMER, "me")
 
 
-def test_who_cannot_log_in_is_refused_and_leaves_no_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            wrong = f"iggy://root:wrong@127.0.0.1:{server.port}"
-            assert await refusal(Client.connect(wrong)) == Code.INVALID_CREDENTIALS
-            token = f"iggy://nosuchtoken@127.0.0.1:{server.port}"
-            assert await refusal(Client.connect(token)) == Code.RESOURCE_NOT_FOUND
-            await until(lambda: not len(server.gateway.sessions))
-
-    run(main())
+async def test_who_cannot_log_in_is_refused_and_leaves_no_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        wrong = f"iggy://root:wrong@127.0.0.1:{server.port}"
+        assert await refusal(Client.connect(wrong)) == Code.INVALID_CREDENTIALS
+        token = f"iggy://nosuchtoken@127.0.0.1:{server.port}"
+        assert await refusal(Client.connect(token)) == Code.RESOURCE_NOT_FOUND
+        await until(lambda: not len(server.gateway.sessions))
 
 
-def test_a_token_logs_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server, await server.client() as client:
-            token = (await client.create_personal_access_token("build")).token
-            async with await Client.connect(f"iggy+tcp://{token}@127.0.0.1:{server.port}") as other:
-                assert (await other.get_me()).user_id == (await client.get_me()).user_id
-
-    run(main())
+async def test_a_token_logs_in(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, await server.client() as client:
+        token = (await client.create_personal_access_token("build")).token
+        async with await Client.connect(f"iggy+tcp://{token}@127.0.0.1:{server.port}") as other:
+            assert (await other.get_me()).user_id == (await client.get_me()).user_id
 
 
-def test_where_nobody_listens_the_client_says_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            address = server.address
-        with pytest.raises(Disconnected, match=r"no connection to 127\.0\.0\.1:\d+: ") as raised:
-            await Client.connect(address)
-        assert raised.value.code is Code.CANNOT_ESTABLISH_CONNECTION
-
-    run(main())
+async def test_where_nobody_listens_the_client_says_so(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        address = server.address
+    with pytest.raises(Disconnected, match=r"no connection to 127\.0\.0\.1:\d+: ") as raised:
+        await Client.connect(address)
+    assert raised.value.code is Code.CANNOT_ESTABLISH_CONNECTION
 
 
-def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(tmp_path: Path) -> None:
-    async def main() -> None:
-        certificate, key = certificates.self_signed()
-        (tmp_path / "certificate.pem").write_bytes(certificate)
-        (tmp_path / "key.pem").write_bytes(key)
-        names = {"cert_file": str(tmp_path / "certificate.pem"), "key_file": str(tmp_path / "key.pem")}
-        async with serving(tmp_path / "data", tls=certificates.context(Tls(enabled=True, **names), "")) as server:
-            address = f"{server.address}&tls=true"
-            assert await refusal(Client.connect(address)) == Code.CANNOT_ESTABLISH_CONNECTION
-            trusted = f"{address}&tls_ca_file={names['cert_file']}"
-            assert await refusal(Client.connect(f"{trusted}&tls_domain=elsewhere")) == Code.CANNOT_ESTABLISH_CONNECTION
-            async with await Client.connect(trusted) as client:
-                await client.create_stream("s")
-                await client.create_topic("s", "t")
-                await client.send_messages("s", "t", [b"x" * 300_000] * 10)
-                polled = await client.poll_messages("s", "t", ME, partition_id=0, strategy=FIRST)
-                assert polled.messages_count == 10
-            context = ssl.create_default_context(cafile=names["cert_file"])
-            async with await Client.connect(server.address, tls=context) as client:
-                await client.ping()
-
-    run(main())
-
-
-def test_without_reconnection_a_lost_connection_is_the_end_until_somebody_says_otherwise(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, client):
-            assert client.is_connected
-            assert not client.comes_back
-            waiting = [client.get_streams() for _ in range(3)]
-            server.cut()
-            for one in waiting:
-                assert await refusal(one) == Code.DISCONNECTED
-            assert not client.is_connected
-            assert await refusal(client.ping()) == Code.DISCONNECTED
-            await client.reconnect()
-            assert [stream.name for stream in await client.get_streams()] == ["s"]
-
-    run(main())
-
-
-def test_with_reconnection_questions_are_asked_again_and_changes_are_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
-            question, change = client.get_streams(), client.create_stream("another")
-            server.cut()
-            assert await refusal(change) == Code.DISCONNECTED
-            assert "s" in [stream.name for stream in await question]
-            assert client.is_connected
-
-    run(main())
-
-
-def test_requests_wait_for_a_server_that_starts_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server, await server.client(SOON) as client:
+async def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(tmp_path: Path) -> None:
+    certificate, key = certificates.self_signed()
+    (tmp_path / "certificate.pem").write_bytes(certificate)
+    (tmp_path / "key.pem").write_bytes(key)
+    names = {"cert_file": str(tmp_path / "certificate.pem"), "key_file": str(tmp_path / "key.pem")}
+    async with serving(tmp_path / "data", tls=certificates.context(Tls(enabled=True, **names), "")) as server:
+        address = f"{server.address}&tls=true"
+        assert await refusal(Client.connect(address)) == Code.CANNOT_ESTABLISH_CONNECTION
+        trusted = f"{address}&tls_ca_file={names['cert_file']}"
+        assert await refusal(Client.connect(f"{trusted}&tls_domain=elsewhere")) == Code.CANNOT_ESTABLISH_CONNECTION
+        async with await Client.connect(trusted) as client:
             await client.create_stream("s")
-            await server.stop()
-            await until(lambda: not client.is_connected)
-            waiting = [client.get_stream("s"), client.create_topic("s", "t"), client.get_topics("s")]
-            await settled()
-            assert not any(one.done() for one in waiting)
-            await server.start()
-            stream, topic, topics = await asyncio.gather(*waiting)
-            assert stream is not None
-            assert topics == (topic.info,)
-
-    run(main())
-
-
-def test_coming_back_is_given_up_after_as_many_tries_as_were_asked_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            client = await server.client(Reconnect(retries=2, interval_s=0))
-            await server.stop()
-            assert await refusal(client.ping()) == Code.CANNOT_ESTABLISH_CONNECTION
-            await server.start()
+            await client.create_topic("s", "t")
+            await client.send_messages("s", "t", [b"x" * 300_000] * 10)
+            polled = await client.poll_messages("s", "t", ME, partition_id=0, strategy=FIRST)
+            assert polled.messages_count == 10
+        context = ssl.create_default_context(cafile=names["cert_file"])
+        async with await Client.connect(server.address, tls=context) as client:
             await client.ping()
+
+
+async def test_without_reconnection_a_lost_connection_is_the_end_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, client):
+        assert client.is_connected
+        assert not client.comes_back
+        waiting = [client.get_streams() for _ in range(3)]
+        server.cut()
+        for one in waiting:
+            assert await refusal(one) == Code.DISCONNECTED
+        assert not client.is_connected
+        assert await refusal(client.ping()) == Code.DISCONNECTED
+        await client.reconnect()
+        assert [stream.name for stream in await client.get_streams()] == ["s"]
+
+
+async def test_with_reconnection_questions_are_asked_again_and_changes_are_not(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
+        question, change = client.get_streams(), client.create_stream("another")
+        server.cut()
+        assert await refusal(change) == Code.DISCONNECTED
+        assert "s" in [stream.name for stream in await question]
+        assert client.is_connected
+
+
+async def test_requests_wait_for_a_server_that_starts_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, await server.client(SOON) as client:
+        await client.create_stream("s")
+        await server.stop()
+        await until(lambda: not client.is_connected)
+        waiting = [client.get_stream("s"), client.create_topic("s", "t"), client.get_topics("s")]
+        await settled()
+        assert not any(one.done() for one in waiting)
+        await server.start()
+        stream, topic, topics = await asyncio.gather(*waiting)
+        assert stream is not None
+        assert topics == (topic.info,)
+
+
+async def test_coming_back_is_given_up_after_as_many_tries_as_were_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        client = await server.client(Reconnect(retries=2, interval_s=0))
+        await server.stop()
+        assert await refusal(client.ping()) == Code.CANNOT_ESTABLISH_CONNECTION
+        await server.start()
+        await client.ping()
+        await client.close()
+
+
+async def test_closing_ends_what_has_no_answer_and_may_be_done_twice(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with connected(tmp_path, files=disk) as (server, _):
+        client = await server.client(SOON)
+        disk.stop()
+        try:
+            sent = client.send_messages("s", "t", [b"x"])
+            await reached(disk.reached)
             await client.close()
-
-    run(main())
-
-
-def test_closing_ends_what_has_no_answer_and_may_be_done_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with connected(tmp_path, files=disk) as (server, _):
-            client = await server.client(SOON)
-            disk.stop()
-            try:
-                sent = client.send_messages("s", "t", [b"x"])
-                await reached(disk.reached)
-                await client.close()
-                await client.close()
-                assert await refusal(sent) == Code.DISCONNECTED
-                assert await refusal(client.ping()) == Code.DISCONNECTED
-            finally:
-                disk.go()
-
-    run(main())
-
-
-def test_closing_while_it_tries_to_come_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            client = await server.client(Reconnect(interval_s=3600))
-            await server.stop()
-            waiting = client.get_streams()
-            await until(lambda: not client.is_connected)
-            await settled()
             await client.close()
-            with pytest.raises(Disconnected):
-                await waiting
-            await server.start()
+            assert await refusal(sent) == Code.DISCONNECTED
+            assert await refusal(client.ping()) == Code.DISCONNECTED
+        finally:
+            disk.go()
 
-    run(main())
+
+async def test_closing_while_it_tries_to_come_back(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        client = await server.client(Reconnect(interval_s=3600))
+        await server.stop()
+        waiting = client.get_streams()
+        await until(lambda: not client.is_connected)
+        await settled()
+        await client.close()
+        with pytest.raises(Disconnected):
+            await waiting
+        await server.start()
 
 
-def test_a_client_that_is_idle_lets_the_server_know_that_it_is_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            often = server.address.replace("heartbeat_interval=0", "heartbeat_interval=1ms")
-            async with await Client.connect(often) as client:
-                me = (await client.get_me()).client_id
-                session = server.gateway.sessions.get(me)
-                assert session is not None
-                connected_at = session.last_heartbeat
-                await until(lambda: session.last_heartbeat != connected_at)
-
-    run(main())
+async def test_a_client_that_is_idle_lets_the_server_know_that_it_is_there(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        often = server.address.replace("heartbeat_interval=0", "heartbeat_interval=1ms")
+        async with await Client.connect(often) as client:
+            me = (await client.get_me()).client_id
+            session = server.gateway.sessions.get(me)
+            assert session is not None
+            connected_at = session.last_heartbeat
+            await until(lambda: session.last_heartbeat != connected_at)
 
 
 @asynccontextmanager
@@ -218,9 +185,6 @@ async def answering(octets: bytes) -> AsyncIterator[str]:
         (b"\xff\xff\0\0" + bytes(4), Code.ERROR),
     ],
 )
-def test_an_answer_that_is_none_is_an_error_and_never_a_hang(octets: bytes, code: Code) -> None:
-    async def main() -> None:
-        async with answering(octets) as address, await Client.connect(address) as client:
-            assert await refusal(client.get_me()) == code
-
-    run(main())
+async def test_an_answer_that_is_none_is_an_error_and_never_a_hang(octets: bytes, code: Code) -> None:
+    async with answering(octets) as address, await Client.connect(address) as client:
+        assert await refusal(client.get_me()) == code

@@ -10,7 +10,6 @@ import pytest
 
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, serving
-from tests.storage.support.world import run
 from whippet.app.client import AutoCommit, Client, Consumer, GroupConsumer
 from whippet.app.client.commands import LAST, NEXT, from_offset, from_time, to_partition
 from whippet.app.commands import requests as ask
@@ -36,76 +35,61 @@ async def read(consumer: Consumer | GroupConsumer) -> list[int]:
     return [int(message.payload) async for message in consumer]
 
 
-def test_a_consumer_reads_to_the_end_and_next_time_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 250)
-            for expected in (list(range(250)), [], list(range(250, 260))):
-                async with Consumer(client, "s", "t", "me", batch=100, follow=False) as consumer:
-                    assert await read(consumer) == expected
-                if not expected:
-                    await fill(client, 10, start=250)
-
-    run(main())
+async def test_a_consumer_reads_to_the_end_and_next_time_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 250)
+        for expected in (list(range(250)), [], list(range(250, 260))):
+            async with Consumer(client, "s", "t", "me", batch=100, follow=False) as consumer:
+                assert await read(consumer) == expected
+            if not expected:
+                await fill(client, 10, start=250)
 
 
 @pytest.mark.parametrize(
     ("strategy", "first"), [(FIRST, 0), (NEXT, 5), (LAST, 17), (from_offset(7), 7), (from_time(2**63), 20)]
 )
-def test_where_it_begins_is_said_once_and_from_there_on_nothing_is_left_out(
+async def test_where_it_begins_is_said_once_and_from_there_on_nothing_is_left_out(
     tmp_path: Path, strategy: Strategy, first: int
 ) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 20)
-            await client.store_consumer_offset("s", "t", ME, 4, 0)
-            consumer = Consumer(client, "s", "t", "me", strategy=strategy, batch=3, follow=False)
-            assert await read(consumer) == list(range(first, 20))
-            if first < 20:
-                await fill(client, 5, start=20)
-                assert await read(consumer) == list(range(20, 25))
-
-    run(main())
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 20)
+        await client.store_consumer_offset("s", "t", ME, 4, 0)
+        consumer = Consumer(client, "s", "t", "me", strategy=strategy, batch=3, follow=False)
+        assert await read(consumer) == list(range(first, 20))
+        if first < 20:
+            await fill(client, 5, start=20)
+            assert await read(consumer) == list(range(20, 25))
 
 
-def test_a_message_says_where_it_is_from(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=2) as (_, client):
-            await fill(client, 2, partition_id=1)
-            message = await anext(Consumer(client, "s", "t", "me", partition_id=1, strategy=from_offset(1)))
-            assert (message.partition_id, message.offset, message.payload, message.user_headers) == (1, 1, b"1", b"")
-            assert message.id
-            assert message.timestamp >= message.origin_timestamp > 0
-
-    run(main())
+async def test_a_message_says_where_it_is_from(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=2) as (_, client):
+        await fill(client, 2, partition_id=1)
+        message = await anext(Consumer(client, "s", "t", "me", partition_id=1, strategy=from_offset(1)))
+        assert (message.partition_id, message.offset, message.payload, message.user_headers) == (1, 1, b"1", b"")
+        assert message.id
+        assert message.timestamp >= message.origin_timestamp > 0
 
 
-def test_who_follows_waits_for_what_comes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            consumer = Consumer(client, "s", "t", "me", idle_s=0.001)
-            waiting = asyncio.create_task(anext(consumer))
-            await client.ping()
-            assert not waiting.done()
-            await fill(client, 1)
-            assert (await waiting).payload == b"0"
-
-    run(main())
+async def test_who_follows_waits_for_what_comes(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        consumer = Consumer(client, "s", "t", "me", idle_s=0.001)
+        waiting = asyncio.create_task(anext(consumer))
+        await client.ping()
+        assert not waiting.done()
+        await fill(client, 1)
+        assert (await waiting).payload == b"0"
 
 
-def test_polls_as_they_came(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 25)
-            async with Consumer(client, "s", "t", "me", batch=10, follow=False) as consumer:
-                counts = []
-                async for polled in consumer.polls():
-                    counts.append(polled.messages_count)
-                    assert await committed(client) == (None if len(counts) == 1 else 10 * len(counts) - 11)
-            assert counts == [10, 10, 5]
-            assert await committed(client) == 24
-
-    run(main())
+async def test_polls_as_they_came(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 25)
+        async with Consumer(client, "s", "t", "me", batch=10, follow=False) as consumer:
+            counts = []
+            async for polled in consumer.polls():
+                counts.append(polled.messages_count)
+                assert await committed(client) == (None if len(counts) == 1 else 10 * len(counts) - 11)
+        assert counts == [10, 10, 5]
+        assert await committed(client) == 24
 
 
 @pytest.mark.parametrize(
@@ -120,103 +104,85 @@ def test_polls_as_they_came(tmp_path: Path) -> None:
         (AutoCommit.at_intervals(3600), [None] * 6),
     ],
 )
-def test_when_what_was_processed_is_stored(tmp_path: Path, mode: AutoCommit, expected: list[int | None]) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 10)
-            async with Consumer(client, "s", "t", "me", batch=4, auto_commit=mode) as consumer:
-                found = []
-                for _ in expected:
-                    await anext(consumer)
-                    found.append(await committed(client))
-            assert found == expected
-            on_close = {AutoCommit.off(): None, AutoCommit.each_poll(): 7}.get(mode, 5)
-            assert await committed(client) == on_close
-
-    run(main())
-
-
-def test_a_message_that_ended_in_an_error_is_not_processed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 10)
-            with pytest.raises(ZeroDivisionError):
-                async with Consumer(client, "s", "t", "me") as consumer:
-                    async for message in consumer:
-                        assert 1 / (3 - message.offset)
-            assert await committed(client) == 2
-            async with Consumer(client, "s", "t", "me") as consumer:
-                assert (await anext(consumer)).offset == 3
-
-    run(main())
-
-
-def test_with_commits_off_the_caller_commits(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 10)
-            async with Consumer(client, "s", "t", "me", batch=2, auto_commit=AutoCommit.off()) as consumer:
-                assert [(await anext(consumer)).offset for _ in range(5)] == [0, 1, 2, 3, 4]
-                await consumer.commit()
-                assert await committed(client) == 3
+async def test_when_what_was_processed_is_stored(tmp_path: Path, mode: AutoCommit, expected: list[int | None]) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 10)
+        async with Consumer(client, "s", "t", "me", batch=4, auto_commit=mode) as consumer:
+            found = []
+            for _ in expected:
                 await anext(consumer)
+                found.append(await committed(client))
+        assert found == expected
+        on_close = {AutoCommit.off(): None, AutoCommit.each_poll(): 7}.get(mode, 5)
+        assert await committed(client) == on_close
+
+
+async def test_a_message_that_ended_in_an_error_is_not_processed(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 10)
+        with pytest.raises(ZeroDivisionError):
+            async with Consumer(client, "s", "t", "me") as consumer:
+                async for message in consumer:
+                    assert 1 / (3 - message.offset)
+        assert await committed(client) == 2
+        async with Consumer(client, "s", "t", "me") as consumer:
+            assert (await anext(consumer)).offset == 3
+
+
+async def test_with_commits_off_the_caller_commits(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 10)
+        async with Consumer(client, "s", "t", "me", batch=2, auto_commit=AutoCommit.off()) as consumer:
+            assert [(await anext(consumer)).offset for _ in range(5)] == [0, 1, 2, 3, 4]
+            await consumer.commit()
             assert await committed(client) == 3
-
-    run(main())
-
-
-def test_after_a_purge_it_begins_anew(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 10)
-            consumer = Consumer(client, "s", "t", "me", follow=False)
-            assert await read(consumer) == list(range(10))
-            await client.purge_topic("s", "t")
-            assert await read(consumer) == []
-            await fill(client, 3, start=50)
-            assert await read(consumer) == [50, 51, 52]
-
-    run(main())
+            await anext(consumer)
+        assert await committed(client) == 3
 
 
-def test_a_consumer_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, other), await server.client(SOON) as client:
-            await fill(other, 30)
-            async with Consumer(
-                client, "s", "t", "me", batch=10, follow=False, auto_commit=AutoCommit.each_message()
-            ) as consumer:
-                found = [int((await anext(consumer)).payload) for _ in range(15)]
-                await server.stop()
-                await server.start()
-                assert found + await read(consumer) == list(range(30))
-            assert await committed(client) == 29
-            await other.reconnect()
+async def test_after_a_purge_it_begins_anew(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 10)
+        consumer = Consumer(client, "s", "t", "me", follow=False)
+        assert await read(consumer) == list(range(10))
+        await client.purge_topic("s", "t")
+        assert await read(consumer) == []
+        await fill(client, 3, start=50)
+        assert await read(consumer) == [50, 51, 52]
 
-    run(main())
+
+async def test_a_consumer_goes_on_after_the_server_was_started_again(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, other), await server.client(SOON) as client:
+        await fill(other, 30)
+        async with Consumer(
+            client, "s", "t", "me", batch=10, follow=False, auto_commit=AutoCommit.each_message()
+        ) as consumer:
+            found = [int((await anext(consumer)).payload) for _ in range(15)]
+            await server.stop()
+            await server.start()
+            assert found + await read(consumer) == list(range(30))
+        assert await committed(client) == 29
+        await other.reconnect()
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-def test_a_member_reads_all_partitions_and_leaves_when_it_is_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=3) as (_, client):
-            for partition_id in range(3):
-                await fill(client, 100, partition_id, start=100 * partition_id)
-            async with GroupConsumer(client, "s", "t", "g", batch=30, follow=False) as consumer:
-                found = await read(consumer)
-                group = await client.get_consumer_group("s", "t", "g")
-                assert group is not None
-                assert group.info.members_count == 1
-            assert sorted(found) == list(range(300))
-            for partition_id in range(3):
-                assert await committed(client, partition_id, GROUP) == 99
+async def test_a_member_reads_all_partitions_and_leaves_when_it_is_closed(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=3) as (_, client):
+        for partition_id in range(3):
+            await fill(client, 100, partition_id, start=100 * partition_id)
+        async with GroupConsumer(client, "s", "t", "g", batch=30, follow=False) as consumer:
+            found = await read(consumer)
             group = await client.get_consumer_group("s", "t", "g")
             assert group is not None
-            assert group.info.members_count == 0
-
-    run(main())
+            assert group.info.members_count == 1
+        assert sorted(found) == list(range(300))
+        for partition_id in range(3):
+            assert await committed(client, partition_id, GROUP) == 99
+        group = await client.get_consumer_group("s", "t", "g")
+        assert group is not None
+        assert group.info.members_count == 0
 
 
 @pytest.mark.parametrize(
@@ -230,133 +196,112 @@ def test_a_member_reads_all_partitions_and_leaves_when_it_is_closed(tmp_path: Pa
         AutoCommit.at_intervals(3600),
     ],
 )
-def test_in_every_mode_a_member_gets_every_message_once(tmp_path: Path, mode: AutoCommit) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=2) as (_, client):
-            for partition_id in range(2):
-                await fill(client, 50, partition_id, start=50 * partition_id)
-            async with GroupConsumer(client, "s", "t", "g", batch=20, follow=False, auto_commit=mode) as consumer:
-                found = await read(consumer)
-                await fill(client, 30, start=100)
-                found += await read(consumer)
-                found += await read(consumer)
-            assert sorted(found) == list(range(130))
-            expected = None if mode.is_off else 79
-            assert await committed(client, 0, GROUP) == expected
-
-    run(main())
+async def test_in_every_mode_a_member_gets_every_message_once(tmp_path: Path, mode: AutoCommit) -> None:
+    async with connected(tmp_path, partitions=2) as (_, client):
+        for partition_id in range(2):
+            await fill(client, 50, partition_id, start=50 * partition_id)
+        async with GroupConsumer(client, "s", "t", "g", batch=20, follow=False, auto_commit=mode) as consumer:
+            found = await read(consumer)
+            await fill(client, 30, start=100)
+            found += await read(consumer)
+            found += await read(consumer)
+        assert sorted(found) == list(range(130))
+        expected = None if mode.is_off else 79
+        assert await committed(client, 0, GROUP) == expected
 
 
-def test_members_share_the_partitions_and_each_message_goes_to_one_of_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=6) as (server, client):
-            clients = [await server.client() for _ in range(3)]
-            members = [GroupConsumer(one, "s", "t", "g", batch=10, idle_s=0.001) for one in clients]
-            for member in members:
-                await member.join()
-            seen: Counter[int] = Counter()
-            partitions: list[set[int]] = [set(), set(), set()]
-            everything = asyncio.Event()
+async def test_members_share_the_partitions_and_each_message_goes_to_one_of_them(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=6) as (server, client):
+        clients = [await server.client() for _ in range(3)]
+        members = [GroupConsumer(one, "s", "t", "g", batch=10, idle_s=0.001) for one in clients]
+        for member in members:
+            await member.join()
+        seen: Counter[int] = Counter()
+        partitions: list[set[int]] = [set(), set(), set()]
+        everything = asyncio.Event()
 
-            async def consume(number: int) -> None:
-                async with members[number] as member:
-                    async for message in member:
-                        seen[int(message.payload)] += 1
-                        partitions[number].add(message.partition_id)
-                        if len(seen) == 600:
-                            everything.set()
+        async def consume(number: int) -> None:
+            async with members[number] as member:
+                async for message in member:
+                    seen[int(message.payload)] += 1
+                    partitions[number].add(message.partition_id)
+                    if len(seen) == 600:
+                        everything.set()
 
-            tasks = [asyncio.create_task(consume(number)) for number in range(3)]
-            for partition_id in range(6):
-                await fill(client, 100, partition_id, start=100 * partition_id)
-            await everything.wait()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            assert seen == Counter(range(600))
-            assert sorted(len(mine) for mine in partitions) == [2, 2, 2]
-            assert set.union(*partitions) == set(range(6))
-            for one in clients:
-                await one.close()
-
-    run(main())
+        tasks = [asyncio.create_task(consume(number)) for number in range(3)]
+        for partition_id in range(6):
+            await fill(client, 100, partition_id, start=100 * partition_id)
+        await everything.wait()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert seen == Counter(range(600))
+        assert sorted(len(mine) for mine in partitions) == [2, 2, 2]
+        assert set.union(*partitions) == set(range(6))
+        for one in clients:
+            await one.close()
 
 
-def test_who_joins_later_gets_what_is_left_and_who_leaves_gives_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=2) as (server, client), await server.client() as another:
-            for partition_id in range(2):
-                await fill(client, 100, partition_id, start=100 * partition_id)
-            async with GroupConsumer(client, "s", "t", "g", batch=10, follow=False) as first:
-                found = [int((await anext(first)).payload) for _ in range(40)]
-                async with GroupConsumer(another, "s", "t", "g", batch=10, follow=False) as second:
-                    # The first finishes with what it has in hand before its partition goes to the second.
-                    found += [int((await anext(first)).payload) for _ in range(20)]
-                    theirs = [await anext(second) for _ in range(30)]
-                    assert len({message.partition_id for message in theirs}) == 1
-                    found += [int(message.payload) for message in theirs]
-                found += await read(first)
-            assert sorted(found) == list(range(200))
-
-    run(main())
+async def test_who_joins_later_gets_what_is_left_and_who_leaves_gives_back(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=2) as (server, client), await server.client() as another:
+        for partition_id in range(2):
+            await fill(client, 100, partition_id, start=100 * partition_id)
+        async with GroupConsumer(client, "s", "t", "g", batch=10, follow=False) as first:
+            found = [int((await anext(first)).payload) for _ in range(40)]
+            async with GroupConsumer(another, "s", "t", "g", batch=10, follow=False) as second:
+                # The first finishes with what it has in hand before its partition goes to the second.
+                found += [int((await anext(first)).payload) for _ in range(20)]
+                theirs = [await anext(second) for _ in range(30)]
+                assert len({message.partition_id for message in theirs}) == 1
+                found += [int(message.payload) for message in theirs]
+            found += await read(first)
+        assert sorted(found) == list(range(200))
 
 
-def test_a_member_whose_connection_was_lost_joins_again_and_goes_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=2) as (server, other), await server.client(SOON) as client:
-            for partition_id in range(2):
-                await fill(other, 100, partition_id, start=100 * partition_id)
-            async with GroupConsumer(client, "s", "t", "g", batch=10, follow=False) as consumer:
-                found = [int((await anext(consumer)).payload) for _ in range(60)]
-                await server.stop()
-                await server.start()
-                found += await read(consumer)
-            assert set(found) == set(range(200))
-            assert len(found) <= 210
-            await other.reconnect()
-
-    run(main())
+async def test_a_member_whose_connection_was_lost_joins_again_and_goes_on(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=2) as (server, other), await server.client(SOON) as client:
+        for partition_id in range(2):
+            await fill(other, 100, partition_id, start=100 * partition_id)
+        async with GroupConsumer(client, "s", "t", "g", batch=10, follow=False) as consumer:
+            found = [int((await anext(consumer)).payload) for _ in range(60)]
+            await server.stop()
+            await server.start()
+            found += await read(consumer)
+        assert set(found) == set(range(200))
+        assert len(found) <= 210
+        await other.reconnect()
 
 
-def test_the_group_is_made_only_when_that_is_wanted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            absent = GroupConsumer(client, "s", "t", "g", create=False)
-            assert await refusal(absent.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-            assert await refusal(GroupConsumer(client, "s", "t", 7).join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-            await client.create_consumer_group("s", "t", "g")
-            for again in range(2):
-                async with GroupConsumer(client, "s", "t", "g", create=bool(again)) as consumer:
-                    await consumer.join()
-
-    run(main())
+async def test_the_group_is_made_only_when_that_is_wanted(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        absent = GroupConsumer(client, "s", "t", "g", create=False)
+        assert await refusal(absent.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        assert await refusal(GroupConsumer(client, "s", "t", 7).join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        await client.create_consumer_group("s", "t", "g")
+        for again in range(2):
+            async with GroupConsumer(client, "s", "t", "g", create=bool(again)) as consumer:
+                await consumer.join()
 
 
-def test_a_group_or_topic_that_was_deleted_ends_the_iteration_with_its_error_and_closing_is_no_problem(
+async def test_a_group_or_topic_that_was_deleted_ends_the_iteration_with_its_error_and_closing_is_no_problem(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            await fill(client, 3)
-            consumer = GroupConsumer(client, "s", "t", "g", auto_commit=AutoCommit.off(), batch=1)
-            await consumer.join()
+    async with connected(tmp_path) as (_, client):
+        await fill(client, 3)
+        consumer = GroupConsumer(client, "s", "t", "g", auto_commit=AutoCommit.off(), batch=1)
+        await consumer.join()
+        await anext(consumer)
+        await client.delete_consumer_group("s", "t", "g")
+        with pytest.raises(CommandError) as raised:
             await anext(consumer)
-            await client.delete_consumer_group("s", "t", "g")
-            with pytest.raises(CommandError) as raised:
-                await anext(consumer)
-            assert raised.value.code is Code.CONSUMER_GROUP_ID_NOT_FOUND
-            await consumer.close()
-            await consumer.close()
-
-    run(main())
+        assert raised.value.code is Code.CONSUMER_GROUP_ID_NOT_FOUND
+        await consumer.close()
+        await consumer.close()
 
 
-def test_a_consumer_that_asks_for_nothing_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server, await server.client() as client:
-            with pytest.raises(ValueError):
-                Consumer(client, "s", "t", "me", batch=0)
-            with pytest.raises(ValueError):
-                AutoCommit.each(0)
-
-    run(main())
+async def test_a_consumer_that_asks_for_nothing_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server, await server.client() as client:
+        with pytest.raises(ValueError):
+            Consumer(client, "s", "t", "me", batch=0)
+        with pytest.raises(ValueError):
+            AutoCommit.each(0)

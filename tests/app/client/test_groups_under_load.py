@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.app.client.support.server import Server, connected, until
-from tests.storage.support.world import run
+from tests.support.running import run
 from whippet.app.client import AutoCommit, Client, GroupConsumer, Producer, Received
 from whippet.app.client.commands import to_partition
 from whippet.app.commands import requests as ask

@@ -9,7 +9,7 @@ import pytest
 
 from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, until
-from tests.storage.support.world import SlowDisk, reached, run, settled, texts
+from tests.storage.support.world import SlowDisk, reached, settled, texts
 from whippet.app.client import Client, Disconnected, FailedSend, Producer, SendsFailed
 from whippet.app.client.commands import FIRST, by_key, to_partition
 from whippet.app.commands.requests import Consumer, ConsumerKind
@@ -30,325 +30,268 @@ def numbered(count: int) -> list[bytes]:
     return [str(number).encode() for number in range(count)]
 
 
-def test_what_is_sent_within_the_linger_time_goes_out_together(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=1) as producer:
-            first = await producer.send(b"a")
-            assert await producer.send(b"b") is first
-            assert not first.done
-            await first
-            assert await stored(client) == [[b"a", b"b"]]
-
-    run(main())
+async def test_what_is_sent_within_the_linger_time_goes_out_together(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=1) as producer:
+        first = await producer.send(b"a")
+        assert await producer.send(b"b") is first
+        assert not first.done
+        await first
+        assert await stored(client) == [[b"a", b"b"]]
 
 
-def test_with_no_linger_time_what_is_sent_at_once_still_goes_out_together(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=0) as producer:
-            deliveries = [await producer.send(payload) for payload in numbered(3)]
-            await deliveries[0]
-            await (await producer.send(b"later"))
-            assert await stored(client) == [[b"0", b"1", b"2"], [b"later"]]
-
-    run(main())
+async def test_with_no_linger_time_what_is_sent_at_once_still_goes_out_together(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client), Producer(client, "s", "t", linger_ms=0) as producer:
+        deliveries = [await producer.send(payload) for payload in numbered(3)]
+        await deliveries[0]
+        await (await producer.send(b"later"))
+        assert await stored(client) == [[b"0", b"1", b"2"], [b"later"]]
 
 
-def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            async with Producer(client, "s", "t", linger_ms=3_600_000, batch_messages=3) as by_number:
-                deliveries = [await by_number.send(payload) for payload in numbered(7)]
-                await deliveries[5]
-                assert not deliveries[6].done
-            async with Producer(client, "s", "t", linger_ms=3_600_000, batch_bytes=1000) as by_size:
-                for size in (300, 300, 300, 5000, 300, 800):
-                    await by_size.send(bytes(size) or b"")
-            sizes = [list(map(len, batch)) for batch in await stored(client)]
-            assert sizes == [[1] * 3, [1] * 3, [1], [300, 300], [300], [5000], [300], [800]]
-
-    run(main())
+async def test_a_full_batch_does_not_wait(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        async with Producer(client, "s", "t", linger_ms=3_600_000, batch_messages=3) as by_number:
+            deliveries = [await by_number.send(payload) for payload in numbered(7)]
+            await deliveries[5]
+            assert not deliveries[6].done
+        async with Producer(client, "s", "t", linger_ms=3_600_000, batch_bytes=1000) as by_size:
+            for size in (300, 300, 300, 5000, 300, 800):
+                await by_size.send(bytes(size) or b"")
+        sizes = [list(map(len, batch)) for batch in await stored(client)]
+        assert sizes == [[1] * 3, [1] * 3, [1], [300, 300], [300], [5000], [300], [800]]
 
 
-def test_flush_returns_when_everything_has_its_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            producer = Producer(client, "s", "t", linger_ms=3_600_000)
-            deliveries = [await producer.send(payload) for payload in numbered(10)]
-            await producer.flush()
-            assert all(delivery.done for delivery in deliveries)
-            assert producer.buffered_bytes == 0
-            assert await stored(client) == [numbered(10)]
-            await producer.flush()
-            await producer.close()
-            await producer.close()
-            assert await refusal(producer.send(b"late")) == Code.INVALID_COMMAND
-            assert await refusal(producer.send_all([b"late"])) == Code.INVALID_COMMAND
-
-    run(main())
+async def test_flush_returns_when_everything_has_its_answer(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        producer = Producer(client, "s", "t", linger_ms=3_600_000)
+        deliveries = [await producer.send(payload) for payload in numbered(10)]
+        await producer.flush()
+        assert all(delivery.done for delivery in deliveries)
+        assert producer.buffered_bytes == 0
+        assert await stored(client) == [numbered(10)]
+        await producer.flush()
+        await producer.close()
+        await producer.close()
+        assert await refusal(producer.send(b"late")) == Code.INVALID_COMMAND
+        assert await refusal(producer.send_all([b"late"])) == Code.INVALID_COMMAND
 
 
-def test_the_order_is_kept_whatever_the_batches_are(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            payloads = numbered(5000)
-            async with Producer(client, "s", "t", linger_ms=0, batch_messages=70, in_flight=3) as producer:
-                for start in range(0, 5000, 500):
-                    for payload in payloads[start : start + 300]:
-                        await producer.send(payload)
-                    await producer.send_all(payloads[start + 300 : start + 450])
-                    await producer.send_all(texts(*payloads[start + 450 : start + 500]))
-                    await asyncio.sleep(0)
-            found = await stored(client)
-            assert [payload for batch in found for payload in batch] == payloads
-            assert len(found) > 50
-
-    run(main())
-
-
-def test_messages_may_have_ids_headers_and_destinations_of_their_own(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=3) as (_, client):
-            async with Producer(client, "s", "t", partitioning=to_partition(2)) as producer:
-                await producer.send(Message(b"a", id=9, user_headers=b"h"))
-                await producer.send(b"b", to_partition(1))
-                await producer.send(b"c")
-                for _ in range(5):
-                    await producer.send(b"d", by_key(b"k"))
-            polled = await client.poll_messages("s", "t", ME, partition_id=2, strategy=FIRST, count=1)
-            (message,) = batches.messages(polled.batches[0])
-            assert (message.payload, message.id, message.user_headers) == (b"a", 9, b"h")
-            everything = [await stored(client, partition_id) for partition_id in range(3)]
-            assert everything[2][0] == [b"a", b"c"]
-            assert everything[1][0] == [b"b"]
-            assert sum(batch == [b"d"] * 5 for partition in everything for batch in partition) == 1
-
-    run(main())
-
-
-def test_balanced_batches_go_to_the_partitions_in_turn(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path, partitions=3) as (_, client):
-            async with Producer(client, "s", "t", batch_messages=2) as producer:
-                for payload in numbered(12):
+async def test_the_order_is_kept_whatever_the_batches_are(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        payloads = numbered(5000)
+        async with Producer(client, "s", "t", linger_ms=0, batch_messages=70, in_flight=3) as producer:
+            for start in range(0, 5000, 500):
+                for payload in payloads[start : start + 300]:
                     await producer.send(payload)
-            for partition_id in range(3):
-                assert [len(batch) for batch in await stored(client, partition_id)] == [2, 2]
-
-    run(main())
-
-
-def test_who_sends_faster_than_the_server_takes_waits_in_line(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with connected(tmp_path, files=disk) as (_, client):
-            producer = Producer(client, "s", "t", linger_ms=0, batch_messages=1, buffered_bytes_max=3 * 1064)
-            disk.stop()
-            try:
-                for _ in range(3):
-                    await producer.send(b"x" * 1000)
-                waiting = [asyncio.create_task(producer.send(bytes([number]) * 1000)) for number in range(4)]
-                await reached(disk.reached)
-                await settled()
-                assert producer.buffered_bytes == 3 * 1064
-                assert not any(task.done() for task in waiting)
-                waiting[1].cancel()
-            finally:
-                disk.go()
-            for number in (0, 2, 3):
-                await (await waiting[number])
-            await producer.close()
-            assert producer.buffered_bytes == 0
-            assert [batch[0][0] for batch in await stored(client)][3:] == [0, 2, 3]
-
-    run(main())
+                await producer.send_all(payloads[start + 300 : start + 450])
+                await producer.send_all(texts(*payloads[start + 450 : start + 500]))
+                await asyncio.sleep(0)
+        found = await stored(client)
+        assert [payload for batch in found for payload in batch] == payloads
+        assert len(found) > 50
 
 
-def test_a_message_larger_than_all_that_may_be_in_hand_goes_alone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            connected(tmp_path) as (_, client),
-            Producer(client, "s", "t", linger_ms=3_600_000, buffered_bytes_max=100) as producer,
-        ):
-            await producer.send(b"small")
-            await producer.send(b"x" * 1000)
-            await producer.send_all([b"y" * 1000, b"z"])
+async def test_messages_may_have_ids_headers_and_destinations_of_their_own(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=3) as (_, client):
+        async with Producer(client, "s", "t", partitioning=to_partition(2)) as producer:
+            await producer.send(Message(b"a", id=9, user_headers=b"h"))
+            await producer.send(b"b", to_partition(1))
+            await producer.send(b"c")
+            for _ in range(5):
+                await producer.send(b"d", by_key(b"k"))
+        polled = await client.poll_messages("s", "t", ME, partition_id=2, strategy=FIRST, count=1)
+        (message,) = batches.messages(polled.batches[0])
+        assert (message.payload, message.id, message.user_headers) == (b"a", 9, b"h")
+        everything = [await stored(client, partition_id) for partition_id in range(3)]
+        assert everything[2][0] == [b"a", b"c"]
+        assert everything[1][0] == [b"b"]
+        assert sum(batch == [b"d"] * 5 for partition in everything for batch in partition) == 1
+
+
+async def test_balanced_batches_go_to_the_partitions_in_turn(tmp_path: Path) -> None:
+    async with connected(tmp_path, partitions=3) as (_, client):
+        async with Producer(client, "s", "t", batch_messages=2) as producer:
+            for payload in numbered(12):
+                await producer.send(payload)
+        for partition_id in range(3):
+            assert [len(batch) for batch in await stored(client, partition_id)] == [2, 2]
+
+
+async def test_who_sends_faster_than_the_server_takes_waits_in_line(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with connected(tmp_path, files=disk) as (_, client):
+        producer = Producer(client, "s", "t", linger_ms=0, batch_messages=1, buffered_bytes_max=3 * 1064)
+        disk.stop()
+        try:
+            for _ in range(3):
+                await producer.send(b"x" * 1000)
+            waiting = [asyncio.create_task(producer.send(bytes([number]) * 1000)) for number in range(4)]
+            await reached(disk.reached)
+            await settled()
+            assert producer.buffered_bytes == 3 * 1064
+            assert not any(task.done() for task in waiting)
+            waiting[1].cancel()
+        finally:
+            disk.go()
+        for number in (0, 2, 3):
+            await (await waiting[number])
+        await producer.close()
+        assert producer.buffered_bytes == 0
+        assert [batch[0][0] for batch in await stored(client)][3:] == [0, 2, 3]
+
+
+async def test_a_message_larger_than_all_that_may_be_in_hand_goes_alone(tmp_path: Path) -> None:
+    async with (
+        connected(tmp_path) as (_, client),
+        Producer(client, "s", "t", linger_ms=3_600_000, buffered_bytes_max=100) as producer,
+    ):
+        await producer.send(b"small")
+        await producer.send(b"x" * 1000)
+        await producer.send_all([b"y" * 1000, b"z"])
+        await producer.flush()
+        assert [len(batch) for batch in await stored(client)] == [1, 1, 2]
+
+
+async def test_closing_refuses_who_waits_for_room(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    async with connected(tmp_path, files=disk) as (_, client):
+        producer = Producer(client, "s", "t", buffered_bytes_max=1)
+        disk.stop()
+        try:
+            await producer.send(b"taken on")
+            waiting = asyncio.create_task(producer.send(b"not taken on"))
+            await reached(disk.reached)
+            closing = asyncio.create_task(producer.close())
+            assert await refusal(waiting) == Code.INVALID_COMMAND
+            assert not closing.done()
+        finally:
+            disk.go()
+        await closing
+        assert await stored(client) == [[b"taken on"]]
+
+
+async def test_a_refusal_is_said_to_who_awaits_the_delivery_and_to_nobody_else(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client), Producer(client, "s", "t") as producer:
+        delivery = await producer.send(b"a", to_partition(7))
+        for _ in range(2):
+            with pytest.raises(CommandError) as raised:
+                await delivery
+            assert raised.value.code is Code.PARTITION_NOT_FOUND
+        await producer.flush()
+
+
+async def test_a_refusal_that_nobody_awaits_is_said_by_flush_with_what_was_refused(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        producer = Producer(client, "s", "t")
+        await producer.send(b"a", to_partition(7))
+        await producer.send(b"b", to_partition(7))
+        await producer.send(b"good")
+        await producer.send_all([])
+        with pytest.raises(SendsFailed) as raised:
             await producer.flush()
-            assert [len(batch) for batch in await stored(client)] == [1, 1, 2]
-
-    run(main())
-
-
-def test_closing_refuses_who_waits_for_room(tmp_path: Path) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with connected(tmp_path, files=disk) as (_, client):
-            producer = Producer(client, "s", "t", buffered_bytes_max=1)
-            disk.stop()
-            try:
-                await producer.send(b"taken on")
-                waiting = asyncio.create_task(producer.send(b"not taken on"))
-                await reached(disk.reached)
-                closing = asyncio.create_task(producer.close())
-                assert await refusal(waiting) == Code.INVALID_COMMAND
-                assert not closing.done()
-            finally:
-                disk.go()
-            await closing
-            assert await stored(client) == [[b"taken on"]]
-
-    run(main())
+        refused = {tuple(failure.messages): failure for failure in raised.value.failures}
+        assert refused.keys() == {(b"a", b"b"), ()}
+        assert refused[b"a", b"b"].partitioning == to_partition(7)
+        assert isinstance(refused[b"a", b"b"].error, CommandError)
+        await producer.close()
+        assert await stored(client) == [[b"good"]]
 
 
-def test_a_refusal_is_said_to_who_awaits_the_delivery_and_to_nobody_else(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client), Producer(client, "s", "t") as producer:
-            delivery = await producer.send(b"a", to_partition(7))
-            for _ in range(2):
-                with pytest.raises(CommandError) as raised:
-                    await delivery
-                assert raised.value.code is Code.PARTITION_NOT_FOUND
-            await producer.flush()
-
-    run(main())
-
-
-def test_a_refusal_that_nobody_awaits_is_said_by_flush_with_what_was_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            producer = Producer(client, "s", "t")
+async def test_whoever_asked_to_be_told_of_failures_is_told(tmp_path: Path) -> None:
+    failures: list[FailedSend] = []
+    async with connected(tmp_path) as (_, client):
+        async with Producer(client, "s", "t", on_failure=failures.append) as producer:
             await producer.send(b"a", to_partition(7))
-            await producer.send(b"b", to_partition(7))
-            await producer.send(b"good")
-            await producer.send_all([])
-            with pytest.raises(SendsFailed) as raised:
-                await producer.flush()
-            refused = {tuple(failure.messages): failure for failure in raised.value.failures}
-            assert refused.keys() == {(b"a", b"b"), ()}
-            assert refused[b"a", b"b"].partitioning == to_partition(7)
-            assert isinstance(refused[b"a", b"b"].error, CommandError)
-            await producer.close()
-            assert await stored(client) == [[b"good"]]
-
-    run(main())
+        assert [failure.messages for failure in failures] == [[b"a"]]
 
 
-def test_whoever_asked_to_be_told_of_failures_is_told(tmp_path: Path) -> None:
-    async def main() -> None:
-        failures: list[FailedSend] = []
-        async with connected(tmp_path) as (_, client):
-            async with Producer(client, "s", "t", on_failure=failures.append) as producer:
-                await producer.send(b"a", to_partition(7))
-            assert [failure.messages for failure in failures] == [[b"a"]]
-
-    run(main())
-
-
-def test_what_was_under_way_when_the_connection_was_lost_has_failed_unless_it_is_to_be_sent_again(
+async def test_what_was_under_way_when_the_connection_was_lost_has_failed_unless_it_is_to_be_sent_again(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        disk = SlowDisk()
-        async with connected(tmp_path, files=disk) as (server, _), await server.client(SOON) as client:
-            producer = Producer(client, "s", "t", linger_ms=0)
-            disk.stop()
-            try:
-                delivery = await producer.send(b"a")
-                await reached(disk.reached)
-                server.cut()
-                assert await refusal(delivery) == Code.DISCONNECTED
-            finally:
-                disk.go()
-            await (await producer.send(b"b"))
-            await producer.close()
-            assert await stored(client) == [[b"a"], [b"b"]]
+    disk = SlowDisk()
+    async with connected(tmp_path, files=disk) as (server, _), await server.client(SOON) as client:
+        producer = Producer(client, "s", "t", linger_ms=0)
+        disk.stop()
+        try:
+            delivery = await producer.send(b"a")
+            await reached(disk.reached)
+            server.cut()
+            assert await refusal(delivery) == Code.DISCONNECTED
+        finally:
+            disk.go()
+        await (await producer.send(b"b"))
+        await producer.close()
+        assert await stored(client) == [[b"a"], [b"b"]]
+    async with connected(tmp_path / "2") as (server, client):
+        producer = Producer(client, "s", "t", linger_ms=0, resend=True)
+        server.cut()
+        await until(lambda: not client.is_connected)
+        assert await refusal(await producer.send(b"a")) == Code.DISCONNECTED
+        await producer.close()
 
-    async def nobody_comes_back() -> None:
-        async with connected(tmp_path / "2") as (server, client):
+
+async def test_sent_again_everything_is_there_in_order_even_over_a_restart_of_the_server(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
+        payloads = numbered(3000)
+        async with Producer(client, "s", "t", linger_ms=0, batch_messages=10, resend=True) as producer:
+            for number, payload in enumerate(payloads):
+                await producer.send(payload)
+                if number in (500, 1500):
+                    await asyncio.sleep(0)
+                    server.cut()
+                elif number == 1000:
+                    await server.stop()
+                    for late in (b"late 1", b"late 2"):
+                        await producer.send(late, to_partition(0))
+                    await server.start()
+                elif number % 100 == 0:
+                    await asyncio.sleep(0)
+        found = [batch for batch in await stored(client) if not batch[0].startswith(b"late")]
+        firsts = [int(batch[0]) for batch in found]
+        assert {int(payload) for batch in found for payload in batch} == set(range(3000))
+        # What came twice came as the same batches again, from one that had no answer on.
+        seen: list[int] = []
+        for first in firsts:
+            if seen and first <= seen[-1]:
+                assert len(seen) - seen.index(first) <= 4
+                seen = seen[: seen.index(first)]
+            seen.append(first)
+        assert seen == sorted(set(firsts))
+
+
+async def test_a_server_that_does_not_come_back_fails_everything_that_waits_for_it(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, _):
+        client = await server.client(SOON)
+        producer = Producer(client, "s", "t", linger_ms=0, resend=True)
+        await server.stop()
+        await until(lambda: not client.is_connected)
+        delivery = await producer.send(b"a")
+        await settled()
+        assert not delivery.done
+        await client.close()
+        with pytest.raises(Disconnected):
+            await delivery
+        await server.start()
+
+
+async def test_who_may_not_log_in_any_more_when_it_comes_back_is_told_why(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (server, root):
+        token = (await root.create_personal_access_token("build")).token
+        address = f"iggy://{token}@127.0.0.1:{server.port}?heartbeat_interval=0"
+        async with await Client.connect(address, reconnect=SOON) as client:
             producer = Producer(client, "s", "t", linger_ms=0, resend=True)
+            await (await producer.send(b"a"))
+            await root.delete_personal_access_token("build")
             server.cut()
             await until(lambda: not client.is_connected)
-            assert await refusal(await producer.send(b"a")) == Code.DISCONNECTED
+            assert await refusal(await producer.send(b"b")) == Code.RESOURCE_NOT_FOUND
+            assert await refusal(client.ping()) == Code.RESOURCE_NOT_FOUND
             await producer.close()
-
-    run(main())
-    run(nobody_comes_back())
-
-
-def test_sent_again_everything_is_there_in_order_even_over_a_restart_of_the_server(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, _), await server.client(SOON) as client:
-            payloads = numbered(3000)
-            async with Producer(client, "s", "t", linger_ms=0, batch_messages=10, resend=True) as producer:
-                for number, payload in enumerate(payloads):
-                    await producer.send(payload)
-                    if number in (500, 1500):
-                        await asyncio.sleep(0)
-                        server.cut()
-                    elif number == 1000:
-                        await server.stop()
-                        for late in (b"late 1", b"late 2"):
-                            await producer.send(late, to_partition(0))
-                        await server.start()
-                    elif number % 100 == 0:
-                        await asyncio.sleep(0)
-            found = [batch for batch in await stored(client) if not batch[0].startswith(b"late")]
-            firsts = [int(batch[0]) for batch in found]
-            assert {int(payload) for batch in found for payload in batch} == set(range(3000))
-            # What came twice came as the same batches again, from one that had no answer on.
-            seen: list[int] = []
-            for first in firsts:
-                if seen and first <= seen[-1]:
-                    assert len(seen) - seen.index(first) <= 4
-                    seen = seen[: seen.index(first)]
-                seen.append(first)
-            assert seen == sorted(set(firsts))
-
-    run(main())
+        await root.reconnect()
+        assert await stored(root) == [[b"a"]]
 
 
-def test_a_server_that_does_not_come_back_fails_everything_that_waits_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, _):
-            client = await server.client(SOON)
-            producer = Producer(client, "s", "t", linger_ms=0, resend=True)
-            await server.stop()
-            await until(lambda: not client.is_connected)
-            delivery = await producer.send(b"a")
-            await settled()
-            assert not delivery.done
-            await client.close()
-            with pytest.raises(Disconnected):
-                await delivery
-            await server.start()
-
-    run(main())
-
-
-def test_who_may_not_log_in_any_more_when_it_comes_back_is_told_why(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (server, root):
-            token = (await root.create_personal_access_token("build")).token
-            address = f"iggy://{token}@127.0.0.1:{server.port}?heartbeat_interval=0"
-            async with await Client.connect(address, reconnect=SOON) as client:
-                producer = Producer(client, "s", "t", linger_ms=0, resend=True)
-                await (await producer.send(b"a"))
-                await root.delete_personal_access_token("build")
-                server.cut()
-                await until(lambda: not client.is_connected)
-                assert await refusal(await producer.send(b"b")) == Code.RESOURCE_NOT_FOUND
-                assert await refusal(client.ping()) == Code.RESOURCE_NOT_FOUND
-                await producer.close()
-            await root.reconnect()
-            assert await stored(root) == [[b"a"]]
-
-    run(main())
-
-
-def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with connected(tmp_path) as (_, client):
-            for limits in ({"batch_messages": 0}, {"buffered_bytes_max": 0}, {"in_flight": 0}, {"linger_ms": -1}):
-                with pytest.raises(ValueError):
-                    Producer(client, "s", "t", **limits)  # type: ignore[arg-type]
-
-    run(main())
+async def test_limits_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async with connected(tmp_path) as (_, client):
+        for limits in ({"batch_messages": 0}, {"buffered_bytes_max": 0}, {"in_flight": 0}, {"linger_ms": -1}):
+            with pytest.raises(ValueError):
+                Producer(client, "s", "t", **limits)  # type: ignore[arg-type]

@@ -8,7 +8,6 @@ import pytest
 
 from tests.app.access.support.world import SECOND, refusal
 from tests.app.commands.support.reading import Reader, payloads, reading
-from tests.storage.support.world import run
 from whippet.app.commands import answers, groups
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code
@@ -18,64 +17,49 @@ from whippet.storage.offsets import Kind
 # ----------------------------------------------------------------------------------------------------- made and deleted
 
 
-def test_a_new_group_is_empty_and_counts_the_partitions_of_its_topic(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            details = await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
-            assert details == answers.GroupDetails(answers.GroupInfo(1, 3, 0, "second"), ())
-            assert await made.root.ask(ask.GetConsumerGroup("s", "t", "second")) == details
-            assert await made.root.ask(ask.GetConsumerGroup("s", "t", 1)) == details
-
-    run(main())
+async def test_a_new_group_is_empty_and_counts_the_partitions_of_its_topic(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        details = await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
+        assert details == answers.GroupDetails(answers.GroupInfo(1, 3, 0, "second"), ())
+        assert await made.root.ask(ask.GetConsumerGroup("s", "t", "second")) == details
+        assert await made.root.ask(ask.GetConsumerGroup("s", "t", 1)) == details
 
 
-def test_groups_are_listed_by_number_with_their_members_counted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.root.ask(ask.CreateConsumerGroup("s", "t", "a"))
-            await made.root.join()
-            assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == (
-                answers.GroupInfo(0, 3, 1, "g"),
-                answers.GroupInfo(1, 3, 0, "a"),
-            )
-
-    run(main())
+async def test_groups_are_listed_by_number_with_their_members_counted(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.root.ask(ask.CreateConsumerGroup("s", "t", "a"))
+        await made.root.join()
+        assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == (
+            answers.GroupInfo(0, 3, 1, "g"),
+            answers.GroupInfo(1, 3, 0, "a"),
+        )
 
 
-def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            for question in (
-                ask.GetConsumerGroup("s", "t", "x"),
-                ask.GetConsumerGroup("s", "t", 7),
-                ask.GetConsumerGroup("s", "x", "g"),
-                ask.GetConsumerGroup("x", "t", "g"),
-                ask.GetConsumerGroups("s", "x"),
-                ask.GetConsumerGroups("x", "t"),
-            ):
-                assert await made.root.ask(question) is None
-
-    run(main())
+async def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        for question in (
+            ask.GetConsumerGroup("s", "t", "x"),
+            ask.GetConsumerGroup("s", "t", 7),
+            ask.GetConsumerGroup("s", "x", "g"),
+            ask.GetConsumerGroup("x", "t", "g"),
+            ask.GetConsumerGroups("s", "x"),
+            ask.GetConsumerGroups("x", "t"),
+        ):
+            assert await made.root.ask(question) is None
 
 
 @pytest.mark.parametrize("name", ["x", "7", " g ", "G", "ß" * 127, "y" * 255])
-def test_any_name_of_1_to_255_bytes_will_do(tmp_path: Path, name: str) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.root.ask(ask.CreateConsumerGroup("s", "t", name))
-            assert (await made.root.ask(ask.GetConsumerGroup("s", "t", name))).info.name == name
-
-    run(main())
+async def test_any_name_of_1_to_255_bytes_will_do(tmp_path: Path, name: str) -> None:
+    async with reading(tmp_path) as made:
+        await made.root.ask(ask.CreateConsumerGroup("s", "t", name))
+        assert (await made.root.ask(ask.GetConsumerGroup("s", "t", name))).info.name == name
 
 
 @pytest.mark.parametrize(("name", "code"), [("", 4), ("y" * 256, 4), ("ß" * 128, 4), ("g", 5004)])
-def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            assert await refusal(made.root.ask(ask.CreateConsumerGroup("s", "t", name))) == code
-            assert len(await made.root.ask(ask.GetConsumerGroups("s", "t"))) == 1
-
-    run(main())
+async def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> None:
+    async with reading(tmp_path) as made:
+        assert await refusal(made.root.ask(ask.CreateConsumerGroup("s", "t", name))) == code
+        assert len(await made.root.ask(ask.GetConsumerGroups("s", "t"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,201 +71,167 @@ def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> None:
         ("s", "t", 9, Code.CONSUMER_GROUP_ID_NOT_FOUND),
     ],
 )
-def test_what_is_not_there_cannot_be_deleted_joined_or_left(
+async def test_what_is_not_there_cannot_be_deleted_joined_or_left(
     tmp_path: Path, stream: str, topic: str, group: str | int, code: Code
 ) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            for request in (ask.DeleteConsumerGroup, ask.JoinConsumerGroup, ask.LeaveConsumerGroup):
-                assert await refusal(made.root.ask(request(stream, topic, group))) == code
-
-    run(main())
+    async with reading(tmp_path) as made:
+        for request in (ask.DeleteConsumerGroup, ask.JoinConsumerGroup, ask.LeaveConsumerGroup):
+            assert await refusal(made.root.ask(request(stream, topic, group))) == code
 
 
 def offset_files(folder: Path) -> int:
     return len(list(folder.rglob("offsets/groups/*")))
 
 
-def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await anne.join()
-            await bert.join()
-            for _ in range(3):
-                await anne.poll(auto_commit=True)
-                await bert.poll(auto_commit=True)
-            assert [await made.root.stored(partition) for partition in range(3)] == [9, 9, 9]
-            assert offset_files(tmp_path) == 3
-            await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
-            assert anne.session.groups == bert.session.groups == set()
-            assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-            assert await refusal(anne.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-            assert offset_files(tmp_path) == 0
-            # The next one has the same number and starts at the beginning.
-            assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "g"))).info.id == 0
-            assert [await made.root.stored(partition) for partition in range(3)] == [None, None, None]
-            assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
-            await anne.join()
-            assert payloads(await anne.poll(0))[0] == "0/0"
-
-    run(main())
+async def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await anne.join()
+        await bert.join()
+        for _ in range(3):
+            await anne.poll(auto_commit=True)
+            await bert.poll(auto_commit=True)
+        assert [await made.root.stored(partition) for partition in range(3)] == [9, 9, 9]
+        assert offset_files(tmp_path) == 3
+        await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+        assert anne.session.groups == bert.session.groups == set()
+        assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        assert await refusal(anne.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        assert offset_files(tmp_path) == 0
+        # The next one has the same number and starts at the beginning.
+        assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "g"))).info.id == 0
+        assert [await made.root.stored(partition) for partition in range(3)] == [None, None, None]
+        assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
+        await anne.join()
+        assert payloads(await anne.poll(0))[0] == "0/0"
 
 
-def test_offsets_of_a_deletion_that_was_cut_short_are_not_inherited(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            for partition in made.topic.served:
-                await partition.store_offset(Kind.GROUP, 1, 5)
-            await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
-            assert [partition.offset_of(Kind.GROUP, 1) for partition in made.topic.served] == [None] * 3
-
-    run(main())
+async def test_offsets_of_a_deletion_that_was_cut_short_are_not_inherited(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        for partition in made.topic.served:
+            await partition.store_offset(Kind.GROUP, 1, 5)
+        await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
+        assert [partition.offset_of(Kind.GROUP, 1) for partition in made.topic.served] == [None] * 3
 
 
-def test_a_group_that_the_disk_does_not_let_go_is_there_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.root.join()
+async def test_a_group_that_the_disk_does_not_let_go_is_there_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reading(tmp_path) as made:
+        await made.root.join()
 
-            async def refuse(*args: object) -> None:
-                raise WriteFailed("groups/0.json", OSError(28, "full"))
+        async def refuse(*args: object) -> None:
+            raise WriteFailed("groups/0.json", OSError(28, "full"))
 
-            with monkeypatch.context() as patched:
-                patched.setattr(made.gateway.store, "remove_group", refuse)
-                asked = made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
-                assert await refusal(asked) == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
-            assert await made.owned() == []
-            await made.root.join()
-            assert await made.owned() == [[0, 1, 2]]
-            await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
-            assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == ()
-
-    run(main())
+        with monkeypatch.context() as patched:
+            patched.setattr(made.gateway.store, "remove_group", refuse)
+            asked = made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+            assert await refusal(asked) == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
+        assert await made.owned() == []
+        await made.root.join()
+        assert await made.owned() == [[0, 1, 2]]
+        await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+        assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == ()
 
 
-def test_after_a_restart_the_group_is_there_without_members_and_goes_on_where_it_was(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.join()
-            await made.root.poll(1, count=4, auto_commit=True)
-        async with reading(tmp_path) as made:
-            assert await made.owned() == []
-            assert await refusal(made.root.poll(1)) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
-            await made.root.join()
-            assert payloads(await made.root.poll(1))[0] == "1/4"
-            assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))).info.id == 1
-
-    run(main())
+async def test_after_a_restart_the_group_is_there_without_members_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.join()
+        await made.root.poll(1, count=4, auto_commit=True)
+    async with reading(tmp_path) as made:
+        assert await made.owned() == []
+        assert await refusal(made.root.poll(1)) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
+        await made.root.join()
+        assert payloads(await made.root.poll(1))[0] == "1/4"
+        assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))).info.id == 1
 
 
 # ------------------------------------------------------------------------------------------------------ joined and left
 
 
-def test_one_two_and_three_members_share_three_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            shares = []
-            for reader in await made.readers(4):
-                await reader.join()
-                shares.append([len(partitions) for partitions in await made.owned()])
-            assert shares == [[3], [2, 1], [1, 1, 1], [1, 1, 1, 0]]
-
-    run(main())
+async def test_one_two_and_three_members_share_three_partitions(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        shares = []
+        for reader in await made.readers(4):
+            await reader.join()
+            shares.append([len(partitions) for partitions in await made.owned()])
+        assert shares == [[3], [2, 1], [1, 1, 1], [1, 1, 1, 0]]
 
 
-def test_every_message_is_delivered_to_one_member_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            members = await made.readers(4)
-            await made.fill(20)
-            got: list[str] = []
+async def test_every_message_is_delivered_to_one_member_once(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        members = await made.readers(4)
+        await made.fill(20)
+        got: list[str] = []
 
-            async def everybody_polls(times: int) -> None:
-                for _ in range(times):
-                    for member in members:
-                        if member.session.groups:
-                            got.extend(payloads(await member.poll(count=3, auto_commit=True)))
+        async def everybody_polls(times: int) -> None:
+            for _ in range(times):
+                for member in members:
+                    if member.session.groups:
+                        got.extend(payloads(await member.poll(count=3, auto_commit=True)))
 
-            for member in members:
-                await member.join()
-                await everybody_polls(2)
-            await members[0].leave()
-            await everybody_polls(30)
-            assert sorted(got) == sorted(f"{partition}/{offset}" for partition in range(3) for offset in range(20))
-            for partition in range(3):
-                order = [int(payload[2:]) for payload in got if payload.startswith(f"{partition}/")]
-                assert order == list(range(20))
-
-    run(main())
+        for member in members:
+            await member.join()
+            await everybody_polls(2)
+        await members[0].leave()
+        await everybody_polls(30)
+        assert sorted(got) == sorted(f"{partition}/{offset}" for partition in range(3) for offset in range(20))
+        for partition in range(3):
+            order = [int(payload[2:]) for payload in got if payload.startswith(f"{partition}/")]
+            assert order == list(range(20))
 
 
-def test_joining_twice_is_joining_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            for _ in range(2):
-                await made.root.join()
-                assert await made.owned() == [[0, 1, 2]]
-                assert made.root.session.groups == {(0, 0, 0)}
-
-    run(main())
-
-
-def test_who_is_no_member_cannot_leave(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
+async def test_joining_twice_is_joining_once(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        for _ in range(2):
             await made.root.join()
-            await made.root.leave()
-            assert made.root.session.groups == set()
-            assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
-
-    run(main())
-
-
-def test_a_connection_that_is_not_known_any_more_cannot_join(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            reader = await made.reader()
-            made.gateway.sessions.remove(reader.session)
-            assert await refusal(reader.join()) == Code.STALE_CLIENT
-            assert await made.owned() == []
-
-    run(main())
-
-
-def test_a_member_whose_end_nobody_has_noticed_is_dropped_when_the_next_one_joins(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            gone, staying, newcomer = await made.readers(3)
-            await gone.join()
-            await staying.join()
-            made.gateway.sessions.remove(gone.session)
-            await newcomer.join()
-            assert await made.owned() == [[0, 1], [2]]
-
-    run(main())
-
-
-def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
-            anne, bert = await made.readers(2)
-            for reader in (anne, bert):
-                await reader.join()
-                await reader.ask(ask.JoinConsumerGroup("s", "t", "second"))
-            groups.leave_all(made.gateway, anne.session)
-            assert anne.session.groups == set()
             assert await made.owned() == [[0, 1, 2]]
-            infos = await made.root.ask(ask.GetConsumerGroups("s", "t"))
-            assert [info.members_count for info in infos] == [1, 1]
-            groups.leave_all(made.gateway, anne.session)
+            assert made.root.session.groups == {(0, 0, 0)}
 
-    run(main())
+
+async def test_who_is_no_member_cannot_leave(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
+        await made.root.join()
+        await made.root.leave()
+        assert made.root.session.groups == set()
+        assert await refusal(made.root.leave()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
+
+
+async def test_a_connection_that_is_not_known_any_more_cannot_join(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        reader = await made.reader()
+        made.gateway.sessions.remove(reader.session)
+        assert await refusal(reader.join()) == Code.STALE_CLIENT
+        assert await made.owned() == []
+
+
+async def test_a_member_whose_end_nobody_has_noticed_is_dropped_when_the_next_one_joins(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        gone, staying, newcomer = await made.readers(3)
+        await gone.join()
+        await staying.join()
+        made.gateway.sessions.remove(gone.session)
+        await newcomer.join()
+        assert await made.owned() == [[0, 1], [2]]
+
+
+async def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
+        anne, bert = await made.readers(2)
+        for reader in (anne, bert):
+            await reader.join()
+            await reader.ask(ask.JoinConsumerGroup("s", "t", "second"))
+        groups.leave_all(made.gateway, anne.session)
+        assert anne.session.groups == set()
+        assert await made.owned() == [[0, 1, 2]]
+        infos = await made.root.ask(ask.GetConsumerGroups("s", "t"))
+        assert [info.members_count for info in infos] == [1, 1]
+        groups.leave_all(made.gateway, anne.session)
 
 
 # --------------------------------------------------------------------------------------------------------- handing over
@@ -295,95 +245,77 @@ async def two_members_and_a_promise(first: Reader, second: Reader) -> None:
     await second.join()
 
 
-def test_the_newcomer_waits_for_the_commit_and_then_reads_what_comes_after_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await two_members_and_a_promise(anne, bert)
-            assert await made.owned() == [[0, 1, 2], []]
-            assert payloads(await bert.poll()) == []
-            assert [(await anne.poll()).partition_id for _ in range(4)] == [0, 1, 0, 1]
-            await made.send(2, "2/10")
-            await anne.store(8, 2)
-            assert await made.owned() == [[0, 1, 2], []]
-            await anne.store(9, 2)
-            assert await made.owned() == [[0, 1], [2]]
-            assert payloads(await bert.poll()) == ["2/10"]
-
-    run(main())
+async def test_the_newcomer_waits_for_the_commit_and_then_reads_what_comes_after_it(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await two_members_and_a_promise(anne, bert)
+        assert await made.owned() == [[0, 1, 2], []]
+        assert payloads(await bert.poll()) == []
+        assert [(await anne.poll()).partition_id for _ in range(4)] == [0, 1, 0, 1]
+        await made.send(2, "2/10")
+        await anne.store(8, 2)
+        assert await made.owned() == [[0, 1, 2], []]
+        await anne.store(9, 2)
+        assert await made.owned() == [[0, 1], [2]]
+        assert payloads(await bert.poll()) == ["2/10"]
 
 
-def test_an_auto_commit_is_a_commit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await two_members_and_a_promise(anne, bert)
-            assert len(payloads(await anne.poll(2, auto_commit=True))) == 10
-            assert await made.owned() == [[0, 1], [2]]
-
-    run(main())
+async def test_an_auto_commit_is_a_commit(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await two_members_and_a_promise(anne, bert)
+        assert len(payloads(await anne.poll(2, auto_commit=True))) == 10
+        assert await made.owned() == [[0, 1], [2]]
 
 
-def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_committed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await two_members_and_a_promise(anne, bert)
-            made.clock.now += 30 * SECOND - 1
-            groups.overdue(made.gateway, made.clock.now)
-            assert await made.owned() == [[0, 1, 2], []]
-            made.clock.now += 1
-            groups.overdue(made.gateway, made.clock.now)
-            assert await made.owned() == [[0, 1], [2]]
-            assert payloads(await bert.poll())[0] == "2/0"
-            assert await refusal(anne.store(9, 2)) == Code.NOT_RESOLVED_CONSUMER
-
-    run(main())
+async def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_committed(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await two_members_and_a_promise(anne, bert)
+        made.clock.now += 30 * SECOND - 1
+        groups.overdue(made.gateway, made.clock.now)
+        assert await made.owned() == [[0, 1, 2], []]
+        made.clock.now += 1
+        groups.overdue(made.gateway, made.clock.now)
+        assert await made.owned() == [[0, 1], [2]]
+        assert payloads(await bert.poll())[0] == "2/0"
+        assert await refusal(anne.store(9, 2)) == Code.NOT_RESOLVED_CONSUMER
 
 
 # -------------------------------------------------------------------------------------------- what becomes of the topic
 
 
-def test_groups_follow_the_number_of_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, partitions=1) as made:
-            for reader in await made.readers(2):
-                await reader.join()
-            assert await made.owned() == [[0], []]
-            await made.root.ask(ask.CreatePartitions("s", "t", 3))
-            assert await made.owned() == [[0, 2], [1, 3]]
-            await made.root.ask(ask.DeletePartitions("s", "t", 2))
-            assert await made.owned() == [[0], [1]]
-            info, *_ = await made.root.ask(ask.GetConsumerGroups("s", "t"))
-            assert info.partitions_count == 2
-
-    run(main())
+async def test_groups_follow_the_number_of_partitions(tmp_path: Path) -> None:
+    async with reading(tmp_path, partitions=1) as made:
+        for reader in await made.readers(2):
+            await reader.join()
+        assert await made.owned() == [[0], []]
+        await made.root.ask(ask.CreatePartitions("s", "t", 3))
+        assert await made.owned() == [[0, 2], [1, 3]]
+        await made.root.ask(ask.DeletePartitions("s", "t", 2))
+        assert await made.owned() == [[0], [1]]
+        info, *_ = await made.root.ask(ask.GetConsumerGroups("s", "t"))
+        assert info.partitions_count == 2
 
 
-def test_a_purge_keeps_members_and_forgets_what_they_owe(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await two_members_and_a_promise(anne, bert)
-            await made.root.ask(ask.PurgeTopic("s", "t"))
-            assert await made.owned() == [[0, 1], [2]]
-            await made.send(2, "again")
-            assert payloads(await bert.poll()) == ["again"]
-
-    run(main())
+async def test_a_purge_keeps_members_and_forgets_what_they_owe(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await two_members_and_a_promise(anne, bert)
+        await made.root.ask(ask.PurgeTopic("s", "t"))
+        assert await made.owned() == [[0, 1], [2]]
+        await made.send(2, "again")
+        assert payloads(await bert.poll()) == ["again"]
 
 
 @pytest.mark.parametrize("deletion", [ask.DeleteTopic("s", "t"), ask.DeleteStream("s")])
-def test_members_of_a_deleted_topic_are_members_of_nothing(tmp_path: Path, deletion: ask.Request) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            reader = await made.reader()
-            await reader.join()
-            await made.root.ask(deletion)
-            assert reader.session.groups == set()
-
-    run(main())
+async def test_members_of_a_deleted_topic_are_members_of_nothing(tmp_path: Path, deletion: ask.Request) -> None:
+    async with reading(tmp_path) as made:
+        reader = await made.reader()
+        await reader.join()
+        await made.root.ask(deletion)
+        assert reader.session.groups == set()

@@ -13,7 +13,6 @@ import xxhash
 
 from tests.app.access.support.world import refusal
 from tests.app.commands.support.reading import FIRST, GROUP, Reader, Reading, payloads, reading
-from tests.storage.support.world import run
 from whippet.app.commands import answers, groups, messages
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
@@ -27,73 +26,58 @@ NOBODY = Consumer(ConsumerKind.GROUP, "nobody")
 # ------------------------------------------------------------------------------------------------------------ consumers
 
 
-def test_an_offset_is_stored_told_moved_and_deleted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill(20)
-            root = made.root
-            assert await root.stored(0, ONE) is None
-            await root.store(10, 0, ONE)
-            answer = await root.ask(ask.GetConsumerOffset(ONE, "s", "t", 0))
-            assert answer == answers.ConsumerOffset(partition_id=0, current_offset=19, stored_offset=10)
-            assert payloads(await root.poll(0, consumer=ONE, auto_commit=True))[0] == "0/11"
-            assert await root.stored(0, ONE) == 19
-            await root.store(3, 0, ONE)
-            assert await root.stored(0, ONE) == 3
-            await root.forget(0, ONE)
-            assert await root.stored(0, ONE) is None
-            assert await refusal(root.forget(0, ONE)) == Code.CONSUMER_OFFSET_NOT_FOUND
-
-    run(main())
+async def test_an_offset_is_stored_told_moved_and_deleted(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill(20)
+        root = made.root
+        assert await root.stored(0, ONE) is None
+        await root.store(10, 0, ONE)
+        answer = await root.ask(ask.GetConsumerOffset(ONE, "s", "t", 0))
+        assert answer == answers.ConsumerOffset(partition_id=0, current_offset=19, stored_offset=10)
+        assert payloads(await root.poll(0, consumer=ONE, auto_commit=True))[0] == "0/11"
+        assert await root.stored(0, ONE) == 19
+        await root.store(3, 0, ONE)
+        assert await root.stored(0, ONE) == 3
+        await root.forget(0, ONE)
+        assert await root.stored(0, ONE) is None
+        assert await refusal(root.forget(0, ONE)) == Code.CONSUMER_OFFSET_NOT_FOUND
 
 
-def test_a_named_consumer_is_the_hash_of_its_name(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.store(4, 1, BILLING)
-            number = xxhash.xxh32_intdigest(b"billing")
-            assert await made.root.stored(1, Consumer(ConsumerKind.CONSUMER, number)) == 4
-
-    run(main())
+async def test_a_named_consumer_is_the_hash_of_its_name(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.store(4, 1, BILLING)
+        number = xxhash.xxh32_intdigest(b"billing")
+        assert await made.root.stored(1, Consumer(ConsumerKind.CONSUMER, number)) == 4
 
 
-def test_without_a_partition_a_consumer_means_the_first(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.store(4, None, ONE)
-            assert await made.root.stored(0, ONE) == await made.root.stored(None, ONE) == 4
-            assert payloads(await made.root.poll(consumer=ONE))[0] == "0/5"
-            await made.root.forget(None, ONE)
-            assert await made.root.stored(0, ONE) is None
-
-    run(main())
+async def test_without_a_partition_a_consumer_means_the_first(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.store(4, None, ONE)
+        assert await made.root.stored(0, ONE) == await made.root.stored(None, ONE) == 4
+        assert payloads(await made.root.poll(consumer=ONE))[0] == "0/5"
+        await made.root.forget(None, ONE)
+        assert await made.root.stored(0, ONE) is None
 
 
-def test_consumers_and_groups_of_one_number_know_nothing_of_each_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.join()
-            await made.root.store(4, 0)
-            await made.root.store(7, 0, Consumer(ConsumerKind.CONSUMER, 0))
-            assert await made.root.stored(0) == 4
-            await made.root.forget(0, Consumer(ConsumerKind.CONSUMER, 0))
-            assert await made.root.stored(0) == 4
-
-    run(main())
+async def test_consumers_and_groups_of_one_number_know_nothing_of_each_other(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.join()
+        await made.root.store(4, 0)
+        await made.root.store(7, 0, Consumer(ConsumerKind.CONSUMER, 0))
+        assert await made.root.stored(0) == 4
+        await made.root.forget(0, Consumer(ConsumerKind.CONSUMER, 0))
+        assert await made.root.stored(0) == 4
 
 
-def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.store(4, 2, BILLING)
-        async with reading(tmp_path) as made:
-            assert await made.root.stored(2, BILLING) == 4
-
-    run(main())
+async def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.store(4, 2, BILLING)
+    async with reading(tmp_path) as made:
+        assert await made.root.stored(2, BILLING) == 4
 
 
 @pytest.mark.parametrize(
@@ -110,19 +94,16 @@ def test_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
         (0, 0, NOBODY, Code.CONSUMER_GROUP_ID_NOT_FOUND),
     ],
 )
-def test_an_offset_that_is_not_there_cannot_be_stored(
+async def test_an_offset_that_is_not_there_cannot_be_stored(
     tmp_path: Path, offset: int, partition: int, consumer: Consumer, code: Code
 ) -> None:
     """Partition 0 has ten messages, 1 and 2 have none, and there is no 3."""
 
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.send(0, *"0123456789")
-            await made.root.join()
-            assert await refusal(made.root.store(offset, partition, consumer)) == code
-            assert await made.root.stored(partition, consumer) is None
-
-    run(main())
+    async with reading(tmp_path) as made:
+        await made.send(0, *"0123456789")
+        await made.root.join()
+        assert await refusal(made.root.store(offset, partition, consumer)) == code
+        assert await made.root.stored(partition, consumer) is None
 
 
 @pytest.mark.parametrize(
@@ -136,221 +117,174 @@ def test_an_offset_that_is_not_there_cannot_be_stored(
         ask.GetConsumerOffset(NOBODY, "s", "t", 0),
     ],
 )
-def test_asking_for_what_is_not_there_is_answered_with_nothing(tmp_path: Path, question: ask.GetConsumerOffset) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            assert await made.root.ask(question) is None
-
-    run(main())
+async def test_asking_for_what_is_not_there_is_answered_with_nothing(
+    tmp_path: Path, question: ask.GetConsumerOffset
+) -> None:
+    async with reading(tmp_path) as made:
+        assert await made.root.ask(question) is None
 
 
 @pytest.mark.parametrize(("partition", "code"), [(0, Code.CONSUMER_OFFSET_NOT_FOUND), (3, Code.PARTITION_NOT_FOUND)])
 @pytest.mark.parametrize("consumer", [ONE, GROUP])
-def test_what_is_not_stored_cannot_be_deleted(tmp_path: Path, consumer: Consumer, partition: int, code: Code) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.root.join()
-            assert await refusal(made.root.forget(partition, consumer)) == code
-
-    run(main())
-
-
-def test_the_current_offset_of_an_empty_partition_is_0(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            polled = await made.root.poll(1, consumer=ONE)
-            assert (polled.partition_id, polled.current_offset, polled.messages_count) == (1, 0, 0)
-
-    run(main())
+async def test_what_is_not_stored_cannot_be_deleted(
+    tmp_path: Path, consumer: Consumer, partition: int, code: Code
+) -> None:
+    async with reading(tmp_path) as made:
+        await made.root.join()
+        assert await refusal(made.root.forget(partition, consumer)) == code
 
 
-def test_a_consumer_cannot_poll_a_partition_that_is_not_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            assert await refusal(made.root.poll(3, consumer=ONE)) == Code.PARTITION_NOT_FOUND
+async def test_the_current_offset_of_an_empty_partition_is_0(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        polled = await made.root.poll(1, consumer=ONE)
+        assert (polled.partition_id, polled.current_offset, polled.messages_count) == (1, 0, 0)
 
-    run(main())
+
+async def test_a_consumer_cannot_poll_a_partition_that_is_not_there(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        assert await refusal(made.root.poll(3, consumer=ONE)) == Code.PARTITION_NOT_FOUND
 
 
 # ---------------------------------------------------------------------------------------------------------- auto-commit
 
 
-def test_an_auto_commit_stores_the_last_message_that_was_handed_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            for expected in (3, 7, 9, 9):
-                await made.root.poll(0, consumer=ONE, count=4, auto_commit=True)
-                assert await made.root.stored(0, ONE) == expected
-            assert payloads(await made.root.poll(0, consumer=ONE)) == []
-
-    run(main())
+async def test_an_auto_commit_stores_the_last_message_that_was_handed_out(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        for expected in (3, 7, 9, 9):
+            await made.root.poll(0, consumer=ONE, count=4, auto_commit=True)
+            assert await made.root.stored(0, ONE) == expected
+        assert payloads(await made.root.poll(0, consumer=ONE)) == []
 
 
-def test_without_it_next_is_the_same_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            for _ in range(2):
-                assert payloads(await made.root.poll(0, consumer=ONE, count=2)) == ["0/0", "0/1"]
-
-    run(main())
+async def test_without_it_next_is_the_same_again(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        for _ in range(2):
+            assert payloads(await made.root.poll(0, consumer=ONE, count=2)) == ["0/0", "0/1"]
 
 
-def test_it_never_moves_back_but_a_client_may(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.join()
-            for consumer in (ONE, GROUP):
-                await made.root.store(7, 0, consumer)
-                again = await made.root.poll(0, consumer=consumer, strategy=FIRST, count=2, auto_commit=True)
-                assert payloads(again) == ["0/0", "0/1"]
-                assert await made.root.stored(0, consumer) == 7
-                await made.root.store(2, 0, consumer)
-                assert payloads(await made.root.poll(0, consumer=consumer, count=1)) == ["0/3"]
-
-    run(main())
+async def test_it_never_moves_back_but_a_client_may(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.join()
+        for consumer in (ONE, GROUP):
+            await made.root.store(7, 0, consumer)
+            again = await made.root.poll(0, consumer=consumer, strategy=FIRST, count=2, auto_commit=True)
+            assert payloads(again) == ["0/0", "0/1"]
+            assert await made.root.stored(0, consumer) == 7
+            await made.root.store(2, 0, consumer)
+            assert payloads(await made.root.poll(0, consumer=consumer, count=1)) == ["0/3"]
 
 
-def test_nothing_is_stored_for_an_empty_poll(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            beyond = Strategy(StrategyKind.OFFSET, 10)
-            assert payloads(await made.root.poll(0, consumer=ONE, strategy=beyond, auto_commit=True)) == []
-            assert await made.root.stored(0, ONE) is None
-
-    run(main())
+async def test_nothing_is_stored_for_an_empty_poll(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        beyond = Strategy(StrategyKind.OFFSET, 10)
+        assert payloads(await made.root.poll(0, consumer=ONE, strategy=beyond, auto_commit=True)) == []
+        assert await made.root.stored(0, ONE) is None
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
 
 
-def test_a_member_polls_its_partitions_in_turn_and_commits_what_it_got_last(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.join()
-            for partition in (0, 1, 2, 0):
-                polled = await made.root.poll(count=2)
-                assert polled.partition_id == partition
-                assert polled.current_offset == 9
-                last = int(payloads(polled)[-1][2:])
-                await made.root.store(last)
-                assert await made.root.stored(partition) == last
-            await made.root.forget()
-            assert [await made.root.stored(partition) for partition in range(3)] == [None, 1, 1]
-
-    run(main())
+async def test_a_member_polls_its_partitions_in_turn_and_commits_what_it_got_last(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.join()
+        for partition in (0, 1, 2, 0):
+            polled = await made.root.poll(count=2)
+            assert polled.partition_id == partition
+            assert polled.current_offset == 9
+            last = int(payloads(polled)[-1][2:])
+            await made.root.store(last)
+            assert await made.root.stored(partition) == last
+        await made.root.forget()
+        assert [await made.root.stored(partition) for partition in range(3)] == [None, 1, 1]
 
 
-def test_a_commit_from_before_a_partition_was_lost_does_not_take_the_group_back(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, partitions=2) as made:
-            await made.fill(20)
-            first, second, third = await made.readers(3)
-            for one in (first, second, third):
-                await one.join()
-            await second.poll(1, count=5)
-            await first.leave()
-            assert await made.owned() == [[0], [1]]
-            await third.poll(1, count=10)
-            await third.store(9, 1)
-            await third.leave()
-            assert await made.owned() == [[0, 1]]
-            assert await refusal(second.store(4, 1)) == Code.NOT_RESOLVED_CONSUMER
-            assert await made.root.stored(1) == 9
-            assert payloads(await second.poll(1, count=1)) == ["1/10"]
-            await second.store(10, 1)
-            await second.store(3, 1)
-            assert await made.root.stored(1) == 3
-
-    run(main())
+async def test_a_commit_from_before_a_partition_was_lost_does_not_take_the_group_back(tmp_path: Path) -> None:
+    async with reading(tmp_path, partitions=2) as made:
+        await made.fill(20)
+        first, second, third = await made.readers(3)
+        for one in (first, second, third):
+            await one.join()
+        await second.poll(1, count=5)
+        await first.leave()
+        assert await made.owned() == [[0], [1]]
+        await third.poll(1, count=10)
+        await third.store(9, 1)
+        await third.leave()
+        assert await made.owned() == [[0, 1]]
+        assert await refusal(second.store(4, 1)) == Code.NOT_RESOLVED_CONSUMER
+        assert await made.root.stored(1) == 9
+        assert payloads(await second.poll(1, count=1)) == ["1/10"]
+        await second.store(10, 1)
+        await second.store(3, 1)
+        assert await made.root.stored(1) == 3
 
 
-def test_anybody_may_ask_how_far_a_group_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            await made.root.join()
-            await made.root.store(4, 0)
-            await made.root.leave()
-            stranger = await made.reader()
-            assert await stranger.stored() == 4
-
-    run(main())
+async def test_anybody_may_ask_how_far_a_group_is(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        await made.root.join()
+        await made.root.store(4, 0)
+        await made.root.leave()
+        stranger = await made.reader()
+        assert await stranger.stored() == 4
 
 
-def test_who_is_no_member_can_neither_poll_nor_commit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            for partition in (None, 0):
-                for asked in (made.root.poll(partition), made.root.store(0, partition), made.root.forget(partition)):
-                    assert await refusal(asked) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
-
-    run(main())
+async def test_who_is_no_member_can_neither_poll_nor_commit(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        for partition in (None, 0):
+            for asked in (made.root.poll(partition), made.root.store(0, partition), made.root.forget(partition)):
+                assert await refusal(asked) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
 
 
-def test_a_connection_that_is_not_known_any_more_can_do_neither(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            reader = await made.reader()
-            await reader.join()
-            made.gateway.sessions.remove(reader.session)
-            for asked in (reader.poll(), reader.store(0), reader.forget()):
-                assert await refusal(asked) == Code.STALE_CLIENT
-
-    run(main())
+async def test_a_connection_that_is_not_known_any_more_can_do_neither(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        reader = await made.reader()
+        await reader.join()
+        made.gateway.sessions.remove(reader.session)
+        for asked in (reader.poll(), reader.store(0), reader.forget()):
+            assert await refusal(asked) == Code.STALE_CLIENT
 
 
-def test_a_group_that_is_not_there_cannot_be_polled(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            assert await refusal(made.root.poll(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-            assert await refusal(made.root.forget(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
-
-    run(main())
+async def test_a_group_that_is_not_there_cannot_be_polled(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        assert await refusal(made.root.poll(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        assert await refusal(made.root.forget(consumer=NOBODY)) == Code.CONSUMER_GROUP_ID_NOT_FOUND
 
 
-def test_somebody_elses_partition_is_polled_empty_and_not_committed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await anne.join()
-            await bert.join()
-            assert await made.owned() == [[0, 1], [2]]
-            assert (await bert.poll(0)).messages_count == 0
-            assert (await bert.poll(3)).messages_count == 0
-            assert await refusal(bert.store(0, 0)) == Code.NOT_RESOLVED_CONSUMER
-            assert await refusal(bert.forget(0)) == Code.NOT_RESOLVED_CONSUMER
-
-    run(main())
+async def test_somebody_elses_partition_is_polled_empty_and_not_committed(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await anne.join()
+        await bert.join()
+        assert await made.owned() == [[0, 1], [2]]
+        assert (await bert.poll(0)).messages_count == 0
+        assert (await bert.poll(3)).messages_count == 0
+        assert await refusal(bert.store(0, 0)) == Code.NOT_RESOLVED_CONSUMER
+        assert await refusal(bert.forget(0)) == Code.NOT_RESOLVED_CONSUMER
 
 
-def test_a_surplus_member_gets_empty_polls_and_has_nothing_to_commit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, partitions=1) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await anne.join()
-            await bert.join()
-            polled = await bert.poll()
-            assert (polled.partition_id, polled.current_offset, polled.messages_count) == (0, 0, 0)
-            assert await refusal(bert.store(0)) == Code.NOT_RESOLVED_CONSUMER
-
-    run(main())
+async def test_a_surplus_member_gets_empty_polls_and_has_nothing_to_commit(tmp_path: Path) -> None:
+    async with reading(tmp_path, partitions=1) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await anne.join()
+        await bert.join()
+        polled = await bert.poll()
+        assert (polled.partition_id, polled.current_offset, polled.messages_count) == (0, 0, 0)
+        assert await refusal(bert.store(0)) == Code.NOT_RESOLVED_CONSUMER
 
 
-def test_a_group_of_a_topic_without_partitions_has_nothing_to_poll(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, partitions=0) as made:
-            await made.root.join()
-            assert (await made.root.poll()).messages_count == 0
-
-    run(main())
+async def test_a_group_of_a_topic_without_partitions_has_nothing_to_poll(tmp_path: Path) -> None:
+    async with reading(tmp_path, partitions=0) as made:
+        await made.root.join()
+        assert (await made.root.poll()).messages_count == 0
 
 
 # ---------------------------------------------------------------------------------------- while messages are being read
@@ -385,21 +319,18 @@ async def a_slow_poll(reader: Reader, patch: pytest.MonkeyPatch, **how: Any) -> 
 
 
 @pytest.mark.parametrize("auto_commit", [False, True])
-def test_messages_of_a_partition_that_was_handed_over_meanwhile_go_to_one_member_only(
+async def test_messages_of_a_partition_that_was_handed_over_meanwhile_go_to_one_member_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auto_commit: bool
 ) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            anne, bert = await made.readers(2)
-            await anne.join()
-            async with a_slow_poll(anne, monkeypatch, partition=2, auto_commit=auto_commit) as poll:
-                await bert.join()
-                assert len(payloads(await bert.poll())) == 10
-            assert payloads(await poll) == []
-            assert await made.root.stored(2) is None
-
-    run(main())
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await anne.join()
+        async with a_slow_poll(anne, monkeypatch, partition=2, auto_commit=auto_commit) as poll:
+            await bert.join()
+            assert len(payloads(await bert.poll())) == 10
+        assert payloads(await poll) == []
+        assert await made.root.stored(2) is None
 
 
 async def _purge(made: Reading, _reader: Reader) -> None:
@@ -426,34 +357,28 @@ async def _fewer_partitions(made: Reading, _reader: Reader) -> None:
 
 @pytest.mark.parametrize("event", [_purge, _delete_the_group, _make_the_group_again, _disconnect, _fewer_partitions])
 @pytest.mark.parametrize("auto_commit", [False, True])
-def test_messages_that_are_not_the_members_any_more_are_not_handed_out(
+async def test_messages_that_are_not_the_members_any_more_are_not_handed_out(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     event: Callable[[Reading, Reader], Awaitable[None]],
     auto_commit: bool,
 ) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            reader = await made.reader()
-            await reader.join()
-            async with a_slow_poll(reader, monkeypatch, partition=2, auto_commit=auto_commit) as poll:
-                await event(made, reader)
-            assert payloads(await poll) == []
-            assert all(partition.offset_of(Kind.GROUP, 0) is None for partition in made.topic.served)
-
-    run(main())
+    async with reading(tmp_path) as made:
+        await made.fill()
+        reader = await made.reader()
+        await reader.join()
+        async with a_slow_poll(reader, monkeypatch, partition=2, auto_commit=auto_commit) as poll:
+            await event(made, reader)
+        assert payloads(await poll) == []
+        assert all(partition.offset_of(Kind.GROUP, 0) is None for partition in made.topic.served)
 
 
-def test_an_auto_commit_into_a_purged_partition_hands_out_nothing(
+async def test_an_auto_commit_into_a_purged_partition_hands_out_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await made.fill()
-            async with a_slow_poll(made.root, monkeypatch, consumer=ONE, auto_commit=True) as poll:
-                await made.root.ask(ask.PurgeTopic("s", "t"))
-            assert payloads(await poll) == []
-            assert await made.root.stored(0, ONE) is None
-
-    run(main())
+    async with reading(tmp_path) as made:
+        await made.fill()
+        async with a_slow_poll(made.root, monkeypatch, consumer=ONE, auto_commit=True) as poll:
+            await made.root.ask(ask.PurgeTopic("s", "t"))
+        assert payloads(await poll) == []
+        assert await made.root.stored(0, ONE) is None

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.app.access.support.world import Person, World, refusal, world
-from tests.storage.support.world import run, texts
+from tests.storage.support.world import texts
 from tests.transports.support.raw import Raw, asked, frame, make_topic, message_body, served
-from tests.transports.support.raw import run as run_served
 from whippet.app.access.permissions import ALL, GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 from whippet.app.commands import registry
 from whippet.app.commands import requests as ask
@@ -163,99 +162,87 @@ def test_the_table_is_about_all_commands() -> None:
     assert named == {name for name, _ in grants() if name not in ("", "everything")}
 
 
-def test_every_command_is_for_whom_the_protocol_says_and_for_nobody_else(
+async def test_every_command_is_for_whom_the_protocol_says_and_for_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            alice = await peopled(made)
-            without_effect(monkeypatch)
-            found: dict[int, list[str]] = {code: [] for code in COMMANDS}
-            for grant, permissions in grants():
-                await made.gateway.users.change_permissions("alice", permissions)
-                for code, (_, request) in COMMANDS.items():
-                    outcome = await refusal(alice.ask(request))
-                    assert outcome in (None, Code.UNAUTHORIZED), (code, outcome)
-                    found[code] += [grant or "(nothing)"] * (outcome is None)
-                    assert (outcome is None) == is_allowed(code, grant), (request, permissions)
-            for code, (right, request) in COMMANDS.items():
-                everybody = right in (OPEN, LOGIN)
-                print(f"{code:4} {type(request).__name__:28} {right if everybody else ' '.join(found[code])}")  # noqa: T201
-
-    run(main())
+    async with world(tmp_path) as made:
+        alice = await peopled(made)
+        without_effect(monkeypatch)
+        found: dict[int, list[str]] = {code: [] for code in COMMANDS}
+        for grant, permissions in grants():
+            await made.gateway.users.change_permissions("alice", permissions)
+            for code, (_, request) in COMMANDS.items():
+                outcome = await refusal(alice.ask(request))
+                assert outcome in (None, Code.UNAUTHORIZED), (code, outcome)
+                found[code] += [grant or "(nothing)"] * (outcome is None)
+                assert (outcome is None) == is_allowed(code, grant), (request, permissions)
+        for code, (right, request) in COMMANDS.items():
+            everybody = right in (OPEN, LOGIN)
+            print(f"{code:4} {type(request).__name__:28} {right if everybody else ' '.join(found[code])}")  # noqa: T201
 
 
-def test_oneself_may_be_seen_and_given_a_new_password_without_any_permission(
+async def test_oneself_may_be_seen_and_given_a_new_password_without_any_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            alice = await peopled(made)
-            without_effect(monkeypatch)
-            for me in ("alice", 1):
-                assert await refusal(alice.ask(ask.GetUser(me))) is None
-                assert await refusal(alice.ask(ask.ChangePassword(me, "alicealice", "another"))) is None
-                for request in (
-                    ask.UpdateUser(me, "alicia", None),
-                    ask.UpdatePermissions(me, ALL),
-                    ask.DeleteUser(me),
-                ):
-                    assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED
-            for other in ("bob", 0, "nobody", 99, "1"):
-                assert await refusal(alice.ask(ask.GetUser(other))) == Code.UNAUTHORIZED
-                assert await refusal(alice.ask(ask.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
-
-    run(main())
+    async with world(tmp_path) as made:
+        alice = await peopled(made)
+        without_effect(monkeypatch)
+        for me in ("alice", 1):
+            assert await refusal(alice.ask(ask.GetUser(me))) is None
+            assert await refusal(alice.ask(ask.ChangePassword(me, "alicealice", "another"))) is None
+            for request in (
+                ask.UpdateUser(me, "alicia", None),
+                ask.UpdatePermissions(me, ALL),
+                ask.DeleteUser(me),
+            ):
+                assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED
+        for other in ("bob", 0, "nobody", 99, "1"):
+            assert await refusal(alice.ask(ask.GetUser(other))) == Code.UNAUTHORIZED
+            assert await refusal(alice.ask(ask.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
 
 
-def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams and topics are looked for before permissions are asked; users and the server are not."""
 
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            alice = await peopled(made)
-            without_effect(monkeypatch)
-            for code, (_, request) in COMMANDS.items():
-                fields = {name: getattr(request, name) for name in request.__struct_fields__}
-                for place, expected in (("stream", Code.STREAM_ID_NOT_FOUND), ("topic", Code.TOPIC_ID_NOT_FOUND)):
-                    if place in fields:
-                        absent = type(request)(**fields | {place: "nowhere"})
-                        answer = None if code in NOT_FOUND_IS_NOTHING else expected
-                        assert await refusal(alice.ask(absent)) == answer, absent
-                if "user" in fields:
-                    absent = type(request)(**fields | {"user": "nobody"})
-                    assert await refusal(alice.ask(absent)) == Code.UNAUTHORIZED
-
-    run(main())
+    async with world(tmp_path) as made:
+        alice = await peopled(made)
+        without_effect(monkeypatch)
+        for code, (_, request) in COMMANDS.items():
+            fields = {name: getattr(request, name) for name in request.__struct_fields__}
+            for place, expected in (("stream", Code.STREAM_ID_NOT_FOUND), ("topic", Code.TOPIC_ID_NOT_FOUND)):
+                if place in fields:
+                    absent = type(request)(**fields | {place: "nowhere"})
+                    answer = None if code in NOT_FOUND_IS_NOTHING else expected
+                    assert await refusal(alice.ask(absent)) == answer, absent
+            if "user" in fields:
+                absent = type(request)(**fields | {"user": "nobody"})
+                assert await refusal(alice.ask(absent)) == Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("how", ["never logged in", "logged out", "inactive", "deleted", "replaced"])
-def test_nobody_may_only_ping_and_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            alice = await peopled(made)
-            without_effect(monkeypatch)
-            users = made.gateway.users
-            await users.change_permissions("alice", ALL)
-            match how:
-                case "never logged in":
-                    alice = made.person()
-                case "logged out":
-                    alice.session.user_id = None
-                case "inactive":
-                    await users.update("alice", None, UserStatus.INACTIVE)
-                case "deleted":
-                    await users.delete(users.get("alice"))
-                case "replaced":
-                    # Another user gets the number; whoever deletes ends the sessions, of which this is what is left.
-                    await users.delete(users.get("alice"))
-                    alice.session.user_id = None
-                    assert (await users.create("eve", "eveeve", ACTIVE, ALL)).id == 1
-            for code, (right, request) in COMMANDS.items():
-                expected = None if right == OPEN else Code.UNAUTHENTICATED
-                assert await refusal(alice.ask(request)) == expected, code
-
-    run(main())
+async def test_nobody_may_only_ping_and_log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async with world(tmp_path) as made:
+        alice = await peopled(made)
+        without_effect(monkeypatch)
+        users = made.gateway.users
+        await users.change_permissions("alice", ALL)
+        match how:
+            case "never logged in":
+                alice = made.person()
+            case "logged out":
+                alice.session.user_id = None
+            case "inactive":
+                await users.update("alice", None, UserStatus.INACTIVE)
+            case "deleted":
+                await users.delete(users.get("alice"))
+            case "replaced":
+                # Another user gets the number; whoever deletes ends the sessions, of which this is what is left.
+                await users.delete(users.get("alice"))
+                alice.session.user_id = None
+                assert (await users.create("eve", "eveeve", ACTIVE, ALL)).id == 1
+        for code, (right, request) in COMMANDS.items():
+            expected = None if right == OPEN else Code.UNAUTHENTICATED
+            assert await refusal(alice.ask(request)) == expected, code
 
 
 # ------------------------------------------------------------------------------------------------------------- over TCP
@@ -278,27 +265,24 @@ def sample(number: int) -> dict[int, bytes]:
     }
 
 
-def test_a_client_over_tcp_gets_41_for_what_it_may_not_and_the_answer_for_what_it_may(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with served(tmp_path, store={"catalog_syncs": False}) as made:
-            root = await made.root()
-            await make_topic(root)
-            for request in (
-                ask.CreateUser("bob", "bobbob", ACTIVE, None),
-                ask.CreateConsumerGroup(0, 0, "g"),
-                ask.CreateStream("other"),
-            ):
-                assert (await root.ask(request))[0] == 0
-            await root.send(frame(101, message_body(10)))
-            assert (await root.answer())[0] == 0
-            for number, (grant, permissions) in enumerate(grants()):
-                name = f"person {number}"
-                assert (await root.ask(ask.CreateUser(name, "secret", ACTIVE, permissions)))[0] == 0
-                person = await made.stranger()
-                assert (await person.ask(ask.LoginUser(name, "secret")))[0] == 0
-                await _try(person, grant, number)
-
-    run_served(main())
+async def test_a_client_over_tcp_gets_41_for_what_it_may_not_and_the_answer_for_what_it_may(tmp_path: Path) -> None:
+    async with served(tmp_path, store={"catalog_syncs": False}) as made:
+        root = await made.root()
+        await make_topic(root)
+        for request in (
+            ask.CreateUser("bob", "bobbob", ACTIVE, None),
+            ask.CreateConsumerGroup(0, 0, "g"),
+            ask.CreateStream("other"),
+        ):
+            assert (await root.ask(request))[0] == 0
+        await root.send(frame(101, message_body(10)))
+        assert (await root.answer())[0] == 0
+        for number, (grant, permissions) in enumerate(grants()):
+            name = f"person {number}"
+            assert (await root.ask(ask.CreateUser(name, "secret", ACTIVE, permissions)))[0] == 0
+            person = await made.stranger()
+            assert (await person.ask(ask.LoginUser(name, "secret")))[0] == 0
+            await _try(person, grant, number)
 
 
 async def _try(person: Raw, grant: str, number: int) -> None:

@@ -9,7 +9,7 @@ import pytest
 import xxhash
 
 from tests.app.commands.support.reading import Reading, payloads, reading
-from tests.storage.support.world import run, texts
+from tests.storage.support.world import texts
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
 from whippet.app.commands.deduplication import Deduplication
@@ -53,145 +53,118 @@ async def refused(send: object) -> CommandError:
     return caught.value
 
 
-def test_balanced_sends_of_a_producer_go_where_its_id_says_and_repetitions_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, 5) as made:
-            for number in range(8):
-                identity = b"till-%d" % number
-                first = await send(made, f"a{number}", 1, identity=identity)
-                assert first.partition_id == xxhash.xxh32_intdigest(identity) % 5
-                again = await send(made, "x", 1, identity=identity)
-                assert (again.partition_id, again.base_offset, again.messages_count, again.repeated) == (
-                    first.partition_id,
-                    first.base_offset,
-                    1,
-                    True,
-                )
-            assert await stored(made) == Counter(f"a{number}" for number in range(8))
-
-    run(main())
+async def test_balanced_sends_of_a_producer_go_where_its_id_says_and_repetitions_too(tmp_path: Path) -> None:
+    async with reading(tmp_path, 5) as made:
+        for number in range(8):
+            identity = b"till-%d" % number
+            first = await send(made, f"a{number}", 1, identity=identity)
+            assert first.partition_id == xxhash.xxh32_intdigest(identity) % 5
+            again = await send(made, "x", 1, identity=identity)
+            assert (again.partition_id, again.base_offset, again.messages_count, again.repeated) == (
+                first.partition_id,
+                first.base_offset,
+                1,
+                True,
+            )
+        assert await stored(made) == Counter(f"a{number}" for number in range(8))
 
 
 @pytest.mark.parametrize("to", [BALANCED, Partitioning(PartitioningKind.MESSAGES_KEY, key=b"a key")])
-def test_a_send_that_comes_again_after_partitions_were_added_is_found_where_it_was(
+async def test_a_send_that_comes_again_after_partitions_were_added_is_found_where_it_was(
     tmp_path: Path, to: Partitioning
 ) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, 1) as made:
-            first = await send(made, "first", 1, to=to)
-            await send(made, "second", 2, to=to)
-            await made.root.ask(ask.CreatePartitions("s", "t", 6))
-            again = await send(made, "x", 1, to=to)
-            assert (again.partition_id, again.base_offset, again.repeated) == (0, first.base_offset, True)
-            third = await send(made, "third", 3, to=to)
-            assert third.partition_id == xxhash.xxh32_intdigest(to.key or b"till-7") % 7 != 0
-            assert (await send(made, "x", 2, to=to)).repeated
-            assert (await send(made, "x", 3, to=to)).repeated
-            assert sum((await stored(made)).values()) == 3
-
-    run(main())
+    async with reading(tmp_path, 1) as made:
+        first = await send(made, "first", 1, to=to)
+        await send(made, "second", 2, to=to)
+        await made.root.ask(ask.CreatePartitions("s", "t", 6))
+        again = await send(made, "x", 1, to=to)
+        assert (again.partition_id, again.base_offset, again.repeated) == (0, first.base_offset, True)
+        third = await send(made, "third", 3, to=to)
+        assert third.partition_id == xxhash.xxh32_intdigest(to.key or b"till-7") % 7 != 0
+        assert (await send(made, "x", 2, to=to)).repeated
+        assert (await send(made, "x", 3, to=to)).repeated
+        assert sum((await stored(made)).values()) == 3
 
 
-def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the_new_one(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, 1) as made:
-            for sequence in range(20):
-                await send(made, "a", sequence)
-            await made.root.ask(ask.CreatePartitions("s", "t", 6))
-            assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
-            await send(made, "b", 20)
-            assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
-            assert sum((await stored(made)).values()) == 21
-
-    run(main())
+async def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the_new_one(tmp_path: Path) -> None:
+    async with reading(tmp_path, 1) as made:
+        for sequence in range(20):
+            await send(made, "a", sequence)
+        await made.root.ask(ask.CreatePartitions("s", "t", 6))
+        assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
+        await send(made, "b", 20)
+        assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
+        assert sum((await stored(made)).values()) == 21
 
 
-def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, 2) as made:
-            for number in range(2):
-                to = Partitioning(PartitioningKind.PARTITION_ID, number)
-                assert not (await send(made, f"{number}", 1, to=to)).repeated
-                assert (await send(made, "x", 1, to=to)).repeated
-            assert await stored(made) == {"0": 1, "1": 1}
-
-    run(main())
+async def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> None:
+    async with reading(tmp_path, 2) as made:
+        for number in range(2):
+            to = Partitioning(PartitioningKind.PARTITION_ID, number)
+            assert not (await send(made, f"{number}", 1, to=to)).repeated
+            assert (await send(made, "x", 1, to=to)).repeated
+        assert await stored(made) == {"0": 1, "1": 1}
 
 
-def test_a_higher_epoch_anywhere_in_the_topic_fences_those_below_everywhere(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path, 2) as made:
-            here, there = (Partitioning(PartitioningKind.PARTITION_ID, number) for number in range(2))
-            await send(made, "a", 5, to=here)
-            await send(made, "b", 1, to=there, epoch=2)
-            for to in (here, there, BALANCED):
-                error = await refused(send(made, "x", 5, to=to))
-                assert error.code == Code.PRODUCER_FENCED
-                assert str(error) == "producer 'till-7': epoch 1 has ended, epoch 2 has taken its place"
-            assert (await send(made, "c", 1, to=here, epoch=2)).base_offset == 1
-
-    run(main())
+async def test_a_higher_epoch_anywhere_in_the_topic_fences_those_below_everywhere(tmp_path: Path) -> None:
+    async with reading(tmp_path, 2) as made:
+        here, there = (Partitioning(PartitioningKind.PARTITION_ID, number) for number in range(2))
+        await send(made, "a", 5, to=here)
+        await send(made, "b", 1, to=there, epoch=2)
+        for to in (here, there, BALANCED):
+            error = await refused(send(made, "x", 5, to=to))
+            assert error.code == Code.PRODUCER_FENCED
+            assert str(error) == "producer 'till-7': epoch 1 has ended, epoch 2 has taken its place"
+        assert (await send(made, "c", 1, to=here, epoch=2)).base_offset == 1
 
 
-def test_a_sequence_that_was_left_out_is_refused_once_it_has_passed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            await send(made, "a", 5)
-            error = await refused(send(made, "x", 4))
-            assert (error.code, await stored(made)) == (Code.PRODUCER_SEQUENCE_PASSED, {"a": 1})
-
-    run(main())
+async def test_a_sequence_that_was_left_out_is_refused_once_it_has_passed(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await send(made, "a", 5)
+        error = await refused(send(made, "x", 4))
+        assert (error.code, await stored(made)) == (Code.PRODUCER_SEQUENCE_PASSED, {"a": 1})
 
 
-def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            two = ask.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
-            assert (await refused(made.root.ask(two))).code == Code.INVALID_MESSAGES_COUNT
-            assert not await stored(made)
-
-    run(main())
+async def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        two = ask.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
+        assert (await refused(made.root.ask(two))).code == Code.INVALID_MESSAGES_COUNT
+        assert not await stored(made)
 
 
-def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_purge(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with reading(tmp_path) as made:
-            first = await send(made, "a", 1)
-        async with reading(tmp_path) as made:
-            again = await send(made, "x", 1)
-            assert (again.partition_id, again.base_offset, again.repeated) == (first.partition_id, 0, True)
-            await made.root.ask(ask.PurgeTopic("s", "t"))
-            assert not (await send(made, "b", 1)).repeated
-            assert await stored(made) == {"b": 1}
-
-    run(main())
+async def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_purge(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        first = await send(made, "a", 1)
+    async with reading(tmp_path) as made:
+        again = await send(made, "x", 1)
+        assert (again.partition_id, again.base_offset, again.repeated) == (first.partition_id, 0, True)
+        await made.root.ask(ask.PurgeTopic("s", "t"))
+        assert not (await send(made, "b", 1)).repeated
+        assert await stored(made) == {"b": 1}
 
 
-def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_path: Path) -> None:
+async def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_first(tmp_path: Path) -> None:
     def batch(*ids: int) -> bytearray:
         return build([Message(b"%d" % one, one) for one in ids], 1, bytes)
 
-    async def main() -> None:
-        async with reading(tmp_path, 1) as made:
-            made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
-            first = await send(made, "", 1, batch=batch(1, 2))
-            second = await send(made, "", 2, batch=batch(2, 3))
-            assert (second.base_offset, second.messages_count) == (2, 1)
-            for sent, sequence, ids in ((first, 1, (1, 2)), (second, 2, (2, 3))):
-                again = await send(made, "", sequence, batch=batch(*ids))
-                assert (again.base_offset, again.messages_count, again.repeated) == (
-                    sent.base_offset,
-                    sent.messages_count,
-                    True,
-                )
-            nothing_new = await send(made, "", 3, batch=batch(1, 3))
-            assert (nothing_new.messages_count, nothing_new.repeated) == (0, False)
-            # Another window, as after a restart: the number alone knows.
-            made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
-            assert (await send(made, "", 2, batch=batch(2, 3))).repeated
-            assert await stored(made) == {"1": 1, "2": 1, "3": 1}
-
-    run(main())
+    async with reading(tmp_path, 1) as made:
+        made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
+        first = await send(made, "", 1, batch=batch(1, 2))
+        second = await send(made, "", 2, batch=batch(2, 3))
+        assert (second.base_offset, second.messages_count) == (2, 1)
+        for sent, sequence, ids in ((first, 1, (1, 2)), (second, 2, (2, 3))):
+            again = await send(made, "", sequence, batch=batch(*ids))
+            assert (again.base_offset, again.messages_count, again.repeated) == (
+                sent.base_offset,
+                sent.messages_count,
+                True,
+            )
+        nothing_new = await send(made, "", 3, batch=batch(1, 3))
+        assert (nothing_new.messages_count, nothing_new.repeated) == (0, False)
+        # Another window, as after a restart: the number alone knows.
+        made.gateway.deduplication = Deduplication(System(message_deduplication=MessageDeduplication(enabled=True)))
+        assert (await send(made, "", 2, batch=batch(2, 3))).repeated
+        assert await stored(made) == {"1": 1, "2": 1, "3": 1}
 
 
 def test_texts_say_who_sends_or_are_refused_by_the_part_that_is_wrong() -> None:

@@ -10,43 +10,37 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import SECOND, make_group, refusal, world
-from tests.storage.support.world import run, texts
+from tests.storage.support.world import texts
 from whippet.app.access.permissions import ALL
 from whippet.app.commands import requests as ask
 from whippet.app.commands.names import UNLIMITED
 from whippet.app.errors import Code, CommandError
 
 
-def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_all(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.root()
-            await make_group(root)
-            await root.ask(ask.UpdateTopic("s", "t", "t"))
-            info = (await root.ask(ask.GetTopic("s", "t"))).info
-            assert (info.max_topic_size, info.message_expiry, info.replication_factor) == (UNLIMITED, UNLIMITED, 1)
-
-    run(main())
+async def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_all(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await make_group(root)
+        await root.ask(ask.UpdateTopic("s", "t", "t"))
+        info = (await root.ask(ask.GetTopic("s", "t"))).info
+        assert (info.max_topic_size, info.message_expiry, info.replication_factor) == (UNLIMITED, UNLIMITED, 1)
 
 
-def test_8_a_key_finds_no_partition_where_there_is_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.root()
-            await root.ask(ask.CreateStream("s"))
-            await root.ask(ask.CreateTopic("s", "t", 0))
-            for to in (
-                ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=b"k"),
-                ask.Partitioning(ask.PartitioningKind.BALANCED),
-            ):
-                sent = ask.SendMessages("s", "t", to, (texts("a"),))
-                assert await refusal(root.ask(sent)) == Code.TOPIC_ID_NOT_FOUND
-
-    run(main())
+async def test_8_a_key_finds_no_partition_where_there_is_none(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await root.ask(ask.CreateStream("s"))
+        await root.ask(ask.CreateTopic("s", "t", 0))
+        for to in (
+            ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=b"k"),
+            ask.Partitioning(ask.PartitioningKind.BALANCED),
+        ):
+            sent = ask.SendMessages("s", "t", to, (texts("a"),))
+            assert await refusal(root.ask(sent)) == Code.TOPIC_ID_NOT_FOUND
 
 
-def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
+async def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
         async with world(tmp_path) as made:
             await made.user("alice")
             alice = await made.logged_in("alice")
@@ -61,35 +55,28 @@ def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog: pyte
                 assert text not in repr(ask.LoginWithPersonalAccessToken(text))
                 assert text not in caplog.text
 
-    with caplog.at_level(logging.DEBUG):
-        run(main())
+
+async def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_request_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=ALL)
+        alice, root = await made.logged_in("alice"), await made.root()
+        await alice.ask(ask.GetUsers())
+        await root.ask(ask.UpdateUser("alice", None, ask.UserStatus.INACTIVE))
+        assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        assert await refusal(alice.log_in("alice", "alicealice")) == Code.USER_INACTIVE
+        assert alice.ended
 
 
-def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_request_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=ALL)
-            alice, root = await made.logged_in("alice"), await made.root()
-            await alice.ask(ask.GetUsers())
-            await root.ask(ask.UpdateUser("alice", None, ask.UserStatus.INACTIVE))
-            assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
-            assert await refusal(alice.log_in("alice", "alicealice")) == Code.USER_INACTIVE
-            assert alice.ended
-
-    run(main())
-
-
-def test_17_a_snapshot_which_everybody_may_take_has_each_part_once_and_is_made_on_one_thread(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            for part in (1, 4):
-                taken = await alice.ask(ask.GetSnapshot(2, (part,) * 255))
-                assert len(zipfile.ZipFile(io.BytesIO(taken.content)).namelist()) == 1
-            everything = await alice.ask(ask.GetSnapshot(5, (100,)))
-            assert len(zipfile.ZipFile(io.BytesIO(everything.content)).namelist()) == 5
-            assert made.gateway.snapshots._max_workers == 1
-            made.gateway.snapshots.shutdown()
-
-    run(main())
+async def test_17_a_snapshot_which_everybody_may_take_has_each_part_once_and_is_made_on_one_thread(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        for part in (1, 4):
+            taken = await alice.ask(ask.GetSnapshot(2, (part,) * 255))
+            assert len(zipfile.ZipFile(io.BytesIO(taken.content)).namelist()) == 1
+        everything = await alice.ask(ask.GetSnapshot(5, (100,)))
+        assert len(zipfile.ZipFile(io.BytesIO(everything.content)).namelist()) == 5
+        assert made.gateway.snapshots._max_workers == 1
+        made.gateway.snapshots.shutdown()

@@ -8,26 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import SECOND, Time, World, everywhere, make_group, refusal, world
-from tests.storage.support.world import run
 from whippet.app.access.throttle import USUAL, Throttle
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code, CommandError
 
 
-def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            person = made.person()
-            assert await person.log_in("alice", "alicealice") == 1
-            assert person.session.user_id == 1
-            token = (await person.ask(ask.CreatePersonalAccessToken("build", 0))).token
-            program = made.person()
-            assert (await program.ask(ask.LoginWithPersonalAccessToken(token))).user_id == 1
-            assert program.session.user_id == 1
-
-    run(main())
+async def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        person = made.person()
+        assert await person.log_in("alice", "alicealice") == 1
+        assert person.session.user_id == 1
+        token = (await person.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        program = made.person()
+        assert (await program.ask(ask.LoginWithPersonalAccessToken(token))).user_id == 1
+        assert program.session.user_id == 1
 
 
 @pytest.mark.parametrize(
@@ -45,51 +41,42 @@ def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
         ("alice", "x" * 101, Code.INVALID_PASSWORD),
     ],
 )
-def test_everybody_else_is_refused_and_stays_who_he_was(
+async def test_everybody_else_is_refused_and_stays_who_he_was(
     tmp_path: Path, username: str, password: str, code: Code
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            await made.user("bob", status=UserStatus.INACTIVE)
-            stranger, root = made.person(), await made.root()
-            for person in (stranger, root):
-                before = person.session.user_id
-                assert await refusal(person.log_in(username, password)) == code
-                assert person.session.user_id == before
-
-    run(main())
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        await made.user("bob", status=UserStatus.INACTIVE)
+        stranger, root = made.person(), await made.root()
+        for person in (stranger, root):
+            before = person.session.user_id
+            assert await refusal(person.log_in(username, password)) == code
+            assert person.session.user_id == before
 
 
-def test_a_user_name_of_digits_is_a_name_and_no_number(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            assert await made.user("123") == 1
-            assert await made.person().log_in("123", "123123") == 1
-            await made.user("777")
-            assert await refusal(made.person().log_in("000", "root's password")) == Code.INVALID_CREDENTIALS
-
-    run(main())
+async def test_a_user_name_of_digits_is_a_name_and_no_number(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        assert await made.user("123") == 1
+        assert await made.person().log_in("123", "123123") == 1
+        await made.user("777")
+        assert await refusal(made.person().log_in("000", "root's password")) == Code.INVALID_CREDENTIALS
 
 
-def test_a_user_who_is_not_there_costs_the_same_work_and_gets_the_same_answer(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            await made.user("bob", status=UserStatus.INACTIVE)
-            answers = set()
-            for name in ("alice", "bob", "nobody"):
-                before = made.passwords.computed
-                with pytest.raises(CommandError) as caught:
-                    await made.person().log_in(name, "a wrong guess")
-                assert made.passwords.computed == before + 1
-                answers.add((caught.value.code, str(caught.value)))
-            assert len(answers) == 1
-
-    run(main())
+async def test_a_user_who_is_not_there_costs_the_same_work_and_gets_the_same_answer(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        await made.user("bob", status=UserStatus.INACTIVE)
+        answers = set()
+        for name in ("alice", "bob", "nobody"):
+            before = made.passwords.computed
+            with pytest.raises(CommandError) as caught:
+                await made.person().log_in(name, "a wrong guess")
+            assert made.passwords.computed == before + 1
+            answers.add((caught.value.code, str(caught.value)))
+        assert len(answers) == 1
 
 
-def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> None:
+async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> None:
     """Otherwise the waits would tell who is there."""
 
     async def waits(name: str, folder: Path) -> list[float]:
@@ -100,138 +87,114 @@ def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> None:
                 await refusal(made.person("10.9.9.9").log_in(name, "a wrong guess"))
             return time.slept
 
-    known = run(waits("alice", tmp_path / "known"))
+    known = await waits("alice", tmp_path / "known")
     assert len(known) > 5
-    assert known == run(waits("nobody", tmp_path / "unknown"))
+    assert known == await waits("nobody", tmp_path / "unknown")
 
 
-def test_brute_force_backs_off(tmp_path: Path) -> None:
+async def test_brute_force_backs_off(tmp_path: Path) -> None:
     """An hour of guessing as fast as answers come, from one address, over as many connections as one likes."""
 
-    async def main() -> None:
-        time = Time()
-        async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
-            await made.user("alice")
-            before, start = made.passwords.computed, time.now
-            while time.now < start + 3600:
-                guess = made.person("10.9.9.9").log_in("alice", "a wrong guess")
-                assert await refusal(guess) == Code.INVALID_CREDENTIALS
-                time.now += 0.1
-            per_minute = (made.passwords.computed - before) / 60
-            assert per_minute < 5
-            # The user himself, from elsewhere, waits seconds at most, and gets in.
-            time.slept.clear()
-            assert await made.person("10.0.0.2").log_in("alice", "alicealice") == 1
-            assert sum(time.slept) <= USUAL.user_wait_max_s
-
-    run(main())
+    time = Time()
+    async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
+        await made.user("alice")
+        before, start = made.passwords.computed, time.now
+        while time.now < start + 3600:
+            guess = made.person("10.9.9.9").log_in("alice", "a wrong guess")
+            assert await refusal(guess) == Code.INVALID_CREDENTIALS
+            time.now += 0.1
+        per_minute = (made.passwords.computed - before) / 60
+        assert per_minute < 5
+        # The user himself, from elsewhere, waits seconds at most, and gets in.
+        time.slept.clear()
+        assert await made.person("10.0.0.2").log_in("alice", "alicealice") == 1
+        assert sum(time.slept) <= USUAL.user_wait_max_s
 
 
-def test_a_fleet_that_comes_back_at_once_gets_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        time = Time()
-        async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
-            await made.user("alice")
-            fleet = [made.person("10.5.5.5") for _ in range(200)]
-            assert await asyncio.gather(*(person.log_in("alice", "alicealice") for person in fleet)) == [1] * 200
-            assert time.slept == []
-
-    run(main())
+async def test_a_fleet_that_comes_back_at_once_gets_in(tmp_path: Path) -> None:
+    time = Time()
+    async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
+        await made.user("alice")
+        fleet = [made.person("10.5.5.5") for _ in range(200)]
+        assert await asyncio.gather(*(person.log_in("alice", "alicealice") for person in fleet)) == [1] * 200
+        assert time.slept == []
 
 
-def test_logging_in_again_replaces_who_spoke_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            person = await made.root()
-            await person.log_in("alice", "alicealice")
-            assert await refusal(person.ask(ask.GetUsers())) == Code.UNAUTHORIZED
-
-    run(main())
+async def test_logging_in_again_replaces_who_spoke_before(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        person = await made.root()
+        await person.log_in("alice", "alicealice")
+        assert await refusal(person.ask(ask.GetUsers())) == Code.UNAUTHORIZED
 
 
-def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.root()
-            await make_group(root)
-            await root.ask(ask.JoinConsumerGroup("s", "t", "g"))
-            assert root.session.groups == {(0, 0, 0)}
-            await root.ask(ask.LogoutUser())
-            assert root.session.user_id is None
-            assert root.session.groups == set()
-            assert not root.ended
-            assert await refusal(root.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
-            other = await made.root()
-            details = await other.ask(ask.GetConsumerGroup("s", "t", "g"))
-            assert details.members == ()
-
-    run(main())
+async def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await make_group(root)
+        await root.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        assert root.session.groups == {(0, 0, 0)}
+        await root.ask(ask.LogoutUser())
+        assert root.session.user_id is None
+        assert root.session.groups == set()
+        assert not root.ended
+        assert await refusal(root.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        other = await made.root()
+        details = await other.ask(ask.GetConsumerGroup("s", "t", "g"))
+        assert details.members == ()
 
 
-def test_tokens_that_are_unknown_expired_or_of_inactive_users_open_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            short = (await alice.ask(ask.CreatePersonalAccessToken("short", SECOND))).token
-            kept = (await alice.ask(ask.CreatePersonalAccessToken("kept", 0))).token
-            made.clock.now += SECOND
-            program = made.person()
-            for text, code in (
-                ("", Code.RESOURCE_NOT_FOUND),
-                ("nonsense", Code.RESOURCE_NOT_FOUND),
-                (kept.lower(), Code.RESOURCE_NOT_FOUND),
-                (short, Code.PERSONAL_ACCESS_TOKEN_EXPIRED),
-            ):
-                assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(text))) == code
-                assert program.session.user_id is None
-            root = await made.root()
-            await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
-            assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(kept))) == Code.USER_INACTIVE
-            await root.ask(ask.UpdateUser("alice", None, UserStatus.ACTIVE))
-            assert (await program.ask(ask.LoginWithPersonalAccessToken(kept))).user_id == 1
-
-    run(main())
+async def test_tokens_that_are_unknown_expired_or_of_inactive_users_open_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        short = (await alice.ask(ask.CreatePersonalAccessToken("short", SECOND))).token
+        kept = (await alice.ask(ask.CreatePersonalAccessToken("kept", 0))).token
+        made.clock.now += SECOND
+        program = made.person()
+        for text, code in (
+            ("", Code.RESOURCE_NOT_FOUND),
+            ("nonsense", Code.RESOURCE_NOT_FOUND),
+            (kept.lower(), Code.RESOURCE_NOT_FOUND),
+            (short, Code.PERSONAL_ACCESS_TOKEN_EXPIRED),
+        ):
+            assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(text))) == code
+            assert program.session.user_id is None
+        root = await made.root()
+        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(kept))) == Code.USER_INACTIVE
+        await root.ask(ask.UpdateUser("alice", None, UserStatus.ACTIVE))
+        assert (await program.ask(ask.LoginWithPersonalAccessToken(kept))).user_id == 1
 
 
-def test_whoever_has_not_logged_in_may_only_ping_and_log_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            stranger = made.person()
-            await stranger.ask(ask.Ping())
-            for request in (
-                ask.GetUser("root"),
-                ask.GetUser("nobody"),
-                ask.LogoutUser(),
-                ask.GetPersonalAccessTokens(),
-                ask.GetMe(),
-                ask.GetStream("nothing"),
-                ask.ChangePassword("root", "root's password", "another"),
-            ):
-                assert await refusal(stranger.ask(request)) == Code.UNAUTHENTICATED
-
-    run(main())
+async def test_whoever_has_not_logged_in_may_only_ping_and_log_in(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        stranger = made.person()
+        await stranger.ask(ask.Ping())
+        for request in (
+            ask.GetUser("root"),
+            ask.GetUser("nobody"),
+            ask.LogoutUser(),
+            ask.GetPersonalAccessTokens(),
+            ask.GetMe(),
+            ask.GetStream("nothing"),
+            ask.ChangePassword("root", "root's password", "another"),
+        ):
+            assert await refusal(stranger.ask(request)) == Code.UNAUTHENTICATED
 
 
-def test_a_password_that_was_changed_while_it_was_compared_does_not_open_a_session(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            await _while_comparing(made, alice.ask(ask.ChangePassword("alice", "alicealice", "another one")))
-
-    run(main())
+async def test_a_password_that_was_changed_while_it_was_compared_does_not_open_a_session(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        await _while_comparing(made, alice.ask(ask.ChangePassword("alice", "alicealice", "another one")))
 
 
-def test_a_user_who_was_deleted_while_his_password_was_compared_does_not_get_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            root = await made.root()
-            await _while_comparing(made, root.ask(ask.DeleteUser("alice")))
-
-    run(main())
+async def test_a_user_who_was_deleted_while_his_password_was_compared_does_not_get_in(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        root = await made.root()
+        await _while_comparing(made, root.ask(ask.DeleteUser("alice")))
 
 
 async def _while_comparing(made: World, change: object) -> None:
@@ -251,14 +214,11 @@ async def _while_comparing(made: World, change: object) -> None:
     assert person.session.user_id is None
 
 
-def test_permissions_of_the_user_count_not_those_of_the_one_before_him(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=everywhere(read_users=True))
-            alice = await made.logged_in("alice")
-            assert len(await alice.ask(ask.GetUsers())) == 2
-            root = await made.root()
-            await root.ask(ask.UpdatePermissions("alice", None))
-            assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHORIZED
-
-    run(main())
+async def test_permissions_of_the_user_count_not_those_of_the_one_before_him(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(read_users=True))
+        alice = await made.logged_in("alice")
+        assert len(await alice.ask(ask.GetUsers())) == 2
+        root = await made.root()
+        await root.ask(ask.UpdatePermissions("alice", None))
+        assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHORIZED

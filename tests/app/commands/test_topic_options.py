@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from tests.app.access.support.world import SECOND, Person, refusal, world
-from tests.storage.support.world import run
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import UserStatus
@@ -56,89 +55,77 @@ def limits(info: answers.TopicInfo) -> tuple[int, int, int]:
 # ------------------------------------------------------------------------------------------------------------- creating
 
 
-def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        chosen = options(
-            durability="Persisted",
-            consumer_offset_durability="replicated",
-            segment_size="128 MiB",
-            message_expiry="7 days",
-            compression_algorithm="gzip",
+async def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_path: Path) -> None:
+    chosen = options(
+        durability="Persisted",
+        consumer_offset_durability="replicated",
+        segment_size="128 MiB",
+        message_expiry="7 days",
+        compression_algorithm="gzip",
+    )
+    async with world(tmp_path) as here:
+        root = await here.root()
+        info = await made(root, options=chosen)
+        assert limits(info) == (2, 7 * DAY, UNLIMITED)
+        assert described(info)[0] == {
+            "compression_algorithm": "gzip",
+            "consumer_offset_durability": "replicated",
+            "durability": "persisted",
+            "message_expiry": "604800000000",
+            "segment_size": "134217728",
+        }
+    async with world(tmp_path) as here:
+        root = await here.root()
+        for answer in (
+            (await root.ask(ask.GetTopic("s", "t"))).info,
+            (await root.ask(ask.GetTopics("s")))[0],
+            (await root.ask(ask.GetStream("s"))).topics[0],
+        ):
+            assert answer == info
+        (partition,) = here.store.partitions_of(0, 0)
+        assert partition.durability is Durability.SYNCED
+
+
+async def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression_choose_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        info = await made(root)
+        assert limits(info) == (1, UNLIMITED, UNLIMITED)
+        assert described(info)[0] == {}
+        await root.ask(ask.DeleteTopic("s", "t"))
+        info = await made(root, compression_algorithm=3, message_expiry=UNLIMITED, max_topic_size=2 * GIB)
+        assert limits(info) == (3, UNLIMITED, 2 * GIB)
+        assert described(info)[0] == {
+            "compression_algorithm": "zstd",
+            "max_topic_size": f"{2 * GIB}",
+            "message_expiry": f"{UNLIMITED}",
+        }
+
+
+async def test_a_field_that_says_something_wins_over_the_option_of_its_name(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        chosen = options(compression_algorithm="gzip", message_expiry="1 s", max_topic_size="2 GiB")
+        assert limits(await made(root, options=chosen)) == (2, SECOND, 2 * GIB)
+        await root.ask(ask.DeleteTopic("s", "t"))
+        info = await made(root, compression_algorithm=3, message_expiry=5, max_topic_size=3 * GIB, options=chosen)
+        assert limits(info) == (3, 5, 3 * GIB)
+        assert described(info)[0]["message_expiry"] == "5"
+        info = await changed(root, message_expiry=6, max_topic_size=4 * GIB, options=chosen)
+        assert limits(info) == (2, 6, 4 * GIB)
+
+
+async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        system = System()
+        topic = msgspec.structs.replace(system.topic, max_size=5 * GIB, message_expiry=DAY)
+        compression = msgspec.structs.replace(system.compression, default_algorithm="gzip")
+        here.gateway.topic_defaults = TopicDefaults(
+            msgspec.structs.replace(system, topic=topic, compression=compression), here.store.options
         )
-        async with world(tmp_path) as here:
-            root = await here.root()
-            info = await made(root, options=chosen)
-            assert limits(info) == (2, 7 * DAY, UNLIMITED)
-            assert described(info)[0] == {
-                "compression_algorithm": "gzip",
-                "consumer_offset_durability": "replicated",
-                "durability": "persisted",
-                "message_expiry": "604800000000",
-                "segment_size": "134217728",
-            }
-        async with world(tmp_path) as here:
-            root = await here.root()
-            for answer in (
-                (await root.ask(ask.GetTopic("s", "t"))).info,
-                (await root.ask(ask.GetTopics("s")))[0],
-                (await root.ask(ask.GetStream("s"))).topics[0],
-            ):
-                assert answer == info
-            (partition,) = here.store.partitions_of(0, 0)
-            assert partition.durability is Durability.SYNCED
-
-    run(main())
-
-
-def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression_choose_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            info = await made(root)
-            assert limits(info) == (1, UNLIMITED, UNLIMITED)
-            assert described(info)[0] == {}
-            await root.ask(ask.DeleteTopic("s", "t"))
-            info = await made(root, compression_algorithm=3, message_expiry=UNLIMITED, max_topic_size=2 * GIB)
-            assert limits(info) == (3, UNLIMITED, 2 * GIB)
-            assert described(info)[0] == {
-                "compression_algorithm": "zstd",
-                "max_topic_size": f"{2 * GIB}",
-                "message_expiry": f"{UNLIMITED}",
-            }
-
-    run(main())
-
-
-def test_a_field_that_says_something_wins_over_the_option_of_its_name(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            chosen = options(compression_algorithm="gzip", message_expiry="1 s", max_topic_size="2 GiB")
-            assert limits(await made(root, options=chosen)) == (2, SECOND, 2 * GIB)
-            await root.ask(ask.DeleteTopic("s", "t"))
-            info = await made(root, compression_algorithm=3, message_expiry=5, max_topic_size=3 * GIB, options=chosen)
-            assert limits(info) == (3, 5, 3 * GIB)
-            assert described(info)[0]["message_expiry"] == "5"
-            info = await changed(root, message_expiry=6, max_topic_size=4 * GIB, options=chosen)
-            assert limits(info) == (2, 6, 4 * GIB)
-
-    run(main())
-
-
-def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            system = System()
-            topic = msgspec.structs.replace(system.topic, max_size=5 * GIB, message_expiry=DAY)
-            compression = msgspec.structs.replace(system.compression, default_algorithm="gzip")
-            here.gateway.topic_defaults = TopicDefaults(
-                msgspec.structs.replace(system, topic=topic, compression=compression), here.store.options
-            )
-            info = await made(await here.root(), options=options(message_expiry="0"))
-            assert limits(info) == (2, DAY, 5 * GIB)
-            assert described(info)[0] == {}
-
-    run(main())
+        info = await made(await here.root(), options=options(message_expiry="0"))
+        assert limits(info) == (2, DAY, 5 * GIB)
+        assert described(info)[0] == {}
 
 
 @pytest.mark.parametrize(
@@ -156,145 +143,120 @@ def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None:
     ],
     ids=["key", "value", "kind", "many", "size", "size field", "size and default", "reserved", "compression"],
 )
-def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await root.ask(ask.CreateStream("s"))
-            assert await refusal(made(root, **fields)) == code
-            assert await root.ask(ask.GetTopics("s")) == ()
-            assert (await made(root)).id == 0
-
-    run(main())
+async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await root.ask(ask.CreateStream("s"))
+        assert await refusal(made(root, **fields)) == code
+        assert await root.ask(ask.GetTopics("s")) == ()
+        assert (await made(root)).id == 0
 
 
-def test_a_segment_of_its_own_lets_a_topic_be_smaller_than_the_segments_of_the_server(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await made(root, options=options(segment_size="1 MiB", max_topic_size="1 MiB"))
-            assert (await changed(root, max_topic_size=2 * MIB)).max_topic_size == 2 * MIB
-            assert await refusal(changed(root, max_topic_size=MIB - 1)) == Code.INVALID_TOPIC_SIZE
-            assert await refusal(changed(root, options=options(max_topic_size="1 KiB"))) == Code.INVALID_TOPIC_SIZE
-
-    run(main())
+async def test_a_segment_of_its_own_lets_a_topic_be_smaller_than_the_segments_of_the_server(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await made(root, options=options(segment_size="1 MiB", max_topic_size="1 MiB"))
+        assert (await changed(root, max_topic_size=2 * MIB)).max_topic_size == 2 * MIB
+        assert await refusal(changed(root, max_topic_size=MIB - 1)) == Code.INVALID_TOPIC_SIZE
+        assert await refusal(changed(root, options=options(max_topic_size="1 KiB"))) == Code.INVALID_TOPIC_SIZE
 
 
-def test_what_is_reserved_has_a_bound_for_partitions_that_are_added_too(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await made(root, 63, options=options(preallocate_segments="true", segment_size="1 GiB"))
-            assert await refusal(root.ask(ask.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
-            await root.ask(ask.CreatePartitions("s", "t", 1))
-            assert len((await root.ask(ask.GetTopic("s", "t"))).partitions) == 64
-
-    run(main())
+async def test_what_is_reserved_has_a_bound_for_partitions_that_are_added_too(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await made(root, 63, options=options(preallocate_segments="true", segment_size="1 GiB"))
+        assert await refusal(root.ask(ask.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
+        await root.ask(ask.CreatePartitions("s", "t", 1))
+        assert len((await root.ask(ask.GetTopic("s", "t"))).partitions) == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- changing
 
 
-def test_a_change_of_the_name_alone_changes_nothing_else_whether_the_rest_is_left_out_or_0(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            chosen = options(compression_algorithm="gzip", message_expiry="1 s", durability="persisted")
-            before = await made(root, max_topic_size=2 * GIB, replication_factor=3, options=chosen)
-            for fields in (
-                {},
-                {"message_expiry": 0, "max_topic_size": 0, "replication_factor": 0},
-                {"options": options(message_expiry="0", max_topic_size="0")},
-            ):
-                after = await changed(root, "renamed", **fields)
-                assert msgspec.structs.replace(after, name="t") == before
-                await changed(root, "t")
-        async with world(tmp_path) as here:
-            assert (await (await here.root()).ask(ask.GetTopic("s", "t"))).info == before
-
-    run(main())
-
-
-def test_what_a_change_names_holds_and_was_chosen(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await made(root)
-            info = await changed(root, options=options(message_expiry="1 h", max_topic_size="5 GiB"))
-            assert limits(info) == (1, 3600 * SECOND, 5 * GIB)
-            assert described(info)[0] == {"max_topic_size": f"{5 * GIB}", "message_expiry": "3600000000"}
-            info = await changed(root, compression_algorithm=2, message_expiry=UNLIMITED)
-            assert limits(info) == (2, UNLIMITED, 5 * GIB)
-            assert described(info)[0].keys() == {"compression_algorithm", "max_topic_size", "message_expiry"}
-            info = await changed(root, compression_algorithm=1, options=options(compression_algorithm="gzip"))
-            assert info.compression_algorithm == 2
-            info = await changed(root, compression_algorithm=1)
-            assert described(info)[0]["compression_algorithm"] == "none"
-
-    run(main())
+async def test_a_change_of_the_name_alone_changes_nothing_else_whether_the_rest_is_left_out_or_0(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        chosen = options(compression_algorithm="gzip", message_expiry="1 s", durability="persisted")
+        before = await made(root, max_topic_size=2 * GIB, replication_factor=3, options=chosen)
+        for fields in (
+            {},
+            {"message_expiry": 0, "max_topic_size": 0, "replication_factor": 0},
+            {"options": options(message_expiry="0", max_topic_size="0")},
+        ):
+            after = await changed(root, "renamed", **fields)
+            assert msgspec.structs.replace(after, name="t") == before
+            await changed(root, "t")
+    async with world(tmp_path) as here:
+        assert (await (await here.root()).ask(ask.GetTopic("s", "t"))).info == before
 
 
-def test_no_compression_where_there_is_none_is_no_choice(tmp_path: Path) -> None:
+async def test_what_a_change_names_holds_and_was_chosen(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await made(root)
+        info = await changed(root, options=options(message_expiry="1 h", max_topic_size="5 GiB"))
+        assert limits(info) == (1, 3600 * SECOND, 5 * GIB)
+        assert described(info)[0] == {"max_topic_size": f"{5 * GIB}", "message_expiry": "3600000000"}
+        info = await changed(root, compression_algorithm=2, message_expiry=UNLIMITED)
+        assert limits(info) == (2, UNLIMITED, 5 * GIB)
+        assert described(info)[0].keys() == {"compression_algorithm", "max_topic_size", "message_expiry"}
+        info = await changed(root, compression_algorithm=1, options=options(compression_algorithm="gzip"))
+        assert info.compression_algorithm == 2
+        info = await changed(root, compression_algorithm=1)
+        assert described(info)[0]["compression_algorithm"] == "none"
+
+
+async def test_no_compression_where_there_is_none_is_no_choice(tmp_path: Path) -> None:
     """Classic clients have to say something."""
 
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await made(root)
-            assert described(await changed(root, compression_algorithm=1))[0] == {}
-
-    run(main())
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await made(root)
+        assert described(await changed(root, compression_algorithm=1))[0] == {}
 
 
-def test_what_is_fixed_cannot_be_changed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            before = await made(root)
-            for key in ("durability", "segment_size", "enforce_fsync"):
-                code = await refusal(changed(root, "renamed", options=options(**{key: "1"})))
-                assert code == Code.UNSUPPORTED_OPTION_KEY
-            assert (await root.ask(ask.GetTopic("s", "t"))).info == before
-
-    run(main())
+async def test_what_is_fixed_cannot_be_changed(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        before = await made(root)
+        for key in ("durability", "segment_size", "enforce_fsync"):
+            code = await refusal(changed(root, "renamed", options=options(**{key: "1"})))
+            assert code == Code.UNSUPPORTED_OPTION_KEY
+        assert (await root.ask(ask.GetTopic("s", "t"))).info == before
 
 
 # --------------------------------------------------------------------------------------------- describing, other scopes
 
 
-def test_options_are_described_to_whoever_has_logged_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, messages_required_to_save=9, durability=Durability.MEMORY) as here:
-            await here.user("alice")
-            alice = await here.logged_in("alice")
-            rows = await alice.ask(ask.DescribeOptions(OptionScope.TOPIC))
-            assert [row.key for row in rows] == list(CATALOGUE)
-            row = next(row for row in rows if row.key == "messages_required_to_save")
-            assert (row.kind, row.default) == (11, b"\x09\0\0\0")
-            assert row.description == CATALOGUE[row.key].description
-            for scope in (OptionScope.STREAM, OptionScope.USER):
-                assert await alice.ask(ask.DescribeOptions(scope)) == ()
-            assert await refusal(here.person().ask(ask.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
-
-    run(main())
+async def test_options_are_described_to_whoever_has_logged_in(tmp_path: Path) -> None:
+    async with world(tmp_path, messages_required_to_save=9, durability=Durability.MEMORY) as here:
+        await here.user("alice")
+        alice = await here.logged_in("alice")
+        rows = await alice.ask(ask.DescribeOptions(OptionScope.TOPIC))
+        assert [row.key for row in rows] == list(CATALOGUE)
+        row = next(row for row in rows if row.key == "messages_required_to_save")
+        assert (row.kind, row.default) == (11, b"\x09\0\0\0")
+        assert row.description == CATALOGUE[row.key].description
+        for scope in (OptionScope.STREAM, OptionScope.USER):
+            assert await alice.ask(ask.DescribeOptions(scope)) == ()
+        assert await refusal(here.person().ask(ask.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
 
 
-def test_streams_and_users_have_no_options(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as here:
-            root = await here.root()
-            await root.ask(ask.CreateStream("s"))
-            await here.user("alice")
-            some = options(durability="persisted")
-            for request in (
-                ask.CreateStream("other", some),
-                ask.UpdateStream("s", "other", some),
-                ask.UpdateStream("s", "s", some),
-                ask.CreateUser("bob", "bobbob", UserStatus.ACTIVE, None, some),
-                ask.UpdateUser("alice", "alicia", None, some),
-            ):
-                assert await refusal(root.ask(request)) == Code.UNSUPPORTED_OPTION_KEY
-            assert [stream.name for stream in await root.ask(ask.GetStreams())] == ["s"]
-            assert [user.username for user in await root.ask(ask.GetUsers())] == ["root", "alice"]
-
-    run(main())
+async def test_streams_and_users_have_no_options(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        await root.ask(ask.CreateStream("s"))
+        await here.user("alice")
+        some = options(durability="persisted")
+        for request in (
+            ask.CreateStream("other", some),
+            ask.UpdateStream("s", "other", some),
+            ask.UpdateStream("s", "s", some),
+            ask.CreateUser("bob", "bobbob", UserStatus.ACTIVE, None, some),
+            ask.UpdateUser("alice", "alicia", None, some),
+        ):
+            assert await refusal(root.ask(request)) == Code.UNSUPPORTED_OPTION_KEY
+        assert [stream.name for stream in await root.ask(ask.GetStreams())] == ["s"]
+        assert [user.username for user in await root.ask(ask.GetUsers())] == ["root", "alice"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import Time, everywhere, make_group, refusal, world
-from tests.storage.support.world import NOON, run
+from tests.storage.support.world import NOON
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import answers
@@ -19,39 +19,33 @@ from whippet.app.errors import Code
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 
 
-def test_a_user_is_described_as_he_was_made(tmp_path: Path) -> None:
-    async def main() -> None:
-        permissions = Permissions(streams={3: StreamPermissions(read_stream=True)})
-        async with world(tmp_path) as made:
-            root = await made.root()
-            details = await root.ask(ask.CreateUser("alice", "secret", INACTIVE, permissions))
-            assert details == answers.UserDetails(answers.UserInfo(1, NOON, INACTIVE, "alice"), permissions)
-            for name in ("alice", 1):
-                assert await root.ask(ask.GetUser(name)) == details
-            assert await root.ask(ask.GetUsers()) == (
-                answers.UserInfo(0, NOON, ACTIVE, "root"),
-                answers.UserInfo(1, NOON, INACTIVE, "alice"),
-            )
-            assert (await root.ask(ask.GetUser(0))).permissions == ALL
-
-    run(main())
+async def test_a_user_is_described_as_he_was_made(tmp_path: Path) -> None:
+    permissions = Permissions(streams={3: StreamPermissions(read_stream=True)})
+    async with world(tmp_path) as made:
+        root = await made.root()
+        details = await root.ask(ask.CreateUser("alice", "secret", INACTIVE, permissions))
+        assert details == answers.UserDetails(answers.UserInfo(1, NOON, INACTIVE, "alice"), permissions)
+        for name in ("alice", 1):
+            assert await root.ask(ask.GetUser(name)) == details
+        assert await root.ask(ask.GetUsers()) == (
+            answers.UserInfo(0, NOON, ACTIVE, "root"),
+            answers.UserInfo(1, NOON, INACTIVE, "alice"),
+        )
+        assert (await root.ask(ask.GetUser(0))).permissions == ALL
 
 
-def test_a_user_who_is_not_there_is_nothing_to_see_and_cannot_be_changed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.root()
-            for missing in (99, "nobody", "0"):
-                assert await root.ask(ask.GetUser(missing)) is None
-                for request in (
-                    ask.DeleteUser(missing),
-                    ask.UpdateUser(missing, "somebody", None),
-                    ask.UpdatePermissions(missing, None),
-                    ask.ChangePassword(missing, "secret", "other"),
-                ):
-                    assert await refusal(root.ask(request)) == Code.RESOURCE_NOT_FOUND
-
-    run(main())
+async def test_a_user_who_is_not_there_is_nothing_to_see_and_cannot_be_changed(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        for missing in (99, "nobody", "0"):
+            assert await root.ask(ask.GetUser(missing)) is None
+            for request in (
+                ask.DeleteUser(missing),
+                ask.UpdateUser(missing, "somebody", None),
+                ask.UpdatePermissions(missing, None),
+                ask.ChangePassword(missing, "secret", "other"),
+            ):
+                assert await refusal(root.ask(request)) == Code.RESOURCE_NOT_FOUND
 
 
 REQUESTS = {
@@ -77,34 +71,28 @@ REQUESTS = {
         (everywhere(manage_users=True), set(REQUESTS)),
     ],
 )
-def test_who_may_do_what_with_others(tmp_path: Path, permissions: Permissions | None, allowed: set[str]) -> None:
+async def test_who_may_do_what_with_others(tmp_path: Path, permissions: Permissions | None, allowed: set[str]) -> None:
     """The permission comes before the question whether the user is there."""
 
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=permissions)
-            await made.user("bob")
-            alice = await made.logged_in("alice")
-            refused = {name for name in REQUESTS if await refusal(alice.ask(REQUESTS[name])) == Code.UNAUTHORIZED}
-            assert refused == set(REQUESTS) - allowed
-
-    run(main())
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=permissions)
+        await made.user("bob")
+        alice = await made.logged_in("alice")
+        refused = {name for name in REQUESTS if await refusal(alice.ask(REQUESTS[name])) == Code.UNAUTHORIZED}
+        assert refused == set(REQUESTS) - allowed
 
 
-def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            assert (await alice.ask(ask.GetUser("alice"))).info.username == "alice"
-            assert (await alice.ask(ask.GetUser(1))).info.username == "alice"
-            await alice.ask(ask.ChangePassword(1, "alicealice", "a new one"))
-            assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
-            assert await made.person().log_in("alice", "a new one") == 1
-            assert await refusal(alice.ask(ask.UpdateUser("alice", "alicia", None))) == Code.UNAUTHORIZED
-            assert await refusal(alice.ask(ask.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
-
-    run(main())
+async def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        assert (await alice.ask(ask.GetUser("alice"))).info.username == "alice"
+        assert (await alice.ask(ask.GetUser(1))).info.username == "alice"
+        await alice.ask(ask.ChangePassword(1, "alicealice", "a new one"))
+        assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
+        assert await made.person().log_in("alice", "a new one") == 1
+        assert await refusal(alice.ask(ask.UpdateUser("alice", "alicia", None))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(ask.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
@@ -118,174 +106,143 @@ def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Path) -> 
         ("alicealice", "alicealice", None),
     ],
 )
-def test_changing_a_password_takes_the_current_one_even_from_root(
+async def test_changing_a_password_takes_the_current_one_even_from_root(
     tmp_path: Path, current: str, new: str, code: Code | None
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            for asker in (await made.root(), await made.logged_in("alice")):
-                assert await refusal(asker.ask(ask.ChangePassword("alice", current, new))) == code
-            assert await made.person().log_in("alice", "alicealice") == 1
-
-    run(main())
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        for asker in (await made.root(), await made.logged_in("alice")):
+            assert await refusal(asker.ask(ask.ChangePassword("alice", current, new))) == code
+        assert await made.person().log_in("alice", "alicealice") == 1
 
 
-def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_path: Path) -> None:
-    async def main() -> None:
-        time = Time()
-        async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            before = made.passwords.computed
-            for _ in range(200):
-                guess = ask.ChangePassword("alice", "a wrong guess", "another")
-                assert await refusal(alice.ask(guess)) == Code.INVALID_CREDENTIALS
-            assert made.passwords.computed - before < 40
-            assert sum(time.slept) > 5
-
-    run(main())
+async def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_path: Path) -> None:
+    time = Time()
+    async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        before = made.passwords.computed
+        for _ in range(200):
+            guess = ask.ChangePassword("alice", "a wrong guess", "another")
+            assert await refusal(alice.ask(guess)) == Code.INVALID_CREDENTIALS
+        assert made.passwords.computed - before < 40
+        assert sum(time.slept) > 5
 
 
-def test_of_two_who_change_a_password_at_once_one_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            asked = [alice.ask(ask.ChangePassword("alice", "alicealice", f"number {number}")) for number in range(2)]
-            outcomes = await asyncio.gather(*(refusal(one) for one in asked))
-            assert sorted(outcomes, key=str) == [Code.INVALID_CREDENTIALS, None]
-            assert await made.person().log_in("alice", f"number {outcomes.index(None)}") == 1
-
-    run(main())
+async def test_of_two_who_change_a_password_at_once_one_is_refused(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        asked = [alice.ask(ask.ChangePassword("alice", "alicealice", f"number {number}")) for number in range(2)]
+        outcomes = await asyncio.gather(*(refusal(one) for one in asked))
+        assert sorted(outcomes, key=str) == [Code.INVALID_CREDENTIALS, None]
+        assert await made.person().log_in("alice", f"number {outcomes.index(None)}") == 1
 
 
 # ---------------------------------------------------------------------------------------------- deleted and inactive
 
 
-def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            first, second = await made.logged_in("alice"), await made.logged_in("alice")
-            token = (await first.ask(ask.CreatePersonalAccessToken("build", 0))).token
-            root = await made.root()
-            await root.ask(ask.DeleteUser("alice"))
-            assert (first.ended, second.ended, root.ended) == (True, True, False)
-            for gone in (first, second):
-                assert await refusal(gone.ask(ask.GetUser("alice"))) == Code.UNAUTHENTICATED
-            assert list((tmp_path / "tokens").iterdir()) == []
-            assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
-            program = made.person()
-            assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
-
-    run(main())
+async def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        first, second = await made.logged_in("alice"), await made.logged_in("alice")
+        token = (await first.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        root = await made.root()
+        await root.ask(ask.DeleteUser("alice"))
+        assert (first.ended, second.ended, root.ended) == (True, True, False)
+        for gone in (first, second):
+            assert await refusal(gone.ask(ask.GetUser("alice"))) == Code.UNAUTHENTICATED
+        assert list((tmp_path / "tokens").iterdir()) == []
+        assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
+        program = made.person()
+        assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
 
 
-def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            root = await made.root()
-            await make_group(root)
-            await made.user("alice", permissions=everywhere(read_topics=True))
-            alice = await made.logged_in("alice")
-            await alice.ask(ask.JoinConsumerGroup("s", "t", "g"))
-            assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
-            await root.ask(ask.UpdateUser("alice", None, INACTIVE))
-            assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
-
-    run(main())
+async def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await make_group(root)
+        await made.user("alice", permissions=everywhere(read_topics=True))
+        alice = await made.logged_in("alice")
+        await alice.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
+        await root.ask(ask.UpdateUser("alice", None, INACTIVE))
+        assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
 
 
-def test_the_next_user_of_a_number_has_nothing_of_the_one_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=everywhere(manage_users=True))
-            before = await made.logged_in("alice")
-            await before.ask(ask.CreatePersonalAccessToken("build", 0))
-            root = await made.root()
-            await root.ask(ask.DeleteUser("alice"))
-            assert await made.user("bob") == 1
-            assert await refusal(before.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
-            bob = await made.logged_in("bob")
-            assert await refusal(bob.ask(ask.GetUsers())) == Code.UNAUTHORIZED
-            assert await bob.ask(ask.GetPersonalAccessTokens()) == ()
-
-    run(main())
+async def test_the_next_user_of_a_number_has_nothing_of_the_one_before(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(manage_users=True))
+        before = await made.logged_in("alice")
+        await before.ask(ask.CreatePersonalAccessToken("build", 0))
+        root = await made.root()
+        await root.ask(ask.DeleteUser("alice"))
+        assert await made.user("bob") == 1
+        assert await refusal(before.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        bob = await made.logged_in("bob")
+        assert await refusal(bob.ask(ask.GetUsers())) == Code.UNAUTHORIZED
+        assert await bob.ask(ask.GetPersonalAccessTokens()) == ()
 
 
-def test_making_a_user_inactive_ends_his_sessions_and_keeps_what_he_has(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            await alice.ask(ask.CreatePersonalAccessToken("build", 0))
-            root = await made.root()
-            await root.ask(ask.UpdateUser("alice", None, INACTIVE))
-            assert alice.ended
-            assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
-            assert await refusal(made.person().log_in("alice", "alicealice")) == Code.USER_INACTIVE
-            await root.ask(ask.UpdateUser("alice", None, ACTIVE))
-            again = await made.logged_in("alice")
-            assert [token.name for token in await again.ask(ask.GetPersonalAccessTokens())] == ["build"]
-
-    run(main())
+async def test_making_a_user_inactive_ends_his_sessions_and_keeps_what_he_has(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        await alice.ask(ask.CreatePersonalAccessToken("build", 0))
+        root = await made.root()
+        await root.ask(ask.UpdateUser("alice", None, INACTIVE))
+        assert alice.ended
+        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+        assert await refusal(made.person().log_in("alice", "alicealice")) == Code.USER_INACTIVE
+        await root.ask(ask.UpdateUser("alice", None, ACTIVE))
+        again = await made.logged_in("alice")
+        assert [token.name for token in await again.ask(ask.GetPersonalAccessTokens())] == ["build"]
 
 
-def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=everywhere(manage_users=True))
-            alice, other = await made.logged_in("alice"), await made.logged_in("alice")
-            await alice.ask(ask.DeleteUser("alice"))
-            assert (alice.ended, other.ended) == (False, True)
-            assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
-
-    run(main())
+async def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(manage_users=True))
+        alice, other = await made.logged_in("alice"), await made.logged_in("alice")
+        await alice.ask(ask.DeleteUser("alice"))
+        assert (alice.ended, other.ended) == (False, True)
+        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
 
 
-def test_a_token_made_while_its_user_is_deleted_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            alice = await made.logged_in("alice")
-            write, users = made.store.write_token, made.gateway.users
+async def test_a_token_made_while_its_user_is_deleted_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        write, users = made.store.write_token, made.gateway.users
 
-            async def write_slowly(token_id: int, document: bytes) -> None:
-                await write(token_id, document)
-                await users.delete(users.get("alice"))
+        async def write_slowly(token_id: int, document: bytes) -> None:
+            await write(token_id, document)
+            await users.delete(users.get("alice"))
 
-            monkeypatch.setattr(made.store, "write_token", write_slowly)
-            assert await refusal(alice.ask(ask.CreatePersonalAccessToken("build", 0))) == Code.UNAUTHENTICATED
-            assert list((tmp_path / "tokens").iterdir()) == []
-
-    run(main())
-
-
-def test_root_stays(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice", permissions=everywhere(manage_users=True))
-            for asker in (await made.root(), await made.logged_in("alice")):
-                for name in ("root", 0):
-                    assert await refusal(asker.ask(ask.DeleteUser(name))) == Code.CANNOT_DELETE_USER
-                    request = ask.UpdatePermissions(name, None)
-                    assert await refusal(asker.ask(request)) == Code.CANNOT_CHANGE_PERMISSIONS
-
-    run(main())
+        monkeypatch.setattr(made.store, "write_token", write_slowly)
+        assert await refusal(alice.ask(ask.CreatePersonalAccessToken("build", 0))) == Code.UNAUTHENTICATED
+        assert list((tmp_path / "tokens").iterdir()) == []
 
 
-def test_renaming_and_changing_the_status_go_together_or_apart(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.user("alice")
-            root = await made.root()
-            await root.ask(ask.UpdateUser("alice", None, None))
-            await root.ask(ask.UpdateUser("alice", "alicia", INACTIVE))
-            assert (await root.ask(ask.GetUser(1))).info == answers.UserInfo(1, NOON, INACTIVE, "alicia")
-            assert await refusal(root.ask(ask.UpdateUser(1, "root", None))) == Code.USER_ALREADY_EXISTS
-            assert await refusal(root.ask(ask.UpdateUser(1, "ab", None))) == Code.INVALID_USERNAME
-            await root.ask(ask.UpdateUser(1, "alicia", ACTIVE))
-            assert await made.person().log_in("alicia", "alicealice") == 1
+async def test_root_stays(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(manage_users=True))
+        for asker in (await made.root(), await made.logged_in("alice")):
+            for name in ("root", 0):
+                assert await refusal(asker.ask(ask.DeleteUser(name))) == Code.CANNOT_DELETE_USER
+                request = ask.UpdatePermissions(name, None)
+                assert await refusal(asker.ask(request)) == Code.CANNOT_CHANGE_PERMISSIONS
 
-    run(main())
+
+async def test_renaming_and_changing_the_status_go_together_or_apart(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        root = await made.root()
+        await root.ask(ask.UpdateUser("alice", None, None))
+        await root.ask(ask.UpdateUser("alice", "alicia", INACTIVE))
+        assert (await root.ask(ask.GetUser(1))).info == answers.UserInfo(1, NOON, INACTIVE, "alicia")
+        assert await refusal(root.ask(ask.UpdateUser(1, "root", None))) == Code.USER_ALREADY_EXISTS
+        assert await refusal(root.ask(ask.UpdateUser(1, "ab", None))) == Code.INVALID_USERNAME
+        await root.ask(ask.UpdateUser(1, "alicia", ACTIVE))
+        assert await made.person().log_in("alicia", "alicealice") == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -23,10 +21,6 @@ class Time:
 
     def __call__(self) -> int:
         return self.now
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(main)
 
 
 def sessions(*, kept: int = KEPT, away: int = 10, time: Time | None = None) -> AnsweredSessions:
@@ -57,252 +51,201 @@ def code(of: Answered, *asked: Any, **how: Any) -> Code:
 # --------------------------------------------------------------------------------------------------------- one session
 
 
-def test_what_is_repeated_is_answered_as_it_was() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        assert before(known, 7, 1, 11) is None
-        answer(known, 1, 11)
-        assert before(known, 7, 1, 11) == "128 1 11"
-        assert before(known, 7, 2, 11) is None
-
-    run(main())
+async def test_what_is_repeated_is_answered_as_it_was() -> None:
+    known = enter(sessions(), 7)
+    assert before(known, 7, 1, 11) is None
+    answer(known, 1, 11)
+    assert before(known, 7, 1, 11) == "128 1 11"
+    assert before(known, 7, 2, 11) is None
 
 
-def test_what_is_still_in_hand_is_waited_for() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        in_hand = known.begin(1, SEND, 11, counted=False)
-        found = known.before(7, 1, SEND, 11, append=True, counted=False)
-        assert found is in_hand
-        in_hand.set_result("done")
-        assert before(known, 7, 1, 11, SEND) == "done"
-
-    run(main())
+async def test_what_is_still_in_hand_is_waited_for() -> None:
+    known = enter(sessions(), 7)
+    in_hand = known.begin(1, SEND, 11, counted=False)
+    found = known.before(7, 1, SEND, 11, append=True, counted=False)
+    assert found is in_hand
+    in_hand.set_result("done")
+    assert before(known, 7, 1, 11, SEND) == "done"
 
 
-def test_numbers_begin_with_one_and_may_have_gaps() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        assert code(known, 7, 0, 11) == Code.INVALID_COMMAND
-        answer(known, 5, 11)
-        assert before(known, 7, 9, 11) is None
-        answer(known, 9, 12)
-        assert code(known, 7, 7, 13) == Code.REQUEST_ALREADY_APPLIED
-        assert before(known, 7, 2**64 - 1, 13) is None
-
-    run(main())
+async def test_numbers_begin_with_one_and_may_have_gaps() -> None:
+    known = enter(sessions(), 7)
+    assert code(known, 7, 0, 11) == Code.INVALID_COMMAND
+    answer(known, 5, 11)
+    assert before(known, 7, 9, 11) is None
+    answer(known, 9, 12)
+    assert code(known, 7, 7, 13) == Code.REQUEST_ALREADY_APPLIED
+    assert before(known, 7, 2**64 - 1, 13) is None
 
 
-def test_the_oldest_answers_make_room_and_are_refused_then() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        for number in range(1, KEPT + 2):
-            answer(known, number, number)
-        assert code(known, 7, 1, 1) == Code.REQUEST_ALREADY_APPLIED
-        assert [before(known, 7, number, number) for number in range(2, KEPT + 2)] == ["128 2 2", "128 3 3", "128 4 4"]
-
-    run(main())
+async def test_the_oldest_answers_make_room_and_are_refused_then() -> None:
+    known = enter(sessions(), 7)
+    for number in range(1, KEPT + 2):
+        answer(known, number, number)
+    assert code(known, 7, 1, 1) == Code.REQUEST_ALREADY_APPLIED
+    assert [before(known, 7, number, number) for number in range(2, KEPT + 2)] == ["128 2 2", "128 3 3", "128 4 4"]
 
 
-def test_a_counted_request_under_a_number_that_was_used_is_refused() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        answer(known, 1, 11)
-        assert code(known, 7, 1, 12) == Code.INVALID_COMMAND
-        assert code(known, 7, 1, 11, 129) == Code.INVALID_COMMAND
-        answer(known, 2, 12)
-        assert code(known, 7, 1, 13, counted=False) == Code.INVALID_COMMAND
-
-    run(main())
+async def test_a_counted_request_under_a_number_that_was_used_is_refused() -> None:
+    known = enter(sessions(), 7)
+    answer(known, 1, 11)
+    assert code(known, 7, 1, 12) == Code.INVALID_COMMAND
+    assert code(known, 7, 1, 11, 129) == Code.INVALID_COMMAND
+    answer(known, 2, 12)
+    assert code(known, 7, 1, 13, counted=False) == Code.INVALID_COMMAND
 
 
-def test_early_clients_repeat_the_newest_number_for_what_concerns_one_partition() -> None:
+async def test_early_clients_repeat_the_newest_number_for_what_concerns_one_partition() -> None:
     """They send messages under the number that the next counted request takes."""
 
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        answer(known, 1, 11)
-        for digest in (21, 22, 23):
-            assert before(known, 7, 2, digest, SEND, counted=False) is None
-            answer(known, 2, digest, SEND, counted=False)
-        assert before(known, 7, 2, 23, SEND, counted=False) == "160 2 23"
-        assert before(known, 7, 2, 31) is None
-        answer(known, 2, 31)
-        assert before(known, 7, 2, 31) == "128 2 31"
-        assert code(known, 7, 2, 32) == Code.INVALID_COMMAND
-
-    run(main())
+    known = enter(sessions(), 7)
+    answer(known, 1, 11)
+    for digest in (21, 22, 23):
+        assert before(known, 7, 2, digest, SEND, counted=False) is None
+        answer(known, 2, digest, SEND, counted=False)
+    assert before(known, 7, 2, 23, SEND, counted=False) == "160 2 23"
+    assert before(known, 7, 2, 31) is None
+    answer(known, 2, 31)
+    assert before(known, 7, 2, 31) == "128 2 31"
+    assert code(known, 7, 2, 32) == Code.INVALID_COMMAND
 
 
-def test_what_was_not_done_may_be_asked_again() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        answer(known, 1, 11)
-        answer(known, 2, 12)
-        known.forget(7, 2)
-        assert before(known, 7, 2, 12) is None
-        answer(known, 2, 13)
-        assert before(known, 7, 2, 13) == "128 2 13"
-        assert before(known, 7, 1, 11) == "128 1 11"
-
-    run(main())
+async def test_what_was_not_done_may_be_asked_again() -> None:
+    known = enter(sessions(), 7)
+    answer(known, 1, 11)
+    answer(known, 2, 12)
+    known.forget(7, 2)
+    assert before(known, 7, 2, 12) is None
+    answer(known, 2, 13)
+    assert before(known, 7, 2, 13) == "128 2 13"
+    assert before(known, 7, 1, 11) == "128 1 11"
 
 
-def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
-    async def main() -> None:
-        known = enter(sessions(), 7)
-        answer(known, 1, 11)
-        known.lose(7, 1)
-        assert code(known, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
-        assert not known
-
-    run(main())
+async def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
+    known = enter(sessions(), 7)
+    answer(known, 1, 11)
+    known.lose(7, 1)
+    assert code(known, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
+    assert not known
 
 
 # ------------------------------------------------------------------------------------------------------- many sessions
 
 
-def test_a_client_that_comes_back_is_answered_for_its_earlier_sessions() -> None:
-    async def main() -> None:
-        all_of_them = sessions()
-        known = enter(all_of_them, 7)
-        answer(known, 1, 11)
-        answer(known, 2, 12, SEND)
-        all_of_them.leave(known)
-        again = enter(all_of_them, 9)
-        assert before(again, 7, 1, 11) == "128 1 11"
-        assert before(again, 7, 2, 12, SEND) == "160 2 12"
-        # The old session has no new requests; what it has not asked is not known.
-        assert before(again, 7, 2, 13, SEND) is None
-        assert before(again, 7, 3, 13) is None
-        # In the new one the same messages under the same number are the same; anything else is new.
-        assert before(again, 9, 2, 12, SEND) == "160 2 12"
-        assert before(again, 9, 1, 12, SEND) is None
-        assert before(again, 9, 1, 11) is None
-
-    run(main())
+async def test_a_client_that_comes_back_is_answered_for_its_earlier_sessions() -> None:
+    all_of_them = sessions()
+    known = enter(all_of_them, 7)
+    answer(known, 1, 11)
+    answer(known, 2, 12, SEND)
+    all_of_them.leave(known)
+    again = enter(all_of_them, 9)
+    assert before(again, 7, 1, 11) == "128 1 11"
+    assert before(again, 7, 2, 12, SEND) == "160 2 12"
+    # The old session has no new requests; what it has not asked is not known.
+    assert before(again, 7, 2, 13, SEND) is None
+    assert before(again, 7, 3, 13) is None
+    # In the new one the same messages under the same number are the same; anything else is new.
+    assert before(again, 9, 2, 12, SEND) == "160 2 12"
+    assert before(again, 9, 1, 12, SEND) is None
+    assert before(again, 9, 1, 11) is None
 
 
-def test_messages_of_earlier_sessions_are_pushed_out_by_those_of_this_one() -> None:
-    async def main() -> None:
-        all_of_them = sessions()
-        known = enter(all_of_them, 7)
-        answer(known, 9, 11, SEND)
-        all_of_them.leave(known)
-        again = enter(all_of_them, 9)
-        for number in range(1, KEPT):
-            answer(again, number, number)
-        assert before(again, 9, 9, 11, SEND) == "160 9 11"
-        answer(again, KEPT, 5)
-        assert before(again, 9, 9, 11, SEND) is None
-
-    run(main())
+async def test_messages_of_earlier_sessions_are_pushed_out_by_those_of_this_one() -> None:
+    all_of_them = sessions()
+    known = enter(all_of_them, 7)
+    answer(known, 9, 11, SEND)
+    all_of_them.leave(known)
+    again = enter(all_of_them, 9)
+    for number in range(1, KEPT):
+        answer(again, number, number)
+    assert before(again, 9, 9, 11, SEND) == "160 9 11"
+    answer(again, KEPT, 5)
+    assert before(again, 9, 9, 11, SEND) is None
 
 
-def test_what_ended_with_the_connection_has_to_be_done_again() -> None:
-    async def main() -> None:
-        all_of_them = sessions()
-        known = enter(all_of_them, 7)
-        answer(known, 1, 11, JOIN)
-        assert before(known, 7, 1, 11, JOIN) == "148 1 11"
-        all_of_them.leave(known)
-        assert before(enter(all_of_them, 9), 7, 1, 11, JOIN) is None
-
-    run(main())
+async def test_what_ended_with_the_connection_has_to_be_done_again() -> None:
+    all_of_them = sessions()
+    known = enter(all_of_them, 7)
+    answer(known, 1, 11, JOIN)
+    assert before(known, 7, 1, 11, JOIN) == "148 1 11"
+    all_of_them.leave(known)
+    assert before(enter(all_of_them, 9), 7, 1, 11, JOIN) is None
 
 
-def test_two_connections_of_one_client_share_what_is_known() -> None:
-    async def main() -> None:
-        time = Time()
-        all_of_them = sessions(time=time)
-        one = enter(all_of_them, 7)
-        other = enter(all_of_them, 9)
-        assert one is other
-        answer(other, 1, 11)
-        all_of_them.leave(one)
-        time.now += 2 * MEMORY
-        # The other one is still there, so nothing is forgotten.
-        assert before(enter(all_of_them, 12), 9, 1, 11) == "128 1 11"
-
-    run(main())
+async def test_two_connections_of_one_client_share_what_is_known() -> None:
+    time = Time()
+    all_of_them = sessions(time=time)
+    one = enter(all_of_them, 7)
+    other = enter(all_of_them, 9)
+    assert one is other
+    answer(other, 1, 11)
+    all_of_them.leave(one)
+    time.now += 2 * MEMORY
+    # The other one is still there, so nothing is forgotten.
+    assert before(enter(all_of_them, 12), 9, 1, 11) == "128 1 11"
 
 
 # -------------------------------------------------------------------------------------------------------------- bounds
 
 
-def test_what_is_known_is_forgotten_a_while_after_the_last_connection() -> None:
-    async def main() -> None:
-        time = Time()
-        all_of_them = sessions(time=time)
-        for wait, expected in ((MEMORY - 1, "128 1 11"), (MEMORY, None)):
-            known = enter(all_of_them, 7)
-            answer(known, 1, 11)
-            all_of_them.leave(known)
-            time.now += wait
-            again = enter(all_of_them, 9)
-            assert before(again, 7, 1, 11) == expected
-            all_of_them.end(again)
-
-    run(main())
-
-
-def test_so_many_clients_are_remembered_and_the_oldest_go_first() -> None:
-    async def main() -> None:
-        all_of_them = sessions(away=4)
-        clients = [bytes([number]) * 16 for number in range(1, 8)]
-        for client in clients:
-            known = enter(all_of_them, 7, client)
-            answer(known, 1, 11)
-            all_of_them.leave(known)
-        assert len(all_of_them._sessions) == len(all_of_them._away) == 4
-        found = [before(enter(all_of_them, 9, client), 7, 1, 11) for client in reversed(clients)]
-        assert found == ["128 1 11"] * 4 + [None] * 3
-
-    run(main())
-
-
-def test_who_only_comes_and_goes_takes_no_memory_and_pushes_nobody_out() -> None:
-    async def main() -> None:
-        all_of_them = sessions(away=2)
+async def test_what_is_known_is_forgotten_a_while_after_the_last_connection() -> None:
+    time = Time()
+    all_of_them = sessions(time=time)
+    for wait, expected in ((MEMORY - 1, "128 1 11"), (MEMORY, None)):
         known = enter(all_of_them, 7)
         answer(known, 1, 11)
         all_of_them.leave(known)
-        for number in range(100):
-            all_of_them.leave(enter(all_of_them, 9, number.to_bytes(16, "big")))
-        assert list(all_of_them._sessions) == list(all_of_them._away) == [CLIENT]
-        assert before(enter(all_of_them, 9), 7, 1, 11) == "128 1 11"
-        assert not all_of_them._away
-
-    run(main())
-
-
-def test_who_logs_out_is_forgotten() -> None:
-    async def main() -> None:
-        all_of_them = sessions()
-        known = enter(all_of_them, 7)
-        answer(known, 1, 11)
-        all_of_them.end(known)
-        assert not all_of_them._sessions
+        time.now += wait
         again = enter(all_of_them, 9)
-        assert again is not known
-        assert before(again, 7, 1, 11) is None
-
-    run(main())
+        assert before(again, 7, 1, 11) == expected
+        all_of_them.end(again)
 
 
-def test_another_user_under_the_same_name_hears_nothing_and_forgets_nothing() -> None:
-    async def main() -> None:
-        all_of_them = sessions()
-        alices = enter(all_of_them, 7)
-        answer(alices, 1, 11)
-        bobs = enter(all_of_them, 9, user_id=BOB)
-        assert before(bobs, 7, 1, 11) is None
-        answer(bobs, 1, 12)
-        # Alice still is where she was; neither her logout nor the end of her connection concerns Bob.
-        assert before(alices, 7, 1, 11) == "128 1 11"
-        all_of_them.end(alices)
-        all_of_them.leave(alices)
-        all_of_them.leave(bobs)
-        assert before(enter(all_of_them, 12, user_id=BOB), 9, 1, 12) == "128 1 12"
+async def test_so_many_clients_are_remembered_and_the_oldest_go_first() -> None:
+    all_of_them = sessions(away=4)
+    clients = [bytes([number]) * 16 for number in range(1, 8)]
+    for client in clients:
+        known = enter(all_of_them, 7, client)
+        answer(known, 1, 11)
+        all_of_them.leave(known)
+    assert len(all_of_them._sessions) == len(all_of_them._away) == 4
+    found = [before(enter(all_of_them, 9, client), 7, 1, 11) for client in reversed(clients)]
+    assert found == ["128 1 11"] * 4 + [None] * 3
 
-    run(main())
+
+async def test_who_only_comes_and_goes_takes_no_memory_and_pushes_nobody_out() -> None:
+    all_of_them = sessions(away=2)
+    known = enter(all_of_them, 7)
+    answer(known, 1, 11)
+    all_of_them.leave(known)
+    for number in range(100):
+        all_of_them.leave(enter(all_of_them, 9, number.to_bytes(16, "big")))
+    assert list(all_of_them._sessions) == list(all_of_them._away) == [CLIENT]
+    assert before(enter(all_of_them, 9), 7, 1, 11) == "128 1 11"
+    assert not all_of_them._away
+
+
+async def test_who_logs_out_is_forgotten() -> None:
+    all_of_them = sessions()
+    known = enter(all_of_them, 7)
+    answer(known, 1, 11)
+    all_of_them.end(known)
+    assert not all_of_them._sessions
+    again = enter(all_of_them, 9)
+    assert again is not known
+    assert before(again, 7, 1, 11) is None
+
+
+async def test_another_user_under_the_same_name_hears_nothing_and_forgets_nothing() -> None:
+    all_of_them = sessions()
+    alices = enter(all_of_them, 7)
+    answer(alices, 1, 11)
+    bobs = enter(all_of_them, 9, user_id=BOB)
+    assert before(bobs, 7, 1, 11) is None
+    answer(bobs, 1, 12)
+    # Alice still is where she was; neither her logout nor the end of her connection concerns Bob.
+    assert before(alices, 7, 1, 11) == "128 1 11"
+    all_of_them.end(alices)
+    all_of_them.leave(alices)
+    all_of_them.leave(bobs)
+    assert before(enter(all_of_them, 12, user_id=BOB), 9, 1, 12) == "128 1 12"

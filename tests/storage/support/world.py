@@ -9,9 +9,10 @@ import asyncio
 import contextlib
 import hashlib
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from tests.support.running import HANGS_S
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, StoredMessage, build
 from whippet.storage.catalog import StreamDocument, TopicDocument
@@ -23,19 +24,10 @@ from whippet.storage.store import Store
 
 Answer = TypeVar("Answer")
 
-HANGS_S = 30
 """Far beyond what any of these tests needs: reaching it means that something never happens."""
 
 NOON = 1_700_000_000_000_000
 """Where the clocks of the tests begin, in us since 1970."""
-
-
-def run(main: Coroutine[Any, Any, Answer]) -> Answer:
-    async def bounded() -> Answer:
-        async with asyncio.timeout(HANGS_S):
-            return await main
-
-    return asyncio.run(bounded())
 
 
 class Clock:

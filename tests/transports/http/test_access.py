@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.access.support.world import ROOT
-from tests.transports.http.support.calling import Caller, Calling, calling
+from tests.transports.http.support.calling import Caller, calling
 from whippet.transports.http import routes
 
-Test = Callable[[Calling], Awaitable[None]]
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 ALL_FLAGS = (
     *("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams"),
     *("manage_topics", "read_topics", "poll_messages", "send_messages"),
 )
-
-
-def run(tmp_path: Path, test: Test, **options: Any) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, **options) as world:
-            await test(world)
-
-    asyncio.run(main())
 
 
 def permissions(*flags: str, streams: Any = None) -> dict[str, Any]:
@@ -39,8 +28,8 @@ def permissions(*flags: str, streams: Any = None) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- logging in
 
 
-def test_a_login_gives_a_token_with_its_end_in_seconds(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_login_gives_a_token_with_its_end_in_seconds(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         response = await world.stranger.ask(
             "POST", "/users/login", {"username": "root", "password": PASSWORD, "version": None, "context": "", "x": 1}
         )
@@ -54,11 +43,9 @@ def test_a_login_gives_a_token_with_its_end_in_seconds(tmp_path: Path) -> None:
         claims = json.loads(base64.urlsafe_b64decode(said["access_token"]["token"].split(".")[1] + "=="))
         assert claims["sub"] == "0"
 
-    run(tmp_path, test)
 
-
-def test_whoever_cannot_log_in_is_not_told_why(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_whoever_cannot_log_in_is_not_told_why(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         await world.user("alice")
         await world.root.put("/users/alice", {"status": "inactive"})
         for username, password in (
@@ -88,24 +75,20 @@ def test_whoever_cannot_log_in_is_not_told_why(tmp_path: Path) -> None:
         huge = {"username": "root", "password": PASSWORD, "context": "x" * 70_000}
         assert (await world.stranger.refused("POST", "/users/login", huge))[0] == 413
 
-    run(tmp_path, test)
 
-
-def test_logins_ignore_the_empty_bearer_that_sdks_send(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_logins_ignore_the_empty_bearer_that_sdks_send(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         body = {"username": "root", "password": PASSWORD}
         for bearer in ("Bearer ", "Bearer nonsense", "Basic x"):
             response = await world.stranger.ask("POST", "/users/login", body, authorization=bearer)
             assert response.status_code == 200
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- bearers
 
 
-def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         public = set()
         for operation in routes.OPERATIONS:
             path = operation.path
@@ -122,8 +105,6 @@ def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_p
             assert response.headers["www-authenticate"] == "Bearer"
         logins = {"/users/login", "/users/refresh-token", "/personal-access-tokens/login"}
         assert public == {"/", "/ping", "/metrics", "/health/live", "/health/ready"} | logins
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -147,26 +128,22 @@ def test_every_route_that_is_not_public_wants_a_token_before_anything_else(tmp_p
         ("Bearer ..", 40),
     ],
 )
-def test_only_a_bearer_that_is_exactly_so_is_heard(tmp_path: Path, header: str, number: int) -> None:
-    async def test(world: Calling) -> None:
+async def test_only_a_bearer_that_is_exactly_so_is_heard(tmp_path: Path, header: str, number: int) -> None:
+    async with calling(tmp_path) as world:
         sent = header.format(token=world.root.token)
         assert await world.stranger.refused("GET", "/streams", authorization=sent) == (401, number, None)
 
-    run(tmp_path, test)
 
-
-def test_of_two_authorizations_none_is_heard(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_of_two_authorizations_none_is_heard(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         twice = [("authorization", f"Bearer {world.root.token}"), ("authorization", "Bearer x")]
         response = await world.client.get("/streams", headers=twice)
         assert response.status_code == 400
         assert response.json()["field"] == "authorization"
 
-    run(tmp_path, test)
 
-
-def test_a_token_is_not_taken_from_anywhere_else(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_token_is_not_taken_from_anywhere_else(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         token = world.root.token
         for path, headers in (
             (f"/streams?access_token={token}", {}),
@@ -177,11 +154,9 @@ def test_a_token_is_not_taken_from_anywhere_else(tmp_path: Path) -> None:
             response = await world.client.get(path, headers=headers)
             assert response.status_code == 401
 
-    run(tmp_path, test)
 
-
-def test_logging_out_ends_the_token_and_refreshing_renews_it_once(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_logging_out_ends_the_token_and_refreshing_renews_it_once(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         first = await world.log_in("root", PASSWORD)
         second = await first.post("/users/refresh-token", {"token": first.token})
         renewed = Caller(world.client, second["access_token"]["token"])
@@ -195,14 +170,12 @@ def test_logging_out_ends_the_token_and_refreshing_renews_it_once(tmp_path: Path
         for token, expected in (("", (401, 40, None)), ("x", (401, 78, None)), ("x.y.z", (401, 78, None))):
             assert await world.stranger.refused("POST", "/users/refresh-token", {"token": token}) == expected
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------ personal access tokens
 
 
-def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         response = await root.ask("POST", "/personal-access-tokens", {"name": "build", "expiry": 3_600_000_000})
         assert response.headers["cache-control"] == "no-store"
@@ -221,11 +194,9 @@ def test_a_personal_access_token_logs_in_and_is_a_bearer_itself(tmp_path: Path) 
         body = {"token": raw}
         assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (401, 53, None)
 
-    run(tmp_path, test)
 
-
-def test_personal_access_tokens_are_their_owners_and_have_rules(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_personal_access_tokens_are_their_owners_and_have_rules(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         path = "/personal-access-tokens"
         raw = (await root.post(path, {"name": "never", "expiry": 0}))["token"]
@@ -246,11 +217,9 @@ def test_personal_access_tokens_are_their_owners_and_have_rules(tmp_path: Path) 
         assert raw not in refused.text
         assert await Caller(world.client, raw).refused("GET", "/streams") == (401, 40, None)
 
-    run(tmp_path, test)
 
-
-def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         alice = await world.user("alice")
         raw = (await alice.post("/personal-access-tokens", {"name": "abc", "expiry": 0}))["token"]
         await world.root.put("/users/alice", {"status": "inactive"})
@@ -259,14 +228,12 @@ def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> None:
         body = {"token": raw}
         assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (400, 47, None)
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- users
 
 
-def test_a_user_is_made_seen_changed_and_deleted(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_user_is_made_seen_changed_and_deleted(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         body = {"username": "alice", "password": "secret", "status": "active"}
         response = await root.ask("POST", "/users", body)
@@ -297,22 +264,18 @@ def test_a_user_is_made_seen_changed_and_deleted(tmp_path: Path) -> None:
         ):
             assert await root.refused(method, path, sent) == (404, 20, None), path
 
-    run(tmp_path, test)
 
-
-def test_root_stays_root(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_root_stays_root(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         assert await world.root.refused("DELETE", "/users/0") == (400, 48, None)
         assert await world.root.refused("PUT", "/users/root/permissions", {}) == (400, 49, None)
         me = await world.root.get("/users/me")
         assert me == await world.root.get("/users/0")
         assert all(me["permissions"]["global"].values())
 
-    run(tmp_path, test)
 
-
-def test_me_is_a_word_for_get_and_a_name_for_the_rest(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_me_is_a_word_for_get_and_a_name_for_the_rest(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/users", {"username": "me1", "password": "secret", "status": "active"})
         await root.put("/users/me1", {"username": "mee"})
@@ -320,11 +283,9 @@ def test_me_is_a_word_for_get_and_a_name_for_the_rest(tmp_path: Path) -> None:
         assert await root.refused("DELETE", "/users/me") == (404, 20, None)
         assert (await root.get("/users/me"))["id"] == 0
 
-    run(tmp_path, test)
 
-
-def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         alice = await world.user("alice")
         path = "/users/alice/password"
         wrong = {"current_password": "wrong", "new_password": "another"}
@@ -335,10 +296,8 @@ def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path) -> N
         await world.log_in("alice", "another")
         assert await alice.refused("PUT", "/users/root/password", wrong) == (403, 41, None)
 
-    run(tmp_path, test)
 
-
-def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
+async def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
     topic = {"manage_topic": False, "read_topic": True, "poll_messages": True, "send_messages": False}
     stream = {
         **{"manage_stream": False, "read_stream": True, "manage_topics": True, "read_topics": False},
@@ -348,7 +307,7 @@ def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
         "read_servers", streams={"0": {**stream, "topics": {"0": topic, "7": topic}}, "12": {**stream, "topics": None}}
     )
 
-    async def test(world: Calling) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await world.user("alice", whole)
         assert (await root.get("/users/alice"))["permissions"] == whole
@@ -373,11 +332,9 @@ def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
             found = await root.refused("PUT", "/users/alice/permissions", {"permissions": wrong})
             assert found[:2] == (422, 422), wrong
 
-    run(tmp_path, test)
 
-
-def test_whoever_has_no_permission_is_told_403_and_nothing_else(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_whoever_has_no_permission_is_told_403_and_nothing_else(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
@@ -416,18 +373,16 @@ def test_whoever_has_no_permission_is_told_403_and_nothing_else(tmp_path: Path) 
         assert await reader.get("/streams/s/topics/t/messages") is not None
         assert await reader.refused("POST", "/streams/s/topics/t/messages", message) == (403, 41, None)
 
-    run(tmp_path, test)
 
-
-def test_no_secret_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def test(world: Calling) -> None:
-        alice = await world.user("alice")
-        raw = (await alice.post("/personal-access-tokens", {"name": "abc", "expiry": 0}))["token"]
-        await world.stranger.ask("POST", "/users/login", {"username": "alice", "password": "a wrong one"})
-        await world.stranger.ask("POST", "/personal-access-tokens/login", {"token": raw + "x"})
-        await alice.ask("PUT", "/users/alice/password", {"current_password": "a wrong one", "new_password": "another"})
-        for secret in (alice.token, raw, "alicealice", "a wrong one"):
-            assert str(secret) not in caplog.text
-
+async def test_no_secret_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        run(tmp_path, test)
+        async with calling(tmp_path) as world:
+            alice = await world.user("alice")
+            raw = (await alice.post("/personal-access-tokens", {"name": "abc", "expiry": 0}))["token"]
+            await world.stranger.ask("POST", "/users/login", {"username": "alice", "password": "a wrong one"})
+            await world.stranger.ask("POST", "/personal-access-tokens/login", {"token": raw + "x"})
+            await alice.ask(
+                "PUT", "/users/alice/password", {"current_password": "a wrong one", "new_password": "another"}
+            )
+            for secret in (alice.token, raw, "alicealice", "a wrong one"):
+                assert str(secret) not in caplog.text

@@ -7,64 +7,52 @@ from pathlib import Path
 
 import pytest
 
-from tests.transports.http.support.calling import calling, run
+from tests.transports.http.support.calling import calling
 from whippet.transports.http import routes
 from whippet.transports.http.operation import Call, Operation
 
 
-def test_ping_and_index_answer_their_texts_and_look_at_no_token(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            for path, text in (("/ping", "pong"), ("/", "Iggy API")):
-                for bearer in (None, "Bearer ", "Bearer nonsense"):
-                    headers = {} if bearer is None else {"authorization": bearer}
-                    response = await world.stranger.ask("GET", path, **headers)
-                    assert (response.status_code, response.text) == (200, text)
-                    assert response.headers["content-type"] == "text/plain; charset=utf-8"
-                    assert "iggy-view" not in response.headers
-
-    run(main())
+async def test_ping_and_index_answer_their_texts_and_look_at_no_token(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        for path, text in (("/ping", "pong"), ("/", "Iggy API")):
+            for bearer in (None, "Bearer ", "Bearer nonsense"):
+                headers = {} if bearer is None else {"authorization": bearer}
+                response = await world.stranger.ask("GET", path, **headers)
+                assert (response.status_code, response.text) == (200, text)
+                assert response.headers["content-type"] == "text/plain; charset=utf-8"
+                assert "iggy-view" not in response.headers
 
 
-def test_head_is_served_wherever_get_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            for path in ("/ping", "/streams", "/stats", "/users/me"):
-                assert (await world.root.ask("HEAD", path)).status_code == 200
-
-    run(main())
+async def test_head_is_served_wherever_get_is(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        for path in ("/ping", "/streams", "/stats", "/users/me"):
+            assert (await world.root.ask("HEAD", path)).status_code == 200
 
 
 @pytest.mark.parametrize(
     "path", ["/nothing", "/ping/", "/%00", "/ping%2F", "/streams/", "//streams", "/streams//topics"]
 )
-def test_an_unknown_path_is_not_found_with_or_without_a_token(tmp_path: Path, path: str) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            for caller in (world.stranger, world.root):
-                response = await caller.ask("GET", f"http://whippet{path}")
-                assert response.status_code == 404
-                assert response.headers["content-type"] == "application/json"
-                assert response.content == b'{"id":404,"code":"not_found","reason":"Resource not found","field":null}'
-
-    run(main())
+async def test_an_unknown_path_is_not_found_with_or_without_a_token(tmp_path: Path, path: str) -> None:
+    async with calling(tmp_path) as world:
+        for caller in (world.stranger, world.root):
+            response = await caller.ask("GET", f"http://whippet{path}")
+            assert response.status_code == 404
+            assert response.headers["content-type"] == "application/json"
+            assert response.content == b'{"id":404,"code":"not_found","reason":"Resource not found","field":null}'
 
 
-def test_a_wrong_method_says_which_are_allowed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            response = await world.stranger.ask("POST", "/ping")
-            assert response.status_code == 405
-            assert response.headers["allow"] == "GET, HEAD"
-            body = {"id": 405, "code": "method_not_allowed", "reason": "Method Not Allowed", "field": None}
-            assert response.json() == body
-            response = await world.stranger.ask("PATCH", "/streams/s/topics/t/partitions")
-            assert response.headers["allow"] == "DELETE, POST"
-
-    run(main())
+async def test_a_wrong_method_says_which_are_allowed(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        response = await world.stranger.ask("POST", "/ping")
+        assert response.status_code == 405
+        assert response.headers["allow"] == "GET, HEAD"
+        body = {"id": 405, "code": "method_not_allowed", "reason": "Method Not Allowed", "field": None}
+        assert response.json() == body
+        response = await world.stranger.ask("PATCH", "/streams/s/topics/t/partitions")
+        assert response.headers["allow"] == "DELETE, POST"
 
 
-def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(call: Call) -> None:
         raise RuntimeError("a secret")
 
@@ -72,27 +60,21 @@ def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, caplog: 
         name="broken", method="GET", path="/broken", summary="Fails", subject="x", handler=broken, public=True
     )
 
-    async def main() -> None:
+    with caplog.at_level(logging.ERROR):
         async with calling(tmp_path, operations=(*routes.OPERATIONS, operation)) as world:
             response = await world.stranger.ask("GET", "/broken")
             assert response.status_code == 500
             assert response.json() == {"id": 1, "code": "error", "reason": "Internal server error", "field": None}
-
-    with caplog.at_level(logging.ERROR):
-        run(main())
     assert [record.message for record in caplog.records if "broken" in record.message]
 
 
-def test_a_stop_waits_for_what_was_answered_before_it_is_done(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            await world.root.post("/streams", {"name": "s"})
-            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
-            body = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "aGk="}]}
-            response = await world.root.ask("POST", "/streams/s/topics/t/messages?ack=none", body)
-            assert (response.status_code, response.content) == (202, b"")
-            assert response.headers["iggy-durability"] == "none"
-            await world.api.close()
-            assert (await world.root.get("/streams/s/topics/t"))["messages_count"] == 1
-
-    run(main())
+async def test_a_stop_waits_for_what_was_answered_before_it_is_done(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        await world.root.post("/streams", {"name": "s"})
+        await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
+        body = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "aGk="}]}
+        response = await world.root.ask("POST", "/streams/s/topics/t/messages?ack=none", body)
+        assert (response.status_code, response.content) == (202, b"")
+        assert response.headers["iggy-durability"] == "none"
+        await world.api.close()
+        assert (await world.root.get("/streams/s/topics/t"))["messages_count"] == 1

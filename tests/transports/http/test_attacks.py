@@ -17,7 +17,8 @@ import msgspec
 import pytest
 
 from tests.app.access.support.world import ROOT, Time
-from tests.transports.http.support.serving import Link, Response, Serving, run, serving
+from tests.support.running import run
+from tests.transports.http.support.serving import Link, Response, Serving, serving
 from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle
 from whippet.app.config.listeners import Http
 
@@ -69,18 +70,15 @@ async def with_topic(world: Serving) -> None:
         *(b"/streams/s.json", b"/streams/s;v=1", b"/streams/s,s", b"/streams/*", b"/streams/s\\", b"*"),
     ],
 )
-def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path, path: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await with_topic(world)
-            for method in ("GET", "PUT", "DELETE"):
-                response = await ask(world, method, path, {"name": "stolen"} if method == "PUT" else None)
-                assert response.status in (404, 405), response.body
-                number(response)
-            assert (await ask(world, "GET", "/streams/%73")).status == 200
-            assert [each["name"] for each in (await ask(world, "GET", "/streams")).json()] == ["s"]
-
-    run(main())
+async def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path, path: bytes) -> None:
+    async with serving(tmp_path) as world:
+        await with_topic(world)
+        for method in ("GET", "PUT", "DELETE"):
+            response = await ask(world, method, path, {"name": "stolen"} if method == "PUT" else None)
+            assert response.status in (404, 405), response.body
+            number(response)
+        assert (await ask(world, "GET", "/streams/%73")).status == 200
+        assert [each["name"] for each in (await ask(world, "GET", "/streams")).json()] == ["s"]
 
 
 @pytest.mark.parametrize(
@@ -95,41 +93,35 @@ def test_no_spelling_of_a_path_but_its_own_reaches_a_stream(tmp_path: Path, path
         *(b"s" * 256, b"%C3%A4" * 128, b"%73" * 256),
     ],
 )
-def test_what_can_be_no_name_is_refused_before_anything_is_looked_up(tmp_path: Path, path: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await with_topic(world)
-            for method, rest in (("DELETE", b""), ("DELETE", b"/topics/t"), ("GET", b"/topics")):
-                assert number(await ask(world, method, b"/streams/" + path + rest))[0] == 400
-            assert (await ask(world, "GET", "/streams/s/topics/t")).status == 200
-
-    run(main())
+async def test_what_can_be_no_name_is_refused_before_anything_is_looked_up(tmp_path: Path, path: bytes) -> None:
+    async with serving(tmp_path) as world:
+        await with_topic(world)
+        for method, rest in (("DELETE", b""), ("DELETE", b"/topics/t"), ("GET", b"/topics")):
+            assert number(await ask(world, method, b"/streams/" + path + rest))[0] == 400
+        assert (await ask(world, "GET", "/streams/s/topics/t")).status == 200
 
 
-def test_ids_are_decimal_and_nothing_else(tmp_path: Path) -> None:
+async def test_ids_are_decimal_and_nothing_else(tmp_path: Path) -> None:
     """A number with leading zeros is the number, as the reference has it; whatever else looks like one is a name."""
 
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await with_topic(world)
-            for text in ("0", "00", "0000000000000000000"):
-                assert (await ask(world, "GET", f"/streams/{text}")).status == 200, text
-            for text in (
-                "+0",
-                "-0",
-                "0x0",
-                "0.0",
-                "0e0",
-                "0_0",
-                "%C2%B2",
-                "%D9%A0",
-                "%EF%BC%90",
-                "4294967296",
-                "0" * 300,
-            ):
-                assert (await ask(world, "GET", f"/streams/{text}")).status in (404, 400), text
-
-    run(main())
+    async with serving(tmp_path) as world:
+        await with_topic(world)
+        for text in ("0", "00", "0000000000000000000"):
+            assert (await ask(world, "GET", f"/streams/{text}")).status == 200, text
+        for text in (
+            "+0",
+            "-0",
+            "0x0",
+            "0.0",
+            "0e0",
+            "0_0",
+            "%C2%B2",
+            "%D9%A0",
+            "%EF%BC%90",
+            "4294967296",
+            "0" * 300,
+        ):
+            assert (await ask(world, "GET", f"/streams/{text}")).status in (404, 400), text
 
 
 # ------------------------------------------------------------------------------------------------- headers and logs
@@ -147,10 +139,10 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_can_begin_no_header_and_no_line_of_a_log(
+async def test_a_name_can_begin_no_header_and_no_line_of_a_log(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
+    with caplog.at_level(logging.DEBUG):
         async with serving(tmp_path) as world:
             path = f"/streams/{quote(name, safe='')}"
             assert (await ask(world, "DELETE", path)).json()["id"] == 1009
@@ -175,9 +167,6 @@ def test_a_name_can_begin_no_header_and_no_line_of_a_log(
             for response in (lease, await ask(world, "GET", "/streams"), await ask(world, "GET", "/metrics")):
                 assert not response.headers.keys() & {"set-cookie", "x"}
             assert all(each["name"] == name for each in (await ask(world, "GET", "/streams")).json())
-
-    with caplog.at_level(logging.DEBUG):
-        run(main())
     for record in caplog.records:
         text = record.getMessage()
         assert text.isprintable(), text
@@ -201,25 +190,19 @@ def test_a_name_can_begin_no_header_and_no_line_of_a_log(
         *(b"X: a\r\n folded", b"Content-Length: 0\r\n\tfolded"),
     ],
 )
-def test_a_header_that_two_could_read_in_two_ways_is_refused(tmp_path: Path, line: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            response = await link.ask(b"GET /ping HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
-            assert response.status == 400, response.body
-
-    run(main())
+async def test_a_header_that_two_could_read_in_two_ways_is_refused(tmp_path: Path, line: bytes) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        response = await link.ask(b"GET /ping HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n\r\n")
+        assert response.status == 400, response.body
 
 
-def test_an_origin_is_repeated_only_if_it_is_in_the_list(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
-                response = await ask(world, "GET", "/streams", None, f"Origin: {origin}")
-                assert response.headers["access-control-allow-origin"] == "*"
-                assert "access-control-allow-credentials" not in response.headers
-
-    run(main())
+async def test_an_origin_is_repeated_only_if_it_is_in_the_list(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
+            response = await ask(world, "GET", "/streams", None, f"Origin: {origin}")
+            assert response.headers["access-control-allow-origin"] == "*"
+            assert "access-control-allow-credentials" not in response.headers
 
 
 # ------------------------------------------------------------------------------------------------- JSON
@@ -275,18 +258,17 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("what", [*NO_JSON, *UNFIT])
-def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_costs_nothing(tmp_path: Path, what: str) -> None:
+async def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_costs_nothing(
+    tmp_path: Path, what: str
+) -> None:
     body = (NO_JSON | UNFIT)[what]
     status = 400 if what in NO_JSON else 422
 
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            began = time.monotonic()
-            assert number(await ask(world, "POST", "/streams", body)) == (status, status)
-            assert time.monotonic() - began < AT_ONCE_S
-            assert (await ask(world, "GET", "/streams")).json() == []
-
-    run(main())
+    async with serving(tmp_path) as world:
+        began = time.monotonic()
+        assert number(await ask(world, "POST", "/streams", body)) == (status, status)
+        assert time.monotonic() - began < AT_ONCE_S
+        assert (await ask(world, "GET", "/streams")).json() == []
 
 
 @pytest.mark.parametrize(
@@ -302,15 +284,12 @@ def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_costs_not
         b"{%b}" % b",".join(b'"%d":0' % i for i in range(100_000)),
     ],
 )
-def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            began = time.monotonic()
-            response = await ask(world, "POST", "/streams", b'{"name":"x","more":%b}' % more)
-            assert response.status == 200
-            assert time.monotonic() - began < AT_ONCE_S
-
-    run(main())
+async def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> None:
+    async with serving(tmp_path) as world:
+        began = time.monotonic()
+        response = await ask(world, "POST", "/streams", b'{"name":"x","more":%b}' % more)
+        assert response.status == 200
+        assert time.monotonic() - began < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -322,47 +301,38 @@ def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> N
         '"user_headers":[{"key":{"kind":"none","value":"eA=="},"value":{"kind":"raw","value":"eA=="}}]',
     ],
 )
-def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path: Path, message: str) -> None:
+async def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path: Path, message: str) -> None:
     messages = f'{{"payload":"eA=="}},{{"payload":"eA==",{message}}}'
     body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{messages}]}}'
 
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await with_topic(world)
-            began = time.monotonic()
-            assert number(await ask(world, "POST", MESSAGES, body.encode())) == (422, 422)
-            assert time.monotonic() - began < AT_ONCE_S
-            assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
-
-    run(main())
+    async with serving(tmp_path) as world:
+        await with_topic(world)
+        began = time.monotonic()
+        assert number(await ask(world, "POST", MESSAGES, body.encode())) == (422, 422)
+        assert time.monotonic() - began < AT_ONCE_S
+        assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
 
 
 @pytest.mark.parametrize(
     "payload", ["eA", "eA=", "eA====", "eA==eA==", "eA ==", "eA=\\n=", "_-8=", "%", "\\u0000", "eA==\\ud800", "="]
 )
-def test_a_payload_is_base64_and_nothing_like_it(tmp_path: Path, payload: str) -> None:
+async def test_a_payload_is_base64_and_nothing_like_it(tmp_path: Path, payload: str) -> None:
     body = f'{{"partitioning":{{"kind":"balanced","value":""}},"messages":[{{"payload":"{payload}"}}]}}'
 
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await with_topic(world)
-            assert number(await ask(world, "POST", MESSAGES, body.encode()))[0] in (400, 422)
-            assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
-
-    run(main())
+    async with serving(tmp_path) as world:
+        await with_topic(world)
+        assert number(await ask(world, "POST", MESSAGES, body.encode()))[0] in (400, 422)
+        assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
 
 
-def test_a_query_of_very_many_and_very_long_fields_costs_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, headers_bytes=1 << 22) as world:
-            await with_topic(world)
-            for query in ("&" * 50_000, "count=1&" * 5_000, f"value={'9' * 50_000}", "x=" + "%41" * 20_000, "=&=&="):
-                began = time.monotonic()
-                response = await ask(world, "GET", f"{MESSAGES}?{query}")
-                assert response.status in (200, 400), query[:20]
-                assert time.monotonic() - began < AT_ONCE_S
-
-    run(main())
+async def test_a_query_of_very_many_and_very_long_fields_costs_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path, headers_bytes=1 << 22) as world:
+        await with_topic(world)
+        for query in ("&" * 50_000, "count=1&" * 5_000, f"value={'9' * 50_000}", "x=" + "%41" * 20_000, "=&=&="):
+            began = time.monotonic()
+            response = await ask(world, "GET", f"{MESSAGES}?{query}")
+            assert response.status in (200, 400), query[:20]
+            assert time.monotonic() - began < AT_ONCE_S
 
 
 # ------------------------------------------------------------------------------------------------- tokens
@@ -403,20 +373,17 @@ def forged(token: str) -> dict[str, str]:
     }
 
 
-def test_no_forged_token_is_believed_anywhere(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            true = world.token
-            assert (await ask(world, "GET", "/streams")).status == 200
-            for what, token in forged(true).items():
-                world.token = token
-                assert number(await ask(world, "GET", "/streams")) == (401, 40), what
-                status, code = number(await ask(world, "POST", "/users/refresh-token", {"token": token}))
-                assert (status, code) in ((401, 78), (401, 40), (400, 73)), what
-            world.token = true
-            assert (await ask(world, "GET", "/streams")).status == 200
-
-    run(main())
+async def test_no_forged_token_is_believed_anywhere(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        true = world.token
+        assert (await ask(world, "GET", "/streams")).status == 200
+        for what, token in forged(true).items():
+            world.token = token
+            assert number(await ask(world, "GET", "/streams")) == (401, 40), what
+            status, code = number(await ask(world, "POST", "/users/refresh-token", {"token": token}))
+            assert (status, code) in ((401, 78), (401, 40), (400, 73)), what
+        world.token = true
+        assert (await ask(world, "GET", "/streams")).status == 200
 
 
 # ------------------------------------------------------------------------------------------------- guessing

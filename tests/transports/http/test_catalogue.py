@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -18,22 +16,13 @@ from whippet.app.commands import requests as ask
 U64_MAX = 2**64 - 1
 TOPIC = {"name": "t", "partitions_count": 2}
 NO_MESSAGES = {"messages_count": 0, "first_offset": 0, "next_offset": 0}
-Test = Callable[[Calling], Awaitable[None]]
-
-
-def run(tmp_path: Path, test: Test, **options: Any) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, **options) as world:
-            await test(world)
-
-    asyncio.run(main())
 
 
 # ------------------------------------------------------------------------------------------------- streams
 
 
-def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         response = await root.ask("POST", "/streams", {"name": "prod"})
         now = world.clock()
@@ -58,8 +47,6 @@ def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) -> Non
             assert await root.refused(method, path) == (404, 1009, "stream_id")
         assert await root.refused("GET", "/streams/0") == (404, 404, None)
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize(
     ("name", "path"),
@@ -82,8 +69,8 @@ def test_a_stream_is_made_seen_renamed_purged_and_deleted(tmp_path: Path) -> Non
         ("x" * 255, "x" * 255),
     ],
 )
-def test_any_name_is_one_segment_of_a_path_and_reaches_nothing_else(tmp_path: Path, name: str, path: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_any_name_is_one_segment_of_a_path_and_reaches_nothing_else(tmp_path: Path, name: str, path: str) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         other = await root.post("/streams", {"name": "other"})
         made = await root.post("/streams", {"name": name})
@@ -92,8 +79,6 @@ def test_any_name_is_one_segment_of_a_path_and_reaches_nothing_else(tmp_path: Pa
         assert raw["id"] == made["id"]
         assert raw["name"] == name
         assert {stream["name"] for stream in await root.get("/streams")} == {"other", name}
-
-    run(tmp_path, test)
 
 
 async def raw_path(world: Calling, path: str) -> Any:
@@ -118,19 +103,17 @@ async def raw_path(world: Calling, path: str) -> Any:
 
 
 @pytest.mark.parametrize("path", ["%FF", "%C3", "x" * 256, "%41" * 256, ""])
-def test_what_is_no_name_is_refused(tmp_path: Path, path: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_what_is_no_name_is_refused(tmp_path: Path, path: str) -> None:
+    async with calling(tmp_path) as world:
         response = await world.root.ask("GET", f"/streams/{path}")
         assert response.status_code == (404 if path == "" else 400), response.text
-
-    run(tmp_path, test)
 
 
 # ------------------------------------------------------------------------------------------------- topics
 
 
-def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         made = await root.post("/streams/s/topics", TOPIC | {"message_expiry": 0, "max_topic_size": 0})
@@ -160,11 +143,9 @@ def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(tmp_pat
         assert (await root.get("/streams/s/topics"))[0]["replication_factor"] == 1
         assert (await root.get("/streams/s"))["topics"][0]["options"] == options
 
-    run(tmp_path, test)
 
-
-def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         asked = {
@@ -186,11 +167,9 @@ def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: Path) 
         assert made["options"]["durability"] == {"value": "persisted", "explicit": True}
         assert made["options"]["segment_size"] == {"value": "134217728", "explicit": True}
 
-    run(tmp_path, test)
 
-
-def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", TOPIC)
@@ -218,13 +197,11 @@ def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) ->
         assert (await root.refused("POST", "/streams/none/topics", TOPIC | {"name": "x"}))[0] == 404
         assert len(await root.get(path)) == 1
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("nothing", [{}, dict.fromkeys(("compression_algorithm", "message_expiry", "max_topic_size"))])
 @pytest.mark.parametrize("zeros", [{}, {"message_expiry": 0, "max_topic_size": 0}])
-def test_an_update_keeps_what_it_does_not_say(tmp_path: Path, nothing: Any, zeros: Any) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_update_keeps_what_it_does_not_say(tmp_path: Path, nothing: Any, zeros: Any) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         limits = {"compression_algorithm": "gzip", "message_expiry": 7, "max_topic_size": 2**33}
@@ -242,11 +219,9 @@ def test_an_update_keeps_what_it_does_not_say(tmp_path: Path, nothing: Any, zero
         assert await root.refused("PUT", "/streams/s/topics/none", {"name": "x"}) == (404, 2010, "topic_id")
         assert await root.refused("PUT", "/streams/none/topics/t", {"name": "x"}) == (404, 1009, "stream_id")
 
-    run(tmp_path, test)
 
-
-def test_topics_are_listed_and_missing_ones_are_not_found(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_topics_are_listed_and_missing_ones_are_not_found(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         assert await root.get("/streams/none/topics") == []
         await root.post("/streams", {"name": "s"})
@@ -260,11 +235,9 @@ def test_topics_are_listed_and_missing_ones_are_not_found(tmp_path: Path) -> Non
         await root.delete("/streams/s/topics/0")
         assert await root.get("/streams/s/topics") == []
 
-    run(tmp_path, test)
 
-
-def test_partitions_are_added_and_removed_from_the_end(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_partitions_are_added_and_removed_from_the_end(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", TOPIC)
@@ -283,11 +256,9 @@ def test_partitions_are_added_and_removed_from_the_end(tmp_path: Path) -> None:
             assert (await root.refused("DELETE", f"{path}?partitions_count={value}"))[:2] == (400, 400), value
         assert (await root.refused("DELETE", f"{path}?partitions_count=1&partitions_count=1"))[:2] == (400, 400)
 
-    run(tmp_path, test)
 
-
-def test_segments_are_deleted_as_many_as_may_go(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_segments_are_deleted_as_many_as_may_go(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", TOPIC)
@@ -299,14 +270,12 @@ def test_segments_are_deleted_as_many_as_may_go(tmp_path: Path) -> None:
             found = await root.refused("DELETE", f"{path}/{partition}?segments_count=1")
             assert found == (400, 400, "partition"), partition
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- consumer groups
 
 
-def test_a_group_is_made_seen_and_deleted(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_group_is_made_seen_and_deleted(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", TOPIC)
@@ -327,11 +296,9 @@ def test_a_group_is_made_seen_and_deleted(tmp_path: Path) -> None:
             assert (await root.refused(method, "/streams/none/topics/t/consumer-groups", body))[:2] == (404, 1009)
             assert (await root.refused(method, "/streams/s/topics/none/consumer-groups", body))[:2] == (404, 2010)
 
-    run(tmp_path, test)
 
-
-def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         await root.post("/streams/s/topics", TOPIC)
@@ -342,14 +309,12 @@ def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Path) ->
         assert found["members"] == [{"id": 0, "partitions_count": 2, "partitions": [0, 1]}]
         assert found["members_count"] == 1
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- reading again
 
 
-def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         await root.post("/streams", {"name": "s"})
         for path in ("/streams", "/streams/s", "/streams/s/topics", "/users", "/users/me", "/options/topic"):
@@ -366,15 +331,11 @@ def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
         await root.put("/streams/s", {"name": "renamed"})
         assert (await root.ask("GET", "/streams", if_none_match=tag)).status_code == 200
 
-    run(tmp_path, test)
 
-
-def test_metadata_may_be_asked_for_with_a_consistency(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_metadata_may_be_asked_for_with_a_consistency(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         for consistency in ("serializable", "linearizable"):
             assert await root.get(f"/streams?consistency={consistency}") == []
             assert await root.get(f"/streams?notanoption=1&consistency={consistency}") == []
         assert await root.refused("GET", "/streams?consistency=perhaps") == (400, 400, "consistency")
-
-    run(tmp_path, test)

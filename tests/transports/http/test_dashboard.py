@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.transports.http.support.calling import calling, refusal, run
+from tests.transports.http.support.calling import calling, refusal
 from tests.transports.websocket.support.talking import handshake, talking
 from whippet.app import dashboard
 from whippet.app.config import load
@@ -21,41 +21,33 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;
 FOLDER = Path(dashboard.__file__).parent
 
 
-def test_every_file_is_served_with_what_keeps_a_page_safe_and_is_not_sent_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            assert {"index.html", "whippet.js", "dashboard.css", "icon.svg"} <= dashboard.files().keys()
-            for name, octets in dashboard.files().items():
-                path = f"/ui/{name}"
-                found = await world.stranger.ask("GET", path, accept_encoding="identity")
-                assert (found.status_code, found.content) == (200, octets)
-                assert found.headers["content-type"] == dashboard.media_of(name)
-                assert found.headers["x-content-type-options"] == "nosniff"
-                assert found.headers["referrer-policy"] == "no-referrer"
-                assert "no-cache" in found.headers["cache-control"]
-                assert (await world.stranger.ask("HEAD", path)).headers["etag"] == found.headers["etag"]
-                known = await world.stranger.ask("GET", path, if_none_match=found.headers["etag"])
-                assert (known.status_code, known.content) == (304, b"")
-                assert known.headers["etag"] == found.headers["etag"]
-                other = await world.stranger.ask("GET", path, if_none_match='W/"another"')
-                assert other.status_code == 200
-
-    run(main())
+async def test_every_file_is_served_with_what_keeps_a_page_safe_and_is_not_sent_twice(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        assert {"index.html", "whippet.js", "dashboard.css", "icon.svg"} <= dashboard.files().keys()
+        for name, octets in dashboard.files().items():
+            path = f"/ui/{name}"
+            found = await world.stranger.ask("GET", path, accept_encoding="identity")
+            assert (found.status_code, found.content) == (200, octets)
+            assert found.headers["content-type"] == dashboard.media_of(name)
+            assert found.headers["x-content-type-options"] == "nosniff"
+            assert found.headers["referrer-policy"] == "no-referrer"
+            assert "no-cache" in found.headers["cache-control"]
+            assert (await world.stranger.ask("HEAD", path)).headers["etag"] == found.headers["etag"]
+            known = await world.stranger.ask("GET", path, if_none_match=found.headers["etag"])
+            assert (known.status_code, known.content) == (304, b"")
+            assert known.headers["etag"] == found.headers["etag"]
+            other = await world.stranger.ask("GET", path, if_none_match='W/"another"')
+            assert other.status_code == 200
 
 
-def test_the_policy_allows_what_is_from_here_and_no_script_in_the_page(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            found = await world.stranger.ask("GET", "/ui")
-            policy = dict(
-                part.strip().partition(" ")[::2] for part in found.headers["content-security-policy"].split(";")
-            )
-            assert policy["default-src"] == "'none'"
-            assert {policy[each] for each in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
-            assert {policy[each] for each in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
-            assert policy["require-trusted-types-for"] == "'script'"
-
-    run(main())
+async def test_the_policy_allows_what_is_from_here_and_no_script_in_the_page(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        found = await world.stranger.ask("GET", "/ui")
+        policy = dict(part.strip().partition(" ")[::2] for part in found.headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert {policy[each] for each in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
+        assert {policy[each] for each in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+        assert policy["require-trusted-types-for"] == "'script'"
     page = (FOLDER / "index.html").read_text()
     assert re.findall(r"<script(.*?)>(.*?)</script>", page, re.S) == [(' type="module" src="/ui/page.js"', "")]
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", page)
@@ -76,90 +68,66 @@ def test_what_the_scripts_import_is_there() -> None:
 
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/", "/ui/orders/eu", "/ui?a=b"])
-def test_every_place_in_the_page_is_the_page(tmp_path: Path, path: str) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            found = await world.stranger.ask("GET", path)
-            assert found.status_code == 200
-            assert found.text.startswith("<!doctype html>")
-
-    run(main())
+async def test_every_place_in_the_page_is_the_page(tmp_path: Path, path: str) -> None:
+    async with calling(tmp_path, WITH) as world:
+        found = await world.stranger.ask("GET", path)
+        assert found.status_code == 200
+        assert found.text.startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("path", ["/ui/nothing.js", "/ui/%2e%2e/pyproject.toml", "/ui/__init__.py", "/uix"])
-def test_what_is_no_file_of_it_is_not_there(tmp_path: Path, path: str) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
+async def test_what_is_no_file_of_it_is_not_there(tmp_path: Path, path: str) -> None:
+    async with calling(tmp_path, WITH) as world:
+        assert await world.stranger.refused("GET", path) == (404, 404, None)
+
+
+async def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        refused = await world.root.ask("POST", "/ui", {})
+        assert refusal(refused) == (405, 405, None)
+        assert refused.headers["allow"] == "GET, HEAD"
+
+
+async def test_who_takes_gzip_gets_gzip(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        async with world.client.stream("GET", "/ui/whippet.js", headers={"accept-encoding": "gzip"}) as found:
+            assert found.headers["content-encoding"] == "gzip"
+            assert found.headers["vary"] == "accept-encoding"
+            packed = b"".join([part async for part in found.aiter_raw()])
+        assert gzip.decompress(packed) == dashboard.files()["whippet.js"]
+
+
+async def test_the_root_leads_a_browser_there_and_everybody_else_finds_what_was_always_there(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        for method in ("GET", "HEAD"):
+            led = await world.stranger.ask(method, "/", accept=BROWSER)
+            assert (led.status_code, led.headers["location"]) == (307, "/ui")
+            assert led.headers["vary"] == "accept"
+        for accept in ("*/*", "", "application/json", "text/html;q=0"):
+            assert (await world.stranger.ask("GET", "/", accept=accept)).text == "Iggy API"
+
+
+async def test_pages_of_other_origins_may_have_whippet_js(tmp_path: Path) -> None:
+    async with calling(tmp_path, WITH) as world:
+        found = await world.stranger.ask("GET", "/ui/whippet.js", origin="https://page.example")
+        assert found.headers["access-control-allow-origin"] == "*"
+
+
+async def test_it_is_only_there_where_it_is_wanted(tmp_path: Path) -> None:
+    async with calling(tmp_path, Http(web_ui=False)) as world:
+        assert (await world.stranger.ask("GET", "/", accept=BROWSER)).text == "Iggy API"
+        for path in ("/ui", "/ui/whippet.js"):
             assert await world.stranger.refused("GET", path) == (404, 404, None)
-
-    run(main())
-
-
-def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            refused = await world.root.ask("POST", "/ui", {})
-            assert refusal(refused) == (405, 405, None)
-            assert refused.headers["allow"] == "GET, HEAD"
-
-    run(main())
-
-
-def test_who_takes_gzip_gets_gzip(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            async with world.client.stream("GET", "/ui/whippet.js", headers={"accept-encoding": "gzip"}) as found:
-                assert found.headers["content-encoding"] == "gzip"
-                assert found.headers["vary"] == "accept-encoding"
-                packed = b"".join([part async for part in found.aiter_raw()])
-            assert gzip.decompress(packed) == dashboard.files()["whippet.js"]
-
-    run(main())
-
-
-def test_the_root_leads_a_browser_there_and_everybody_else_finds_what_was_always_there(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            for method in ("GET", "HEAD"):
-                led = await world.stranger.ask(method, "/", accept=BROWSER)
-                assert (led.status_code, led.headers["location"]) == (307, "/ui")
-                assert led.headers["vary"] == "accept"
-            for accept in ("*/*", "", "application/json", "text/html;q=0"):
-                assert (await world.stranger.ask("GET", "/", accept=accept)).text == "Iggy API"
-
-    run(main())
-
-
-def test_pages_of_other_origins_may_have_whippet_js(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, WITH) as world:
-            found = await world.stranger.ask("GET", "/ui/whippet.js", origin="https://page.example")
-            assert found.headers["access-control-allow-origin"] == "*"
-
-    run(main())
-
-
-def test_it_is_only_there_where_it_is_wanted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, Http(web_ui=False)) as world:
-            assert (await world.stranger.ask("GET", "/", accept=BROWSER)).text == "Iggy API"
-            for path in ("/ui", "/ui/whippet.js"):
-                assert await world.stranger.refused("GET", path) == (404, 404, None)
-
-    run(main())
 
 
 @pytest.mark.parametrize("path", ["/", "/ui", "/ws"])
-def test_upgrades_are_what_they_were(tmp_path: Path, path: str) -> None:
+async def test_upgrades_are_what_they_were(tmp_path: Path, path: str) -> None:
     """Even if a browser asks for one and takes HTML."""
 
-    async def main() -> None:
-        async with talking(tmp_path, http=WITH) as world:
-            link = await world.serves.link()
-            answer = await link.ask(handshake(path, f"Accept: {BROWSER}"))
-            assert answer.status == (404 if path == "/ui" else 101)
-
-    run(main())
+    async with talking(tmp_path, http=WITH) as world:
+        link = await world.serves.link()
+        answer = await link.ask(handshake(path, f"Accept: {BROWSER}"))
+        assert answer.status == (404 if path == "/ui" else 101)
 
 
 def test_an_installed_package_has_all_files() -> None:

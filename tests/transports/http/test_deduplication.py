@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -32,50 +31,41 @@ async def options(world: Calling) -> dict[str, str]:
     return {key: option["value"] for key, option in details["options"].items() if key in CHOSEN}
 
 
-def test_repetitions_are_left_out_after_a_start_as_before_it(tmp_path: Path) -> None:
-    async def before() -> None:
-        async with calling(tmp_path) as world:
-            await world.root.post("/streams", {"name": "s"})
-            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1, "options": CHOSEN})
-            assert await options(world) == CHOSEN | {"message_deduplication_expiry": "86400000000"}
-            await send(world, 1, 2, 1)
-            await send(world, 2, 1)
-            await send(world, 3)
-            assert await payloads(world) == [1, 2, 3]
-            (partition,) = (await world.root.get(TOPIC))["partitions"]
-            assert (partition["first_offset"], partition["next_offset"]) == (0, 3)
-
-    async def after() -> None:
-        async with calling(tmp_path) as world:
-            await send(world, 3, 4, 1)
-            assert await payloads(world) == [1, 2, 3, 4]
-            text = (await world.stranger.ask("GET", "/metrics")).text
-            assert "whippet_messages_left_out_total 2\n" in text
-            assert "whippet_deduplication_ids 4\n" in text
-            await world.root.put(TOPIC, {"name": "t", "options": {"message_deduplication": "false"}})
-            await send(world, 4)
-            await world.root.put(TOPIC, {"name": "t", "options": {"message_deduplication": "true"}})
-            await send(world, 4, 5)
-            assert await payloads(world) == [1, 2, 3, 4, 4, 5]
-
-    asyncio.run(before())
-    asyncio.run(after())
+async def test_repetitions_are_left_out_after_a_start_as_before_it(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        await world.root.post("/streams", {"name": "s"})
+        await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": 1, "options": CHOSEN})
+        assert await options(world) == CHOSEN | {"message_deduplication_expiry": "86400000000"}
+        await send(world, 1, 2, 1)
+        await send(world, 2, 1)
+        await send(world, 3)
+        assert await payloads(world) == [1, 2, 3]
+        (partition,) = (await world.root.get(TOPIC))["partitions"]
+        assert (partition["first_offset"], partition["next_offset"]) == (0, 3)
+    async with calling(tmp_path) as world:
+        await send(world, 3, 4, 1)
+        assert await payloads(world) == [1, 2, 3, 4]
+        text = (await world.stranger.ask("GET", "/metrics")).text
+        assert "whippet_messages_left_out_total 2\n" in text
+        assert "whippet_deduplication_ids 4\n" in text
+        await world.root.put(TOPIC, {"name": "t", "options": {"message_deduplication": "false"}})
+        await send(world, 4)
+        await world.root.put(TOPIC, {"name": "t", "options": {"message_deduplication": "true"}})
+        await send(world, 4, 5)
+        assert await payloads(world) == [1, 2, 3, 4, 4, 5]
 
 
-def test_a_topic_says_itself_what_it_is_told_of_repetitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            await world.root.post("/streams", {"name": "s"})
-            for key, value in (
-                ("message_deduplication", "sometimes"),
-                ("message_deduplication_expiry", "soon"),
-                ("message_deduplication_max_entries", "1 GiB"),
-                ("message_deduplication_max_entries", "-1"),
-            ):
-                given = {"name": "t", "partitions_count": 1, "options": {key: value}}
-                response = await world.root.ask("POST", "/streams/s/topics", given)
-                assert (response.status_code, response.json()["id"]) == (400, 4042)
-                assert key in response.json()["reason"]
-                assert value in response.json()["reason"]
-
-    asyncio.run(main())
+async def test_a_topic_says_itself_what_it_is_told_of_repetitions(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        await world.root.post("/streams", {"name": "s"})
+        for key, value in (
+            ("message_deduplication", "sometimes"),
+            ("message_deduplication_expiry", "soon"),
+            ("message_deduplication_max_entries", "1 GiB"),
+            ("message_deduplication_max_entries", "-1"),
+        ):
+            given = {"name": "t", "partitions_count": 1, "options": {key: value}}
+            response = await world.root.ask("POST", "/streams/s/topics", given)
+            assert (response.status_code, response.json()["id"]) == (400, 4042)
+            assert key in response.json()["reason"]
+            assert value in response.json()["reason"]

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.app.support.process import DEADLINE_S, Start, starting
-from tests.transports.http.support.calling import calling, run
+from tests.transports.http.support.calling import calling
 from whippet.app.readiness import Readiness, Stage
 from whippet.storage.store import Progress
 from whippet.transports.http.front import Front
@@ -44,52 +44,43 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
-def test_a_server_that_is_up_is_live_and_ready_for_whoever_asks(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            assert await world.stranger.get("/health/live") == {"status": "live"}
-            ready = await world.stranger.get("/health/ready")
-            assert (ready["status"], ready["recovery"]) == ("ready", None)
-            assert ready["seconds"] >= 0
-            assert (await world.stranger.ask("HEAD", "/health/ready")).status_code == 200
-
-    run(main())
+async def test_a_server_that_is_up_is_live_and_ready_for_whoever_asks(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        assert await world.stranger.get("/health/live") == {"status": "live"}
+        ready = await world.stranger.get("/health/ready")
+        assert (ready["status"], ready["recovery"]) == ("ready", None)
+        assert ready["seconds"] >= 0
+        assert (await world.stranger.ask("HEAD", "/health/ready")).status_code == 200
 
 
 @pytest.mark.parametrize("stage", [Stage.RECOVERING, Stage.STARTING, Stage.STOPPING])
-def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_path: Path, stage: Stage) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            world.gateway.readiness.enter(stage)
-            world.gateway.readiness.recovery = Progress(3, 40)
-            response = await world.stranger.ask("GET", "/health/ready")
+async def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_path: Path, stage: Stage) -> None:
+    async with calling(tmp_path) as world:
+        world.gateway.readiness.enter(stage)
+        world.gateway.readiness.recovery = Progress(3, 40)
+        response = await world.stranger.ask("GET", "/health/ready")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+        body = response.json()
+        assert (body["id"], body["code"], body["field"]) == (503, "not_ready", None)
+        assert (body["status"], body["recovery"]) == (stage.value, {"opened": 3, "total": 40})
+        assert stage.value in body["reason"]
+        assert (await world.stranger.ask("GET", "/health/live")).status_code == 200
+
+
+async def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
+    readiness = Readiness()
+    transport = httpx.ASGITransport(Front(readiness))
+    async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
+        assert (await client.get("/health/live")).json() == {"status": "live"}
+        assert (await client.get("/health/ready")).json()["recovery"] is None
+        readiness.recovery = Progress(1, 2)
+        for method, path in (("GET", "/ping"), ("POST", "/users/login"), ("POST", "/health/live"), ("GET", "/x")):
+            response = await client.request(method, path)
             assert (response.status_code, response.headers["retry-after"]) == (503, "1")
             body = response.json()
-            assert (body["id"], body["code"], body["field"]) == (503, "not_ready", None)
-            assert (body["status"], body["recovery"]) == (stage.value, {"opened": 3, "total": 40})
-            assert stage.value in body["reason"]
-            assert (await world.stranger.ask("GET", "/health/live")).status_code == 200
-
-    run(main())
-
-
-def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
-    async def main() -> None:
-        readiness = Readiness()
-        transport = httpx.ASGITransport(Front(readiness))
-        async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
-            assert (await client.get("/health/live")).json() == {"status": "live"}
-            assert (await client.get("/health/ready")).json()["recovery"] is None
-            readiness.recovery = Progress(1, 2)
-            for method, path in (("GET", "/ping"), ("POST", "/users/login"), ("POST", "/health/live"), ("GET", "/x")):
-                response = await client.request(method, path)
-                assert (response.status_code, response.headers["retry-after"]) == (503, "1")
-                body = response.json()
-                assert list(body) == ["id", "code", "reason", "field"]
-                assert body["code"] == "not_ready"
-                assert "opened 1 of 2 partitions" in body["reason"]
-
-    run(main())
+            assert list(body) == ["id", "code", "reason", "field"]
+            assert body["code"] == "not_ready"
+            assert "opened 1 of 2 partitions" in body["reason"]
 
 
 def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_banner_is_there(start: Start) -> None:

@@ -9,7 +9,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ import httpx
 import pytest
 import zstandard
 
-from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.support.calling import Calling, with_topic
 from tests.transports.http.support.serving import Serving, serving
-from tests.transports.http.support.serving import run as run_live
 from tests.transports.http.test_messages import MESSAGES, header_entry, payloads, poll, stored
 from whippet.app.client.packing import pack
 from whippet.app.config.listeners import Http
@@ -30,17 +29,6 @@ NDJSON = "application/x-ndjson"
 OCTETS = "application/octet-stream"
 BATCH = "application/vnd.iggy.batch"
 ONE = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "eA=="}]}
-Test = Callable[[Calling], Awaitable[None]]
-
-
-def run(tmp_path: Path, test: Test, config: Http | None = None, partitions: int = 3, **options: Any) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, config, **options) as world:
-            await world.root.post("/streams", {"name": "s"})
-            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
-            await test(world)
-
-    asyncio.run(main())
 
 
 async def send(world: Calling, media: str, body: bytes, query: str = "partition=0", **headers: str) -> httpx.Response:
@@ -74,10 +62,10 @@ def request_head(world: Serving, media: str, *more: str) -> bytes:
 
 
 @pytest.mark.parametrize("count", [1, 5, 12, 13, 1000])
-def test_a_line_of_json_is_a_message_byte_for_byte(tmp_path: Path, count: int) -> None:
+async def test_a_line_of_json_is_a_message_byte_for_byte(tmp_path: Path, count: int) -> None:
     lines = [b'{"id": %d ,"text":"\xc3\xa4\\u00e4"}' % i for i in range(count)]
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         response = await send(world, NDJSON, b"\n".join(lines) + b"\n")
         assert response.status_code == 201
         confirmation = {"stream_id": 0, "topic_id": 0, "partition_id": 0, "base_offset": 0}
@@ -88,17 +76,13 @@ def test_a_line_of_json_is_a_message_byte_for_byte(tmp_path: Path, count: int) -
         assert header(batch).message_count == count
         assert len({each["header"]["id"] for each in await poll(world, f"count={count}")}) == count
 
-    run(tmp_path, test)
 
-
-def test_any_value_is_a_line_and_the_ends_of_lines_are_not_in_it(tmp_path: Path) -> None:
+async def test_any_value_is_a_line_and_the_ends_of_lines_are_not_in_it(tmp_path: Path) -> None:
     body = b'\n\r\n1\r\n"two"\n\n  [3, {}] \r\n   \nnull\r\ntrue\r\n-1.5e3\r'
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         assert (await send(world, NDJSON, body)).status_code == 201
         assert await payloads(world) == [b"1", b'"two"', b"  [3, {}] ", b"null", b"true", b"-1.5e3"]
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -120,43 +104,37 @@ def test_any_value_is_a_line_and_the_ends_of_lines_are_not_in_it(tmp_path: Path)
     ],
     ids=lambda line: repr(line[:20]),
 )
-def test_a_line_that_is_not_json_is_refused_by_its_number_and_nothing_is_stored(tmp_path: Path, line: bytes) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_line_that_is_not_json_is_refused_by_its_number_and_nothing_is_stored(
+    tmp_path: Path, line: bytes
+) -> None:
+    async with with_topic(tmp_path) as world:
         assert await refused(world, NDJSON, b'{"a":1}\n\n\r\n' + line + b'\n{"a":2}') == (400, 400, "line 4")
         assert await payloads(world) == []
 
-    run(tmp_path, test)
 
-
-def test_values_that_go_over_several_lines_are_refused_however_they_add_up(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_values_that_go_over_several_lines_are_refused_however_they_add_up(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for body in (b"[1\n,2]\n3 4", b"[1\n2]\n3,4", b'{"a":\n1}', b"1,2"):
             assert await refused(world, NDJSON, body) == (400, 400, "line 1")
 
-    run(tmp_path, test)
 
-
-def test_a_line_of_text_is_a_message(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_line_of_text_is_a_message(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         body = b"one\ntwo \r\n\n\xff\xfe not UTF-8\r\n   \nlast, {without an end"
         assert (await send(world, "text/plain; charset=utf-8", body)).status_code == 201
         assert await payloads(world) == [b"one", b"two ", b"\xff\xfe not UTF-8", b"   ", b"last, {without an end"]
 
-    run(tmp_path, test)
 
-
-def test_octets_are_one_message_whatever_is_in_them(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_octets_are_one_message_whatever_is_in_them(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         content = bytes(range(256)) * 4
         assert (await send(world, OCTETS, content)).status_code == 201
         assert await payloads(world) == [content]
         assert await refused(world, OCTETS, b"") == (400, 4024, None)
 
-    run(tmp_path, test)
 
-
-def test_no_line_and_too_long_a_line_are_refused(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_no_line_and_too_long_a_line_are_refused(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, payload_bytes_max=1000, batch_messages_max=100) as world:
         for media in (NDJSON, "text/plain"):
             for body in (b"", b"\n", b"\r\n\r\n"):
                 assert await refused(world, media, body) == (400, 4009, None), (media, body)
@@ -165,14 +143,12 @@ def test_no_line_and_too_long_a_line_are_refused(tmp_path: Path) -> None:
         assert await refused(world, "text/plain", b"x\n" * 101) == (400, 4009, None)
         assert await payloads(world) == []
 
-    run(tmp_path, test, payload_bytes_max=1000, batch_messages_max=100)
-
 
 # ------------------------------------------------------------------------------------------------- batches
 
 
-def test_batches_are_kept_as_they_are_in_their_order(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_batches_are_kept_as_they_are_in_their_order(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         entry = struct.pack("<BI", 2, 1) + b"k" + struct.pack("<BI", 2, 1) + b"v"
         first = pack([b"a", b"b"])
         second = build([Message(b"c", 7, entry, 5), Message(b"d", 0, b"", 9)], 0, os.urandom)
@@ -189,16 +165,14 @@ def test_batches_are_kept_as_they_are_in_their_order(tmp_path: Path) -> None:
         assert message["user_headers"] == [header_entry("string", b"k", "string", b"v")]
         assert message["header"]["id"] == 7
 
-    run(tmp_path, test)
 
-
-def test_of_several_batches_all_are_stored_or_none(tmp_path: Path) -> None:
+async def test_of_several_batches_all_are_stored_or_none(tmp_path: Path) -> None:
     good = bytes(pack([b"good"]))
     flipped = bytes(good[:-1]) + b"X"
     late = bytearray(good)
     struct.pack_into("<Q", late, 24, 2**64 - 1)
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         for body, number in (
             (b"", 4009),
             (good[:255], 4036),
@@ -216,14 +190,13 @@ def test_of_several_batches_all_are_stored_or_none(tmp_path: Path) -> None:
         assert response.json()["reason"].startswith("batch 2: ")
         assert await payloads(world) == []
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- where to, with what
 
 
-def test_the_query_says_where_lines_go(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_query_says_where_lines_go(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
+
         async def where(query: str, media: str = NDJSON) -> int:
             response = await send(world, media, b"1", query)
             assert response.status_code == 201, response.text
@@ -250,12 +223,10 @@ def test_the_query_says_where_lines_go(tmp_path: Path) -> None:
         assert await world.root.refused("POST", f"{MESSAGES}?partition=0", ONE) == (400, 400, "partition")
         assert await world.root.refused("POST", f"{MESSAGES}?key=a", ONE) == (400, 400, "key")
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_headers_of_the_request_are_user_headers_of_all_its_messages(tmp_path: Path, count: int) -> None:
-    async def test(world: Calling) -> None:
+async def test_headers_of_the_request_are_user_headers_of_all_its_messages(tmp_path: Path, count: int) -> None:
+    async with with_topic(tmp_path) as world:
         headers = {"Iggy-Header-Trace-Id": "abc 123", "iggy-header-a": "1"}
         assert (await send(world, "text/plain", b"line\n" * count, **headers)).status_code == 201
         expected = [
@@ -265,11 +236,9 @@ def test_headers_of_the_request_are_user_headers_of_all_its_messages(tmp_path: P
         found = await poll(world, f"count={count}")
         assert [each["user_headers"] for each in found] == [expected] * count
 
-    run(tmp_path, test)
 
-
-def test_user_headers_that_cannot_be_are_refused(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_user_headers_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         assert await refused(world, NDJSON, b"1", **{"iggy-header-": "x"}) == (400, 4018, None)
         assert await refused(world, NDJSON, b"1", **{"iggy-header-" + "k" * 256: "x"}) == (400, 4018, None)
         assert await refused(world, NDJSON, b"1", **{"iggy-header-a": ""}) == (400, 4019, None)
@@ -279,41 +248,37 @@ def test_user_headers_that_cannot_be_are_refused(tmp_path: Path) -> None:
         answer = await world.root.ask("POST", MESSAGES, ONE, **{"iggy-header-a": "1"})
         assert answer.json()["field"] == "iggy-header-a"
 
-    run(tmp_path, test)
+
+async def test_a_user_header_that_is_there_twice_or_is_no_text_is_refused(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        link = await world.link()
+        for lines, number in (
+            (("Iggy-Header-A: 1", "iggy-header-a: 2"), 400),
+            (("Iggy-Header-A: \xff",), 4019),
+        ):
+            head = request_head(world, "text/plain", *lines, "Content-Length: 1")
+            response = await link.ask(head + b"x")
+            assert (response.status, response.json()["id"]) == (400, number)
 
 
-def test_a_user_header_that_is_there_twice_or_is_no_text_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link = await world.link()
-            for lines, number in (
-                (("Iggy-Header-A: 1", "iggy-header-a: 2"), 400),
-                (("Iggy-Header-A: \xff",), 4019),
-            ):
-                head = request_head(world, "text/plain", *lines, "Content-Length: 1")
-                response = await link.ask(head + b"x")
-                assert (response.status, response.json()["id"]) == (400, number)
-
-    run_live(main())
-
-
-def test_a_media_type_that_is_not_known_is_answered_415(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_media_type_that_is_not_known_is_answered_415(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for media in ("application/xml", "text/html", "application/ndjson2", "text", ""):
             response = await send(world, media, b"1")
             assert (response.status_code, response.json()["field"]) == (415, "content-type"), media
             assert BATCH in response.json()["reason"]
         assert (await world.root.refused("POST", "/streams", b"x", content_type=NDJSON))[0] == 415
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- durability
 
 
 @pytest.mark.parametrize("level", list(Durability))
-def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(tmp_path: Path, level: Durability) -> None:
-    async def test(world: Calling) -> None:
+async def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(
+    tmp_path: Path, level: Durability
+) -> None:
+    settings = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
+    async with with_topic(tmp_path, durability=level, **settings) as world:
         partition = world.gateway.store.partition(0, 0, 0)
         assert partition is not None
         for asked in Durability:
@@ -324,20 +289,15 @@ def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(tmp_pa
             assert (partition.appended, partition.written, partition.synced)[reached] == partition.appended
         assert await refused(world, NDJSON, b"1", "durability=most") == (400, 400, "durability")
 
-    settings = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
-    run(tmp_path, test, durability=level, **settings)
 
-
-def test_a_send_that_nobody_waits_for_takes_lines_too(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_send_that_nobody_waits_for_takes_lines_too(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=1) as world:
         response = await send(world, NDJSON, b"1\n2", "ack=none")
         assert (response.status_code, response.content) == (202, b"")
         assert response.headers["iggy-durability"] == "none"
         while not await payloads(world):  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert await refused(world, NDJSON, b"{", "ack=none") == (400, 400, "line 1")
-
-    run(tmp_path, test, partitions=1)
 
 
 # ------------------------------------------------------------------------------------------------- compressed bodies
@@ -357,11 +317,11 @@ def frames(*parts: bytes) -> bytes:
 
 @pytest.mark.parametrize(("coding", "compress"), [("gzip", members), ("X-GZIP", members), ("zstd", frames)])
 @pytest.mark.parametrize("count", [1, 20_000])
-def test_compressed_bodies_are_what_they_were(tmp_path: Path, coding: str, compress: Any, count: int) -> None:
+async def test_compressed_bodies_are_what_they_were(tmp_path: Path, coding: str, compress: Any, count: int) -> None:
     lines = [b'{"number":%d}' % i for i in range(count)]
     parts = [b"".join(line + b"\n" for line in lines[start::2]) for start in (0, 1)]
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         response = await send(world, NDJSON, compress(*parts), content_encoding=coding)
         assert response.status_code == 201, response.text
         assert await payloads(world, f"count={count}") == lines[0::2] + lines[1::2]
@@ -372,20 +332,16 @@ def test_compressed_bodies_are_what_they_were(tmp_path: Path, coding: str, compr
         assert response.status_code == 201
         assert (await send(world, NDJSON, b"1", content_encoding="identity")).status_code == 201
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("coding", ["br", "deflate", "gzip, zstd", "gzip, gzip", "*", "compress"])
-def test_other_codings_are_answered_415_with_those_that_are_understood(tmp_path: Path, coding: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_other_codings_are_answered_415_with_those_that_are_understood(tmp_path: Path, coding: str) -> None:
+    async with with_topic(tmp_path) as world:
         response = await send(world, NDJSON, b"1", content_encoding=coding)
         assert (response.status_code, response.json()["field"]) == (415, "content-encoding")
         assert response.headers["accept-encoding"] == "zstd, gzip"
 
-    run(tmp_path, test)
 
-
-def test_what_is_not_compressed_as_it_says_is_refused(tmp_path: Path) -> None:
+async def test_what_is_not_compressed_as_it_says_is_refused(tmp_path: Path) -> None:
     body = b'{"a":1}\n' * 500
     zipped, framed, unsized = gzip.compress(body), zstandard.compress(body), frames(body, body)
     far = zstandard.ZstdCompressionParameters(window_log=27)
@@ -393,7 +349,7 @@ def test_what_is_not_compressed_as_it_says_is_refused(tmp_path: Path) -> None:
     wide = window.compress(body) + window.flush()
     rotten = zipped[:-6] + bytes([zipped[-6] ^ 0xFF]) + zipped[-5:]
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         wrong = [
             *(("gzip", each) for each in (b"", b"x", body, framed, rotten, zipped + b"junk", members(*[b""] * 2000))),
             *(("gzip", zipped[:cut]) for cut in (1, 5, 10, len(zipped) // 2, len(zipped) - 1)),
@@ -405,8 +361,6 @@ def test_what_is_not_compressed_as_it_says_is_refused(tmp_path: Path) -> None:
             found = await refused(world, NDJSON, each, content_encoding=coding)
             assert found == (400, 400, "content-encoding"), (coding, len(each))
         assert await payloads(world) == []
-
-    run(tmp_path, test)
 
 
 def gzip_bomb() -> bytes:
@@ -421,48 +375,42 @@ def zstd_bomb() -> bytes:
 
 @pytest.mark.parametrize(("coding", "bomb"), [("gzip", gzip_bomb), ("zstd", zstd_bomb)])
 @pytest.mark.parametrize("media", [NDJSON, "application/json", BATCH])
-def test_a_bomb_is_answered_413_before_it_has_gone_off(tmp_path: Path, coding: str, bomb: Any, media: str) -> None:
+async def test_a_bomb_is_answered_413_before_it_has_gone_off(
+    tmp_path: Path, coding: str, bomb: Any, media: str
+) -> None:
     body = bomb()
 
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link = await world.link()
-            head = request_head(world, media, f"Content-Encoding: {coding}", f"Content-Length: {len(body)}")
-            before = time.process_time()
-            response = await link.ask(head + body)
-            spent = time.process_time() - before
-            assert (response.status, response.json()["id"]) == (413, 413)
-            assert spent < 0.5, "all of it would have taken longer"
-            assert await link.pings(), "the connection goes on"
-
-    run_live(main())
+    async with live(tmp_path) as world:
+        link = await world.link()
+        head = request_head(world, media, f"Content-Encoding: {coding}", f"Content-Length: {len(body)}")
+        before = time.process_time()
+        response = await link.ask(head + body)
+        spent = time.process_time() - before
+        assert (response.status, response.json()["id"]) == (413, 413)
+        assert spent < 0.5, "all of it would have taken longer"
+        assert await link.pings(), "the connection goes on"
 
 
-def test_a_body_may_be_short_compressed_and_is_limited_expanded(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_body_may_be_short_compressed_and_is_limited_expanded(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, Http(max_request_size=1000)) as world:
         for size, status in ((1000, 201), (1001, 413)):
             for coding, compress in (("gzip", gzip.compress), ("zstd", zstandard.compress)):
                 response = await send(world, OCTETS, compress(b"x" * size), content_encoding=coding)
                 assert response.status_code == status
 
-    run(tmp_path, test, Http(max_request_size=1000))
-
 
 @pytest.mark.parametrize("coding", ["", "gzip", "zstd"])
-def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: str) -> None:
+async def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: str) -> None:
     body = b"\n".join([b'{"number":%d}' % i for i in range(50)])
     body = {"": body, "gzip": gzip.compress(body), "zstd": zstandard.compress(body)}[coding]
 
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link = await world.link()
-            more = [f"Content-Encoding: {coding}"] if coding else []
-            await link.send(request_head(world, NDJSON, "Transfer-Encoding: chunked", *more))
-            for i in range(len(body)):
-                await link.send(b"1\r\n" + body[i : i + 1] + b"\r\n")
-            response = await link.ask(b"0\r\n\r\n")
-            assert response.status == 201
-            polled = (await link.ask(world.request("GET", f"{MESSAGES}?count=100"))).json()
-            assert polled["count"] == 50
-
-    run_live(main())
+    async with live(tmp_path) as world:
+        link = await world.link()
+        more = [f"Content-Encoding: {coding}"] if coding else []
+        await link.send(request_head(world, NDJSON, "Transfer-Encoding: chunked", *more))
+        for i in range(len(body)):
+            await link.send(b"1\r\n" + body[i : i + 1] + b"\r\n")
+        response = await link.ask(b"0\r\n\r\n")
+        assert response.status == 201
+        polled = (await link.ask(world.request("GET", f"{MESSAGES}?count=100"))).json()
+        assert polled["count"] == 50

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from tests.app.access.support.world import ROOT
-from tests.transports.http.support.serving import Serving, run, serving
+from tests.transports.http.support.serving import Serving, serving
 from whippet.app import housekeeping
 from whippet.app.client import Client
 from whippet.app.commands import requests as ask
@@ -142,212 +142,179 @@ def refusal(response: httpx.Response) -> tuple[int, str, str | None]:
     return response.status_code, body["code"], body["field"]
 
 
-def test_a_lease_says_what_it_may_poll_and_how_long_it_lasts(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease(expiry="20s")
-            told = member.told
-            assert (told["partitions"], told["finishing"], told["expiry"]) == ([0, 1], [], 20_000_000)
-            assert member.path == f"{LEASES}/{told['lease_id']}"
-            looked = await member.look()
-            assert looked["generation"] == told["generation"]
-            assert 0 < looked["expires_at"] - made.gateway.clock() <= 20_000_000
-            renewed = (await made.client.put(member.path)).json()
-            assert renewed["expires_at"] >= looked["expires_at"]
-            assert (await made.lease()).told["expiry"] == 30_000_000
-
-    run(main())
+async def test_a_lease_says_what_it_may_poll_and_how_long_it_lasts(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease(expiry="20s")
+        told = member.told
+        assert (told["partitions"], told["finishing"], told["expiry"]) == ([0, 1], [], 20_000_000)
+        assert member.path == f"{LEASES}/{told['lease_id']}"
+        looked = await member.look()
+        assert looked["generation"] == told["generation"]
+        assert 0 < looked["expires_at"] - made.gateway.clock() <= 20_000_000
+        renewed = (await made.client.put(member.path)).json()
+        assert renewed["expires_at"] >= looked["expires_at"]
+        assert (await made.lease()).told["expiry"] == 30_000_000
 
 
-def test_a_lease_is_a_client_among_the_others_and_a_member_of_its_group(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            (client,) = [each for each in (await made.client.get("/clients")).json() if each["transport"] == "http"]
-            assert client["client_id"] == member.told["client_id"]
-            assert client["consumer_groups_count"] == 1
-            details = (await made.client.get(f"/clients/{client['client_id']}")).json()
-            assert details["consumer_groups"] == [{"stream_id": 0, "topic_id": 0, "group_id": 0}]
-            assert (await made.client.get("/stats")).json()["clients_count"] == 2
-            assert [each["partitions"] for each in (await made.group())["members"]] == [[0, 1]]
-            await member.give_back()
-            assert (await made.group())["members"] == []
-            assert (await made.client.get("/stats")).json()["clients_count"] == 1
-
-    run(main())
+async def test_a_lease_is_a_client_among_the_others_and_a_member_of_its_group(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        (client,) = [each for each in (await made.client.get("/clients")).json() if each["transport"] == "http"]
+        assert client["client_id"] == member.told["client_id"]
+        assert client["consumer_groups_count"] == 1
+        details = (await made.client.get(f"/clients/{client['client_id']}")).json()
+        assert details["consumer_groups"] == [{"stream_id": 0, "topic_id": 0, "group_id": 0}]
+        assert (await made.client.get("/stats")).json()["clients_count"] == 2
+        assert [each["partitions"] for each in (await made.group())["members"]] == [[0, 1]]
+        await member.give_back()
+        assert (await made.group())["members"] == []
+        assert (await made.client.get("/stats")).json()["clients_count"] == 1
 
 
-def test_polls_look_for_messages_in_all_partitions_and_commits_move_the_group_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            assert (await member.poll())["messages"] == []
-            await made.send(1, "a", "b")
-            for _ in range(2):
-                # Not committed, so it comes again.
-                polled = await member.poll(count=1)
-                assert (polled["partition_id"], texts(polled)) == (1, ["a"])
-            response = await member.commit(polled)
-            assert response.json()["generation"] == member.told["generation"]
-            assert texts(await member.poll(partition_id=1, auto_commit="true")) == ["b"]
-            assert (await member.poll(partition_id=1))["messages"] == []
-            assert texts(await member.poll(partition_id=1, kind="first")) == ["a", "b"]
-
-    run(main())
+async def test_polls_look_for_messages_in_all_partitions_and_commits_move_the_group_on(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        assert (await member.poll())["messages"] == []
+        await made.send(1, "a", "b")
+        for _ in range(2):
+            # Not committed, so it comes again.
+            polled = await member.poll(count=1)
+            assert (polled["partition_id"], texts(polled)) == (1, ["a"])
+        response = await member.commit(polled)
+        assert response.json()["generation"] == member.told["generation"]
+        assert texts(await member.poll(partition_id=1, auto_commit="true")) == ["b"]
+        assert (await member.poll(partition_id=1))["messages"] == []
+        assert texts(await member.poll(partition_id=1, kind="first")) == ["a", "b"]
 
 
-def test_every_message_is_handed_out_once_among_a_lease_and_a_connection_and_who_is_left_gets_all(
+async def test_every_message_is_handed_out_once_among_a_lease_and_a_connection_and_who_is_left_gets_all(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with world(tmp_path, partitions=4) as made:
-            group = Consumer(ConsumerKind.GROUP, "g")
-            await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
-            member = await made.lease()
-            shares = [each["partitions"] for each in (await made.group())["members"]]
-            assert sorted(map(len, shares)) == [2, 2]
-            assert member.told["partitions"] in shares
+    async with world(tmp_path, partitions=4) as made:
+        group = Consumer(ConsumerKind.GROUP, "g")
+        await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
+        member = await made.lease()
+        shares = [each["partitions"] for each in (await made.group())["members"]]
+        assert sorted(map(len, shares)) == [2, 2]
+        assert member.told["partitions"] in shares
 
-            async def over_tcp() -> list[str]:
-                found: list[str] = []
-                for partition in range(4):
-                    poll = ask.PollMessages(group, "s", "t", partition, Strategy(StrategyKind.NEXT), 10, True)
-                    polled = await made.tcp.call(poll)
-                    found += ["tcp"] * polled.messages_count
-                return found
-
+        async def over_tcp() -> list[str]:
+            found: list[str] = []
             for partition in range(4):
-                await made.send(partition, f"{partition} first", f"{partition} second")
-            by_connection, by_lease = await asyncio.gather(over_tcp(), member.drain())
-            assert len(by_connection) == 4
-            mine = member.told["partitions"]
-            assert sorted(by_lease) == sorted(f"{each} {which}" for each in mine for which in ("first", "second"))
+                poll = ask.PollMessages(group, "s", "t", partition, Strategy(StrategyKind.NEXT), 10, True)
+                polled = await made.tcp.call(poll)
+                found += ["tcp"] * polled.messages_count
+            return found
 
-            await made.tcp.call(ask.LeaveConsumerGroup("s", "t", "g"))
-            for partition in range(4):
-                await made.send(partition, f"{partition} third")
-            assert sorted(await member.drain()) == [f"{partition} third" for partition in range(4)]
+        for partition in range(4):
+            await made.send(partition, f"{partition} first", f"{partition} second")
+        by_connection, by_lease = await asyncio.gather(over_tcp(), member.drain())
+        assert len(by_connection) == 4
+        mine = member.told["partitions"]
+        assert sorted(by_lease) == sorted(f"{each} {which}" for each in mine for which in ("first", "second"))
 
-            await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
-            await member.give_back()
-            for partition in range(4):
-                await made.send(partition, f"{partition} fourth")
-            assert len(await over_tcp()) == 4
+        await made.tcp.call(ask.LeaveConsumerGroup("s", "t", "g"))
+        for partition in range(4):
+            await made.send(partition, f"{partition} third")
+        assert sorted(await member.drain()) == [f"{partition} third" for partition in range(4)]
 
-    run(main())
-
-
-def test_a_lease_that_is_not_used_lapses_and_the_others_get_its_partitions(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            lapsing = await made.lease(expiry=BRIEF)
-            staying = await made.lease()
-            group = await made.until(lambda group: group["members_count"] == 1)
-            assert group["members"][0]["partitions"] == [0, 1]
-            for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/messages")):
-                assert refusal(await made.client.request(method, lapsing.path + path)) == GONE
-            body = {"generation": lapsing.told["generation"], "partition_id": 0, "offset": 0}
-            assert refusal(await made.client.put(f"{lapsing.path}/offsets", json=body)) == GONE
-            assert (await staying.look())["partitions"] == [0, 1]
-
-    run(main())
+        await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
+        await member.give_back()
+        for partition in range(4):
+            await made.send(partition, f"{partition} fourth")
+        assert len(await over_tcp()) == 4
 
 
-def test_a_lease_that_is_used_does_not_lapse(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            polling = await made.lease(expiry="400ms")
-            other = await made.lease(expiry="1s")
-            while (await made.client.get(other.path)).status_code == 200:
-                await polling.poll()
-            assert (await polling.look())["partitions"] == [0, 1]
-
-    run(main())
-
-
-def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            made.served.world.clock.now += 3_600_000_000
-            await housekeeping.evict_silent_clients(made.gateway)
-            assert [one.transport for one in made.gateway.sessions] == [Transport.HTTP]
-            assert (await made.client.get(member.path, headers=made.fresh_token())).status_code == 200
-
-    run(main())
+async def test_a_lease_that_is_not_used_lapses_and_the_others_get_its_partitions(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        lapsing = await made.lease(expiry=BRIEF)
+        staying = await made.lease()
+        group = await made.until(lambda group: group["members_count"] == 1)
+        assert group["members"][0]["partitions"] == [0, 1]
+        for method, path in (("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/messages")):
+            assert refusal(await made.client.request(method, lapsing.path + path)) == GONE
+        body = {"generation": lapsing.told["generation"], "partition_id": 0, "offset": 0}
+        assert refusal(await made.client.put(f"{lapsing.path}/offsets", json=body)) == GONE
+        assert (await staying.look())["partitions"] == [0, 1]
 
 
-def test_a_commit_of_an_old_generation_is_refused_and_what_is_still_there_can_be_finished(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            first = await made.lease()
-            await made.send(0, "a")
-            await made.send(1, "b")
-            polled = {each["partition_id"]: each for each in [await first.poll(), await first.poll()]}
-            assert sorted(polled) == [0, 1]
-            before = first.told["generation"]
-            second = await made.lease()
-            assert second.told["generation"] > before
-            assert second.told["partitions"] == []
-            assert refusal(await first.commit(polled[1], before)) == (409, "stale_generation", "generation")
-            looked = await first.look()
-            assert (looked["partitions"], looked["finishing"]) == ([0], [1])
-            response = await first.commit(polled[1])
-            assert response.status_code == 200
-            assert (response.json()["partitions"], response.json()["finishing"]) == ([0], [])
-            assert (await second.look())["partitions"] == [1]
-            # That changed the group once more; and what is another's now is refused in any generation.
-            assert refusal(await first.commit(polled[0])) == (409, "stale_generation", "generation")
-            current = (await first.look())["generation"]
-            response = await first.commit(polled[1], current)
-            assert (response.status_code, response.json()["code"]) == (400, "not_resolved_consumer")
-            response = await made.client.get(f"{first.path}/messages", params={"partition_id": 1})
-            assert (response.status_code, response.json()["code"]) == (400, "consumer_group_partition_not_owned")
-
-    run(main())
+async def test_a_lease_that_is_used_does_not_lapse(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        polling = await made.lease(expiry="400ms")
+        other = await made.lease(expiry="1s")
+        while (await made.client.get(other.path)).status_code == 200:
+            await polling.poll()
+        assert (await polling.look())["partitions"] == [0, 1]
 
 
-def test_a_lease_without_a_partition_waits_for_its_turn(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, partitions=1) as made:
-            first, second = await made.lease(), await made.lease()
-            polled = await second.poll()
-            assert (polled["partition_id"], polled["partitions"], polled["count"]) == (None, [], 0)
-            await first.give_back()
-            assert (await second.poll())["partition_id"] == 0
-
-    run(main())
+async def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        made.served.world.clock.now += 3_600_000_000
+        await housekeeping.evict_silent_clients(made.gateway)
+        assert [one.transport for one in made.gateway.sessions] == [Transport.HTTP]
+        assert (await made.client.get(member.path, headers=made.fresh_token())).status_code == 200
 
 
-def test_polls_at_the_same_time_are_not_handed_the_same_messages(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            await made.send(0, *map(str, range(40)))
-            member = await made.lease()
-            polls = [member.poll(count=5, auto_commit="true") for _ in range(8)]
-            found = [text for polled in await asyncio.gather(*polls) for text in texts(polled)]
-            assert sorted(found, key=int) == list(map(str, range(40)))
+async def test_a_commit_of_an_old_generation_is_refused_and_what_is_still_there_can_be_finished(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        first = await made.lease()
+        await made.send(0, "a")
+        await made.send(1, "b")
+        polled = {each["partition_id"]: each for each in [await first.poll(), await first.poll()]}
+        assert sorted(polled) == [0, 1]
+        before = first.told["generation"]
+        second = await made.lease()
+        assert second.told["generation"] > before
+        assert second.told["partitions"] == []
+        assert refusal(await first.commit(polled[1], before)) == (409, "stale_generation", "generation")
+        looked = await first.look()
+        assert (looked["partitions"], looked["finishing"]) == ([0], [1])
+        response = await first.commit(polled[1])
+        assert response.status_code == 200
+        assert (response.json()["partitions"], response.json()["finishing"]) == ([0], [])
+        assert (await second.look())["partitions"] == [1]
+        # That changed the group once more; and what is another's now is refused in any generation.
+        assert refusal(await first.commit(polled[0])) == (409, "stale_generation", "generation")
+        current = (await first.look())["generation"]
+        response = await first.commit(polled[1], current)
+        assert (response.status_code, response.json()["code"]) == (400, "not_resolved_consumer")
+        response = await made.client.get(f"{first.path}/messages", params={"partition_id": 1})
+        assert (response.status_code, response.json()["code"]) == (400, "consumer_group_partition_not_owned")
 
-    run(main())
+
+async def test_a_lease_without_a_partition_waits_for_its_turn(tmp_path: Path) -> None:
+    async with world(tmp_path, partitions=1) as made:
+        first, second = await made.lease(), await made.lease()
+        polled = await second.poll()
+        assert (polled["partition_id"], polled["partitions"], polled["count"]) == (None, [], 0)
+        await first.give_back()
+        assert (await second.poll())["partition_id"] == 0
 
 
-def test_leases_are_bounded_for_a_user_and_over_all(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, leases=3, leases_per_user=2) as made:
-            held = [await made.lease() for _ in range(2)]
-            refused = await made.client.post(LEASES)
-            assert refusal(refused) == (429, "too_many_leases", None)
-            assert "http.leases.leases_per_user = 2" in refused.json()["reason"]
-            assert refused.headers["retry-after"] == "1"
-            alice = await another_user(made)
-            Member(alice, await alice.post(LEASES))
-            refused = await alice.post(LEASES)
-            assert "http.leases.leases = 3" in refused.json()["reason"]
-            await held[0].give_back()
-            await made.lease()
-            await alice.aclose()
+async def test_polls_at_the_same_time_are_not_handed_the_same_messages(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.send(0, *map(str, range(40)))
+        member = await made.lease()
+        polls = [member.poll(count=5, auto_commit="true") for _ in range(8)]
+        found = [text for polled in await asyncio.gather(*polls) for text in texts(polled)]
+        assert sorted(found, key=int) == list(map(str, range(40)))
 
-    run(main())
+
+async def test_leases_are_bounded_for_a_user_and_over_all(tmp_path: Path) -> None:
+    async with world(tmp_path, leases=3, leases_per_user=2) as made:
+        held = [await made.lease() for _ in range(2)]
+        refused = await made.client.post(LEASES)
+        assert refusal(refused) == (429, "too_many_leases", None)
+        assert "http.leases.leases_per_user = 2" in refused.json()["reason"]
+        assert refused.headers["retry-after"] == "1"
+        alice = await another_user(made)
+        Member(alice, await alice.post(LEASES))
+        refused = await alice.post(LEASES)
+        assert "http.leases.leases = 3" in refused.json()["reason"]
+        await held[0].give_back()
+        await made.lease()
+        await alice.aclose()
 
 
 async def another_user(made: World) -> httpx.AsyncClient:
@@ -366,109 +333,88 @@ async def another_user(made: World) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=made.client.base_url, headers=headers, trust_env=False)
 
 
-def test_the_expiry_that_is_asked_for_has_bounds(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path, expiry_min=1.0, expiry_max=60.0) as made:
-            for expiry in ("999ms", "61s", "30", "soon", "0s", "-1s"):
-                response = await made.client.post(LEASES, params={"expiry": expiry})
-                assert refusal(response) == (400, "bad_request", "expiry"), expiry
-            assert (await made.lease(expiry="1m")).told["expiry"] == 60_000_000
-            assert len(made.served.api.leases) == 1
-
-    run(main())
+async def test_the_expiry_that_is_asked_for_has_bounds(tmp_path: Path) -> None:
+    async with world(tmp_path, expiry_min=1.0, expiry_max=60.0) as made:
+        for expiry in ("999ms", "61s", "30", "soon", "0s", "-1s"):
+            response = await made.client.post(LEASES, params={"expiry": expiry})
+            assert refusal(response) == (400, "bad_request", "expiry"), expiry
+        assert (await made.lease(expiry="1m")).told["expiry"] == 60_000_000
+        assert len(made.served.api.leases) == 1
 
 
-def test_a_lease_is_its_users_and_its_groups(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            alice = await another_user(made)
-            for method in ("GET", "PUT", "DELETE"):
-                assert refusal(await alice.request(method, member.path)) == GONE
-            await alice.aclose()
-            await made.tcp.call(ask.CreateConsumerGroup("s", "t", "other"))
-            elsewhere = member.path.replace("/g/", "/other/")
-            for method in ("GET", "PUT", "DELETE"):
-                assert refusal(await made.client.request(method, elsewhere)) == GONE
-            assert refusal(await made.client.get(f"{LEASES}/made-up")) == GONE
-            assert (await member.look())["partitions"] == [0, 1]
-
-    run(main())
+async def test_a_lease_is_its_users_and_its_groups(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        alice = await another_user(made)
+        for method in ("GET", "PUT", "DELETE"):
+            assert refusal(await alice.request(method, member.path)) == GONE
+        await alice.aclose()
+        await made.tcp.call(ask.CreateConsumerGroup("s", "t", "other"))
+        elsewhere = member.path.replace("/g/", "/other/")
+        for method in ("GET", "PUT", "DELETE"):
+            assert refusal(await made.client.request(method, elsewhere)) == GONE
+        assert refusal(await made.client.get(f"{LEASES}/made-up")) == GONE
+        assert (await member.look())["partitions"] == [0, 1]
 
 
-def test_a_missing_group_is_not_found_and_leaves_no_client_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            before = len(made.gateway.sessions)
-            response = await made.client.post("/streams/s/topics/t/consumer-groups/none/leases")
-            assert (response.status_code, response.json()["id"]) == (404, 5000)
-            assert len(made.gateway.sessions) == before
-
-    run(main())
+async def test_a_missing_group_is_not_found_and_leaves_no_client_behind(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        before = len(made.gateway.sessions)
+        response = await made.client.post("/streams/s/topics/t/consumer-groups/none/leases")
+        assert (response.status_code, response.json()["id"]) == (404, 5000)
+        assert len(made.gateway.sessions) == before
 
 
-def test_a_lease_goes_with_its_group_and_with_its_user(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            alice = await another_user(made)
-            Member(alice, await alice.post(LEASES))
-            await alice.aclose()
-            assert (await made.group())["members_count"] == 2
-            response = await made.client.put("/users/alice", json={"status": "inactive"})
-            assert response.status_code == 204
-            assert (await made.group())["members_count"] == 1
-            assert (await made.client.delete(GROUP)).status_code == 204
-            await made.tcp.call(ask.CreateConsumerGroup("s", "t", "g"))
-            response = await made.client.get(f"{member.path}/messages")
+async def test_a_lease_goes_with_its_group_and_with_its_user(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        alice = await another_user(made)
+        Member(alice, await alice.post(LEASES))
+        await alice.aclose()
+        assert (await made.group())["members_count"] == 2
+        response = await made.client.put("/users/alice", json={"status": "inactive"})
+        assert response.status_code == 204
+        assert (await made.group())["members_count"] == 1
+        assert (await made.client.delete(GROUP)).status_code == 204
+        await made.tcp.call(ask.CreateConsumerGroup("s", "t", "g"))
+        response = await made.client.get(f"{member.path}/messages")
+        assert refusal(response) == GONE
+        assert not [one for one in made.gateway.sessions if one.transport is Transport.HTTP]
+
+
+async def test_after_a_restart_leases_are_gone_and_a_new_one_goes_on_where_the_group_was(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        await made.send(0, "a", "b")
+        polled = await member.poll(partition_id=0, count=1)
+        assert (await member.commit(polled)).status_code == 200
+    async with serving(tmp_path) as served:
+        headers = {"authorization": f"Bearer {served.token}"}
+        where = f"http://{served.server.address}"
+        async with httpx.AsyncClient(base_url=where, headers=headers, trust_env=False) as client:
+            response = await client.get(f"{member.path}/messages")
             assert refusal(response) == GONE
-            assert not [one for one in made.gateway.sessions if one.transport is Transport.HTTP]
-
-    run(main())
-
-
-def test_after_a_restart_leases_are_gone_and_a_new_one_goes_on_where_the_group_was(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            await made.send(0, "a", "b")
-            polled = await member.poll(partition_id=0, count=1)
-            assert (await member.commit(polled)).status_code == 200
-        async with serving(tmp_path) as served:
-            headers = {"authorization": f"Bearer {served.token}"}
-            where = f"http://{served.server.address}"
-            async with httpx.AsyncClient(base_url=where, headers=headers, trust_env=False) as client:
-                response = await client.get(f"{member.path}/messages")
-                assert refusal(response) == GONE
-                assert "take a new one" in response.json()["reason"]
-                again = Member(client, await client.post(LEASES))
-                assert texts(await again.poll(partition_id=0)) == ["b"]
-
-    run(main())
+            assert "take a new one" in response.json()["reason"]
+            again = Member(client, await client.post(LEASES))
+            assert texts(await again.poll(partition_id=0)) == ["b"]
 
 
-def test_who_asks_for_the_head_of_a_poll_is_handed_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            await made.send(0, "a")
-            query = {"auto_commit": "true", "partition_id": "0"}
-            assert (await made.client.head(f"{member.path}/messages", params=query)).status_code == 200
-            assert texts(await member.poll(partition_id=0)) == ["a"]
-
-    run(main())
+async def test_who_asks_for_the_head_of_a_poll_is_handed_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        await made.send(0, "a")
+        query = {"auto_commit": "true", "partition_id": "0"}
+        assert (await made.client.head(f"{member.path}/messages", params=query)).status_code == 200
+        assert texts(await member.poll(partition_id=0)) == ["a"]
 
 
-def test_a_commit_has_to_name_a_generation(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as made:
-            member = await made.lease()
-            response = await made.client.put(f"{member.path}/offsets", json={"partition_id": 0, "offset": 0})
-            assert response.status_code == 422
-            body = {"generation": member.told["generation"], "partition_id": 0, "offset": 0}
-            response = await made.client.put(f"{member.path}/offsets", content=msgspec.json.encode(body))
-            assert response.status_code == 415
-            response = await made.client.put(f"{member.path}/offsets", json=body)
-            assert (response.status_code, response.json()["id"]) == (400, 4100)
-
-    run(main())
+async def test_a_commit_has_to_name_a_generation(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        member = await made.lease()
+        response = await made.client.put(f"{member.path}/offsets", json={"partition_id": 0, "offset": 0})
+        assert response.status_code == 422
+        body = {"generation": member.told["generation"], "partition_id": 0, "offset": 0}
+        response = await made.client.put(f"{member.path}/offsets", content=msgspec.json.encode(body))
+        assert response.status_code == 415
+        response = await made.client.put(f"{member.path}/offsets", json=body)
+        assert (response.status_code, response.json()["id"]) == (400, 4100)

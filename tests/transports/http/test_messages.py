@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import struct
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -14,7 +12,7 @@ import msgspec
 import pytest
 
 from tests.storage.support.world import split
-from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.support.calling import Calling, with_topic
 from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Http, HttpLimits
 from whippet.storage.batch import check, header, messages
@@ -24,17 +22,6 @@ MESSAGES = "/streams/s/topics/t/messages"
 OFFSETS = "/streams/s/topics/t/consumer-offsets"
 FIRST = {"kind": "partition_id", "value": "AAAAAA=="}
 BALANCED = {"kind": "balanced", "value": ""}
-Test = Callable[[Calling], Awaitable[None]]
-
-
-def run(tmp_path: Path, test: Test, config: Http | None = None, partitions: int = 3, **options: Any) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, config, **options) as world:
-            await world.root.post("/streams", {"name": "s"})
-            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
-            await test(world)
-
-    asyncio.run(main())
 
 
 def b64(octets: bytes) -> str:
@@ -79,8 +66,8 @@ async def stored(world: Calling, partition: int = 0) -> list[Any]:
 # ------------------------------------------------------------------------------------------------- sending
 
 
-def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for offset in (0, 2):
             response = await world.root.ask("POST", MESSAGES, sent(message(b"one"), message(b"two")))
             confirmation = {"stream_id": 0, "topic_id": 0, "partition_id": 0, "base_offset": offset}
@@ -88,19 +75,15 @@ def test_a_send_answers_where_the_batch_is_and_what_it_has_reached(tmp_path: Pat
             assert response.headers["iggy-durability"] == "replicated"
         assert await payloads(world) == [b"one", b"two"] * 2
 
-    run(tmp_path, test)
 
-
-def test_a_send_to_what_is_synced_says_persisted(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_send_to_what_is_synced_says_persisted(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, durability=Durability.SYNCED) as world:
         response = await world.root.ask("POST", MESSAGES, sent(message()))
         assert response.headers["iggy-durability"] == "persisted"
 
-    run(tmp_path, test, durability=Durability.SYNCED)
 
-
-def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(message(b"hello", id=339142883498231908523420813)))
         response = await world.root.ask("GET", f"{MESSAGES}?kind=offset&value=0&count=10")
         (batch,) = await stored(world)
@@ -114,12 +97,10 @@ def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path) -> N
         )
         assert response.headers["iggy-view"] == "0"
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 50, 1000, 1100, 3000])
 @pytest.mark.parametrize("kind", ["uniform", "mixed", "named", "with headers"])
-def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: int, kind: str) -> None:
+async def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: int, kind: str) -> None:
     sizes = {"uniform": lambda i: 100, "mixed": lambda i: 1 + i * 7 % 300}.get(kind, lambda i: 20)
     expected = [bytes([i % 256]) * sizes(i) for i in range(count)]
     entries = [header_entry("string", b"n", "uint8", b"\x07")]
@@ -128,7 +109,7 @@ def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: in
         more = {"named": {"id": i and 2**127 + i}, "with headers": {"user_headers": entries if i % 3 else None}}
         return message(expected[i], **more.get(kind, {}))
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*map(given, range(count))))
         found = await poll(world, f"count={count}")
         assert [base64.b64decode(each["payload"]) for each in found] == expected
@@ -147,8 +128,6 @@ def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: in
         checksums = [struct.unpack_from("<Q", batch, at)[0] for at in frame_starts(batch)]
         assert [each["header"]["checksum"] for each in found] == checksums
 
-    run(tmp_path, test)
-
 
 def frame_starts(batch: bytes) -> list[int]:
     starts, position = [], 256
@@ -158,7 +137,7 @@ def frame_starts(batch: bytes) -> list[int]:
     return starts
 
 
-def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
+async def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
     uuid = "0123abcd-4567-89AB-cdef-0123456789ab"
     given: list[tuple[Any, int | None]] = [
         (12345, 12345),
@@ -174,7 +153,7 @@ def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
         (None, None),
     ]
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*(message(id=each) for each, _ in given), message()))
         found = [each["header"]["id"] for each in await poll(world)]
         for (_, expected), identity in zip(given, found, strict=False):
@@ -184,11 +163,10 @@ def test_ids_may_be_numbers_texts_and_uuids(tmp_path: Path) -> None:
                 body = sent(message(id=wrong), *[message()] * count)
                 assert (await world.root.refused("POST", MESSAGES, body))[:2] == (422, 422), wrong
 
-    run(tmp_path, test)
 
+async def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
 
-def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
         async def where(kind: str, value: bytes) -> int:
             said = await world.root.post(MESSAGES, sent(message(), to={"kind": kind, "value": b64(value)}))
             return int(said["confirmations"][0]["partition_id"])
@@ -198,8 +176,6 @@ def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
         assert await where("partition_id", b"\x01\0\0\0more") == 1
         assert await where("messages_key", b"user-1") == await where("messages_key", b"user-1")
         assert await where("messages_key", b"k" * 255) in range(3)
-
-    run(tmp_path, test)
 
 
 # ------------------------------------------------------------------------------------------------- user headers
@@ -211,21 +187,19 @@ KINDS = (
 )
 
 
-def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
+async def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
     entries = [header_entry(kind, b"k", kind, bytes([number + 1])) for number, kind in enumerate(KINDS)]
     twice = header_entry("raw", b"k", "raw", b"first")
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(message(user_headers=[twice, *reversed(entries)])))
         (found,) = await poll(world)
         assert found["user_headers"] == entries
         assert found["header"]["user_headers_length"] == 15 * 12
 
-    run(tmp_path, test)
 
-
-def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         in_map = {"Trace": {"kind": "string", "value": b64(b"abc")}, "n": {"kind": "uint8", "value": "Bw=="}}
         secret = b64(b"encrypted: nobody can read it")
         await world.root.post(
@@ -239,11 +213,9 @@ def test_user_headers_of_0_6_and_encrypted_ones_are_taken(tmp_path: Path) -> Non
         assert second["user_headers"] == secret
         assert third["user_headers"] == []
 
-    run(tmp_path, test)
 
-
-def test_a_client_of_0_6_polls_a_map_or_nothing(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_client_of_0_6_polls_a_map_or_nothing(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         entries = [header_entry("string", b"n", "uint8", b"\x07"), header_entry("uint8", b"\x01", "raw", b"x")]
         only_typed = [header_entry("uint8", b"\x01", "raw", b"x")]
         several = [message(), message(user_headers=entries), message(user_headers=only_typed)]
@@ -262,11 +234,9 @@ def test_a_client_of_0_6_polls_a_map_or_nothing(tmp_path: Path) -> None:
             other = await world.log_in("root", "root's password", version=version, context=context)
             assert (await other.get(f"{MESSAGES}?count=1"))["messages"][0]["user_headers"] == []
 
-    run(tmp_path, test)
 
-
-def test_user_headers_have_a_limit(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_user_headers_have_a_limit(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, Http(max_request_size=1 << 20)) as world:
         long = [header_entry("raw", bytes([i]), "raw", b"x" * 60_000) for i in (1, 2)]
         assert await world.root.refused("POST", MESSAGES, sent(message(user_headers=long))) == (
             422,
@@ -279,14 +249,12 @@ def test_user_headers_have_a_limit(tmp_path: Path) -> None:
             found = await world.root.refused("POST", MESSAGES, sent(message(user_headers=wrong)))
             assert found[:2] == (422, 422), wrong
 
-    run(tmp_path, test, Http(max_request_size=1 << 20))
-
 
 # ------------------------------------------------------------------------------------------------- refusals
 
 
-def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         root = world.root
         for to, expected in (
             ({"kind": "messages_key", "value": ""}, (400, 4028, None)),
@@ -308,16 +276,12 @@ def test_sends_are_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> 
                 assert await root.refused("POST", path, sent(message(), to=to)) == expected
         assert await payloads(world) == []
 
-    run(tmp_path, test)
 
-
-def test_a_topic_without_partitions_takes_nothing(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_topic_without_partitions_takes_nothing(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=0) as world:
         for to in (BALANCED, {"kind": "messages_key", "value": "aw=="}):
             assert await world.root.refused("POST", MESSAGES, sent(message(), to=to)) == (404, 2010, "topic_id")
         assert (await world.root.refused("POST", MESSAGES, sent(message())))[:2] == (404, 3007)
-
-    run(tmp_path, test, partitions=0)
 
 
 GOOD = msgspec.json.encode(sent(message(), message()))
@@ -365,8 +329,8 @@ P = b'{"kind":"balanced","value":""}'
         (b'{"partitioning":' + P[:-1] + b',"more":[1]},"messages":' + M + b"}", 201),
     ],
 )
-def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes, status: int) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes, status: int) -> None:
+    async with with_topic(tmp_path) as world:
         response = await world.root.ask("POST", MESSAGES, body)
         assert response.status_code == status, response.text
         if status != 201:
@@ -374,11 +338,9 @@ def test_a_body_is_taken_or_refused_as_a_whole(tmp_path: Path, body: bytes, stat
             assert response.json()["id"] == status
             assert await payloads(world) == []
 
-    run(tmp_path, test)
 
-
-def test_a_send_says_that_it_is_json_and_is_not_too_long(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_send_says_that_it_is_json_and_is_not_too_long(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, Http(max_request_size=1000)) as world:
         for kind in ("text/html", "application/xml", "", "application/x-www-form-urlencoded"):
             found = await world.root.refused("POST", MESSAGES, GOOD, content_type=kind)
             assert found == (415, 415, "content-type")
@@ -388,19 +350,16 @@ def test_a_send_says_that_it_is_json_and_is_not_too_long(tmp_path: Path) -> None
         assert (long.status_code, long.headers["connection"]) == (413, "close")
         assert "http.max_request_size" in long.json()["reason"]
 
-    run(tmp_path, test, Http(max_request_size=1000))
 
-
-def test_an_unknown_ack_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_unknown_ack_is_refused_before_anything_is_stored(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         assert await world.root.refused("POST", f"{MESSAGES}?ack=perhaps", GOOD) == (400, 400, "ack")
         assert (await world.root.ask("POST", f"{MESSAGES}?ack=replicated&notanoption=1", GOOD)).status_code == 201
 
-    run(tmp_path, test)
 
+async def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with with_topic(tmp_path) as world:
 
-def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(world: Calling) -> None:
         async def broken(*_: Any, **__: Any) -> None:
             raise RuntimeError("after it was stored, perhaps")
 
@@ -408,14 +367,12 @@ def test_a_defect_in_a_send_makes_no_client_send_again(tmp_path: Path, monkeypat
         monkeypatch.setattr(type(partition), "append", broken)
         assert await world.root.refused("POST", MESSAGES, GOOD) == (400, 1, None)
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- polling
 
 
-def test_polls_start_where_they_are_asked_to(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_polls_start_where_they_are_asked_to(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for number in range(3):
             await world.root.post(MESSAGES, sent(*(message(f"{number}{i}".encode()) for i in range(5))))
             world.clock.now += 1_000_000
@@ -438,11 +395,9 @@ def test_polls_start_where_they_are_asked_to(tmp_path: Path) -> None:
         ):
             assert await payloads(world, query) == expected, query
 
-    run(tmp_path, test)
 
-
-def test_an_empty_partition_has_offset_0_and_no_messages(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_empty_partition_has_offset_0_and_no_messages(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         assert (await world.root.ask("GET", MESSAGES)).text == (
             '{"partition_id":0,"current_offset":0,"count":0,"messages":[]}'
         )
@@ -450,18 +405,14 @@ def test_an_empty_partition_has_offset_0_and_no_messages(tmp_path: Path) -> None
         await world.root.delete("/streams/s/topics/t/purge")
         assert await world.root.get(MESSAGES) == {"partition_id": 0, "current_offset": 0, "count": 0, "messages": []}
 
-    run(tmp_path, test)
 
-
-def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*(message(str(i).encode()) for i in range(5))))
         query = "kind=next&count=2&auto_commit=true&consumer_id=billing"
         assert (await world.root.ask("HEAD", f"{MESSAGES}?{query}")).status_code == 200
         assert [await payloads(world, query) for _ in range(3)] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
         assert (await world.root.get(f"{OFFSETS}?consumer_id=billing"))["stored_offset"] == 4
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -482,16 +433,14 @@ def test_auto_commit_stores_and_goes_on_and_a_look_at_the_head_does_not(tmp_path
         "consumer_id=%FF",
     ],
 )
-def test_a_query_that_means_nothing_is_refused(tmp_path: Path, query: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_query_that_means_nothing_is_refused(tmp_path: Path, query: str) -> None:
+    async with with_topic(tmp_path) as world:
         status, number, _ = await world.root.refused("GET", f"{MESSAGES}?{query}")
         assert (status, number) == (400, 400)
 
-    run(tmp_path, test)
 
-
-def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         root = world.root
         assert await root.refused("GET", f"{MESSAGES}?partition_id=9") == (404, 3007, "partition_id")
         assert await root.refused("GET", "/streams/x/topics/t/messages") == (404, 1009, "stream_id")
@@ -499,11 +448,9 @@ def test_polls_of_what_is_not_there_are_refused(tmp_path: Path) -> None:
         assert await root.refused("GET", f"{MESSAGES}?consumer_id=") == (400, 6, None)
         assert await root.refused("GET", f"{MESSAGES}?consumer_id={'x' * 256}") == (400, 6, None)
 
-    run(tmp_path, test)
 
-
-def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, Http(max_request_size=1 << 24, limits=HttpLimits(answer_bytes=65_536))) as world:
         for size in (10, 200_000):
             await world.root.post(MESSAGES, sent(*[message(b"x" * size)] * 6))
         first = await world.root.ask("GET", f"{MESSAGES}?count=4294967295")
@@ -512,11 +459,9 @@ def test_an_answer_has_a_bound_and_at_least_one_message(tmp_path: Path) -> None:
         large = await world.root.ask("GET", f"{MESSAGES}?value=6&count=100")
         assert large.json()["count"] == 1
 
-    run(tmp_path, test, Http(max_request_size=1 << 24, limits=HttpLimits(answer_bytes=65_536)))
 
-
-def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for path in ("0/true", "0/false", "2/fsync=true?partition_id=2&fsync=true", "0/fsync=True"):
             response = await world.root.ask("GET", f"{MESSAGES}/flush/{path}")
             assert (response.status_code, response.content) == (200, b""), path
@@ -524,11 +469,9 @@ def test_a_flush_is_there_in_both_spellings(tmp_path: Path) -> None:
         assert await world.root.refused("GET", f"{MESSAGES}/flush/x/true") == (400, 400, "partition")
         assert await world.root.refused("GET", f"{MESSAGES}/flush/9/true") == (404, 3007, "partition_id")
 
-    run(tmp_path, test)
 
-
-def test_a_long_answer_is_compressed_for_who_can_read_it(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_long_answer_is_compressed_for_who_can_read_it(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*[message(b"x" * 500)] * 300))
         plain = (await world.root.ask("GET", f"{MESSAGES}?count=300", accept_encoding="identity")).content
         for accepted, encoding in (("gzip", "gzip"), ("gzip, zstd", "zstd"), ("br;q=1, *;q=0.5", "zstd")):
@@ -543,14 +486,12 @@ def test_a_long_answer_is_compressed_for_who_can_read_it(tmp_path: Path) -> None
             assert "content-encoding" not in response.headers, accepted
             assert response.headers["vary"] == "accept, accept-encoding"
 
-    run(tmp_path, test)
-
 
 # ------------------------------------------------------------------------------------------------- stored offsets
 
 
-def test_an_offset_is_stored_read_and_deleted(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_offset_is_stored_read_and_deleted(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         root = world.root
         await root.post(MESSAGES, sent(*[message()] * 10))
         assert await root.refused("GET", f"{OFFSETS}?consumer_id=billing") == (404, 404, None)
@@ -566,11 +507,9 @@ def test_an_offset_is_stored_read_and_deleted(tmp_path: Path) -> None:
         assert await root.refused("DELETE", f"{OFFSETS}/billing") == (404, 3021, None)
         assert (await root.get(f"{OFFSETS}?consumer_id=5"))["stored_offset"] == 4
 
-    run(tmp_path, test)
 
-
-def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         root = world.root
         assert await root.refused("PUT", OFFSETS, {"offset": 0}) == (400, 4100, "offset")
         await root.post(MESSAGES, sent(message()))
@@ -588,5 +527,3 @@ def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) 
             assert await root.refused("PUT", path, {"offset": 0}) == expected
             assert await root.refused("DELETE", f"{path}/1") == expected
         assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 404, None)
-
-    run(tmp_path, test)

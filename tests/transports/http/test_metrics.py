@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.app.access.support.world import make_group
 from tests.app.support.process import DEADLINE_S, Start, starting
-from tests.transports.http.support.calling import Caller, Calling, calling, run
+from tests.transports.http.support.calling import Caller, Calling, calling
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config import ConfigError
@@ -44,159 +44,130 @@ async def send(world: Calling, *payloads: bytes) -> None:
     )
 
 
-def test_the_names_of_iggy_are_there_and_true_for_everybody(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            before = await scrape(world.stranger)
-            assert [before[name] for name in IGGY] == [0, 0, 0, 0, 0, 1, 0]
-            await make_group(await world.world.root())
-            await send(world, b"a", b"b", b"c")
-            await world.root.get("/streams/s/topics/t/messages?count=2")
-            after = await scrape(world.stranger)
-            assert [after[name] for name in IGGY] == [1, 1, 1, 1, 3, 1, 1]
-            assert after["http_requests_total"] == before["http_requests_total"] + 3
-            assert after["iggy_messages_sent_total"] == 3
-            assert after["iggy_messages_received_total"] == 2
-            assert after["iggy_bytes_sent_total"] > 3
-            assert after["iggy_segments_count"] == 1
-            assert after["iggy_disk_usage_bytes"] >= after["iggy_bytes_sent_total"]
-
-    run(main())
+async def test_the_names_of_iggy_are_there_and_true_for_everybody(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        before = await scrape(world.stranger)
+        assert [before[name] for name in IGGY] == [0, 0, 0, 0, 0, 1, 0]
+        await make_group(await world.world.root())
+        await send(world, b"a", b"b", b"c")
+        await world.root.get("/streams/s/topics/t/messages?count=2")
+        after = await scrape(world.stranger)
+        assert [after[name] for name in IGGY] == [1, 1, 1, 1, 3, 1, 1]
+        assert after["http_requests_total"] == before["http_requests_total"] + 3
+        assert after["iggy_messages_sent_total"] == 3
+        assert after["iggy_messages_received_total"] == 2
+        assert after["iggy_bytes_sent_total"] > 3
+        assert after["iggy_segments_count"] == 1
+        assert after["iggy_disk_usage_bytes"] >= after["iggy_bytes_sent_total"]
 
 
-def test_the_text_is_as_that_of_iggy_in_its_lines(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            response = await world.stranger.ask("GET", "/metrics")
-            assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-            assert "# HELP streams total count of streams.\n# TYPE streams gauge\nstreams 0\n" in response.text
-            response = await world.stranger.ask("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0")
-            assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
-            assert response.text.startswith(
-                "# HELP http_requests total count of http_requests.\n# TYPE http_requests counter\nhttp_requests_total "
-            )
-            assert {family.name for family in of_openmetrics(response.text)} >= {"http_requests", *IGGY}
-
-    run(main())
+async def test_the_text_is_as_that_of_iggy_in_its_lines(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        response = await world.stranger.ask("GET", "/metrics")
+        assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert "# HELP streams total count of streams.\n# TYPE streams gauge\nstreams 0\n" in response.text
+        response = await world.stranger.ask("GET", "/metrics", accept="application/openmetrics-text;version=1.0.0")
+        assert response.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert response.text.startswith(
+            "# HELP http_requests total count of http_requests.\n# TYPE http_requests counter\nhttp_requests_total "
+        )
+        assert {family.name for family in of_openmetrics(response.text)} >= {"http_requests", *IGGY}
 
 
-def test_requests_count_whatever_becomes_of_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            before = (await scrape(world.stranger))["http_requests_total"]
-            await world.stranger.ask("GET", "/nothing")
-            await world.stranger.ask("GET", "/streams")
-            await world.stranger.ask(
-                "OPTIONS", "/streams", origin="http://a.example", access_control_request_method="GET"
-            )
-            assert (await scrape(world.stranger))["http_requests_total"] == before + 4
-
-    run(main())
+async def test_requests_count_whatever_becomes_of_them(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        before = (await scrape(world.stranger))["http_requests_total"]
+        await world.stranger.ask("GET", "/nothing")
+        await world.stranger.ask("GET", "/streams")
+        await world.stranger.ask("OPTIONS", "/streams", origin="http://a.example", access_control_request_method="GET")
+        assert (await scrape(world.stranger))["http_requests_total"] == before + 4
 
 
-def test_commands_are_timed_by_transport_and_refusals_counted_by_error(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            person = await world.world.root()
-            await make_group(person)
-            await send(world, b"a")
-            await world.root.refused("DELETE", "/streams/none")
-            found = await scrape(world.stranger)
-            assert found["whippet_command_seconds_count send_messages http"] == 1
-            assert found["whippet_command_seconds_bucket send_messages +Inf http"] == 1
-            assert found["whippet_command_seconds_sum send_messages http"] > 0
-            assert found["whippet_command_seconds_count create_topic tcp"] == 1
-            assert "whippet_command_seconds_count create_topic http" not in found
-            assert found["whippet_command_refusals_total delete_stream stream_id_not_found"] == 1
-
-    run(main())
+async def test_commands_are_timed_by_transport_and_refusals_counted_by_error(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        person = await world.world.root()
+        await make_group(person)
+        await send(world, b"a")
+        await world.root.refused("DELETE", "/streams/none")
+        found = await scrape(world.stranger)
+        assert found["whippet_command_seconds_count send_messages http"] == 1
+        assert found["whippet_command_seconds_bucket send_messages +Inf http"] == 1
+        assert found["whippet_command_seconds_sum send_messages http"] > 0
+        assert found["whippet_command_seconds_count create_topic tcp"] == 1
+        assert "whippet_command_seconds_count create_topic http" not in found
+        assert found["whippet_command_refusals_total delete_stream stream_id_not_found"] == 1
 
 
-def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            person = await world.world.root()
-            await make_group(person)
-            await send(world, b"a", b"b", b"c")
-            assert (await scrape(world.stranger))["whippet_group_lag g 0 s t"] == 3
-            await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
-            await person.ask(ask.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
-            found = await scrape(world.stranger)
-            assert found["whippet_group_lag g 0 s t"] == 1
-            assert found["whippet_group_members g s t"] == 1
-            assert found["whippet_sessions tcp"] == found["whippet_sessions_logged_in tcp"] == 1
-
-    run(main())
+async def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        person = await world.world.root()
+        await make_group(person)
+        await send(world, b"a", b"b", b"c")
+        assert (await scrape(world.stranger))["whippet_group_lag g 0 s t"] == 3
+        await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await person.ask(ask.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
+        found = await scrape(world.stranger)
+        assert found["whippet_group_lag g 0 s t"] == 1
+        assert found["whippet_group_members g s t"] == 1
+        assert found["whippet_sessions tcp"] == found["whippet_sessions_logged_in tcp"] == 1
 
 
-def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            person = await world.world.root()
-            await make_group(person)
-            await send(world, b"a", b"b", b"c")
-            for name, offset in (("spark", 0), (9, 1), ("77", 2)):
-                consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, name)
-                await person.ask(ask.StoreConsumerOffset(consumer, "s", "t", 0, offset))
-            found = await scrape(world.stranger)
-            assert found["whippet_consumer_lag spark 0 s t"] == 2
-            assert found["whippet_consumer_lag 9 0 s t"] == 1
-            hashed = xxhash.xxh32_intdigest(b"77")
-            assert found[f"whippet_consumer_lag {hashed} 0 s t"] == 0
-            await person.ask(ask.DeleteConsumerOffset(ask.Consumer(ask.ConsumerKind.CONSUMER, "spark"), "s", "t", 0))
-            assert not any(" spark " in name for name in await scrape(world.stranger))
-
-    run(main())
+async def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        person = await world.world.root()
+        await make_group(person)
+        await send(world, b"a", b"b", b"c")
+        for name, offset in (("spark", 0), (9, 1), ("77", 2)):
+            consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, name)
+            await person.ask(ask.StoreConsumerOffset(consumer, "s", "t", 0, offset))
+        found = await scrape(world.stranger)
+        assert found["whippet_consumer_lag spark 0 s t"] == 2
+        assert found["whippet_consumer_lag 9 0 s t"] == 1
+        hashed = xxhash.xxh32_intdigest(b"77")
+        assert found[f"whippet_consumer_lag {hashed} 0 s t"] == 0
+        await person.ask(ask.DeleteConsumerOffset(ask.Consumer(ask.ConsumerKind.CONSUMER, "spark"), "s", "t", 0))
+        assert not any(" spark " in name for name in await scrape(world.stranger))
 
 
-def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
-    async def main() -> None:
-        config = Http(metrics=HttpMetrics(series=4))
-        async with calling(tmp_path, config) as world:
-            person = await world.world.root()
-            await make_group(person)
-            for number in range(5):
-                await person.ask(ask.CreateConsumerGroup("s", "t", f"g{number}"))
-            found = await scrape(world.stranger)
-            assert sum(name.startswith("whippet_group_") for name in found) == 4
-            assert found["whippet_series_left_out"] == 8
-
-    run(main())
+async def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    config = Http(metrics=HttpMetrics(series=4))
+    async with calling(tmp_path, config) as world:
+        person = await world.world.root()
+        await make_group(person)
+        for number in range(5):
+            await person.ask(ask.CreateConsumerGroup("s", "t", f"g{number}"))
+        found = await scrape(world.stranger)
+        assert sum(name.startswith("whippet_group_") for name in found) == 4
+        assert found["whippet_series_left_out"] == 8
 
 
-def test_names_can_have_any_letter(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            person = await world.world.root()
-            await make_group(person)
-            name = 'a"b\\c\nd\u00e9 # EOF'
-            await person.ask(ask.CreateConsumerGroup("s", "t", name))
-            assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
-
-    run(main())
+async def test_names_can_have_any_letter(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        person = await world.world.root()
+        await make_group(person)
+        name = 'a"b\\c\nd\u00e9 # EOF'
+        await person.ask(ask.CreateConsumerGroup("s", "t", name))
+        assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
 
 
-def test_the_path_and_who_may_ask_are_settings(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with calling(tmp_path / "moved", Http(metrics=HttpMetrics(endpoint="/numbers"))) as world:
-            await scrape(world.stranger, "/numbers")
-            assert (await world.stranger.ask("GET", "/metrics")).status_code == 404
-        async with calling(tmp_path / "closed", Http(metrics=HttpMetrics(require_token=True))) as world:
-            assert await world.stranger.refused("GET", "/metrics") == (401, 77, None)
-            await scrape(world.root)
-            token = await world.root.post("/personal-access-tokens", {"name": "scraper", "expiry": 0})
-            await scrape(Caller(world.client, token["token"]))
-        async with calling(tmp_path / "off", Http(metrics=HttpMetrics(enabled=False))) as world:
-            assert (await world.root.ask("GET", "/metrics")).status_code == 404
-        for taken in ("/streams", "/{name}"):
-            with pytest.raises(ConfigError, match=r"http\.metrics\.endpoint"):
-                async with calling(tmp_path / "taken", Http(metrics=HttpMetrics(endpoint=taken))):
-                    pass
-
-    run(main())
+async def test_the_path_and_who_may_ask_are_settings(tmp_path: Path) -> None:
+    async with calling(tmp_path / "moved", Http(metrics=HttpMetrics(endpoint="/numbers"))) as world:
+        await scrape(world.stranger, "/numbers")
+        assert (await world.stranger.ask("GET", "/metrics")).status_code == 404
+    async with calling(tmp_path / "closed", Http(metrics=HttpMetrics(require_token=True))) as world:
+        assert await world.stranger.refused("GET", "/metrics") == (401, 77, None)
+        await scrape(world.root)
+        token = await world.root.post("/personal-access-tokens", {"name": "scraper", "expiry": 0})
+        await scrape(Caller(world.client, token["token"]))
+    async with calling(tmp_path / "off", Http(metrics=HttpMetrics(enabled=False))) as world:
+        assert (await world.root.ask("GET", "/metrics")).status_code == 404
+    for taken in ("/streams", "/{name}"):
+        with pytest.raises(ConfigError, match=r"http\.metrics\.endpoint"):
+            async with calling(tmp_path / "taken", Http(metrics=HttpMetrics(endpoint=taken))):
+                pass
 
 
-def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
+async def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
@@ -207,19 +178,16 @@ def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
         made += 1
         return sample(gateway)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            await scrape(world.stranger)
-            await scrape(world.stranger)
-            assert made == 2
-            monkeypatch.setattr(metrics, "OFTEN_SECONDS", -1.0)
-            monkeypatch.setattr(metrics, "KEPT_TIMES", 1e9)
-            for _ in range(5):
-                await scrape(world.stranger)
-            assert made == 3
-
     monkeypatch.setattr(telemetry, "sample", counted)
-    run(main())
+    async with calling(tmp_path) as world:
+        await scrape(world.stranger)
+        await scrape(world.stranger)
+        assert made == 2
+        monkeypatch.setattr(metrics, "OFTEN_SECONDS", -1.0)
+        monkeypatch.setattr(metrics, "KEPT_TIMES", 1e9)
+        for _ in range(5):
+            await scrape(world.stranger)
+        assert made == 3
 
 
 @pytest.fixture
@@ -254,20 +222,17 @@ def test_a_process_tells_of_its_disk_its_shards_and_its_connections_on_a_listene
         assert client.get(f"http://{process.address()}/metrics").status_code == 200
 
 
-def test_the_limits_are_told_with_the_setting_of_each(tmp_path: Path) -> None:
-    async def main() -> None:
-        config = Http(max_request_size=12345, limits=HttpLimits(idle_time=1.5))
-        async with calling(tmp_path, config) as world:
-            assert await world.stranger.refused("GET", "/limits") == (401, 77, None)
-            limits = {each["key"]: each for each in await world.root.get("/limits")}
-            assert set(limits) <= set(KEYS)
-            told = [limits[f"http.{name}"] for name in ("max_request_size", "limits.idle_time", "leases.leases")]
-            assert [(each["value"], each["unit"]) for each in told] == [
-                (12345, "bytes"),
-                (1.5, "seconds"),
-                (4096, "number"),
-            ]
-            assert limits["system.limits.payload_bytes"]["meaning"].endswith("(error 4022).")
-            assert "system.limits.tail_bytes" not in limits
-
-    run(main())
+async def test_the_limits_are_told_with_the_setting_of_each(tmp_path: Path) -> None:
+    config = Http(max_request_size=12345, limits=HttpLimits(idle_time=1.5))
+    async with calling(tmp_path, config) as world:
+        assert await world.stranger.refused("GET", "/limits") == (401, 77, None)
+        limits = {each["key"]: each for each in await world.root.get("/limits")}
+        assert set(limits) <= set(KEYS)
+        told = [limits[f"http.{name}"] for name in ("max_request_size", "limits.idle_time", "leases.leases")]
+        assert [(each["value"], each["unit"]) for each in told] == [
+            (12345, "bytes"),
+            (1.5, "seconds"),
+            (4096, "number"),
+        ]
+        assert limits["system.limits.payload_bytes"]["meaning"].endswith("(error 4022).")
+        assert "system.limits.tail_bytes" not in limits

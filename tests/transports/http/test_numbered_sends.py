@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.support.calling import Calling, calling, with_topic
 from tests.transports.http.test_messages import MESSAGES, message, payloads, sent
 from whippet.app.client.packing import pack
 
 TEXT, BATCH = "text/plain", "application/vnd.iggy.batch"
-Test = Callable[[Calling], Awaitable[None]]
-
-
-def run(tmp_path: Path, *tests: Test, partitions: int = 1, **options: Any) -> None:
-    """Each on a server of its own, one after the other on the same folder."""
-
-    async def main() -> None:
-        for number, test in enumerate(tests):
-            async with calling(tmp_path, **options) as world:
-                if not number:
-                    await world.root.post("/streams", {"name": "s"})
-                    await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
-                await test(world)
-
-    asyncio.run(main())
 
 
 async def send(
@@ -42,36 +26,34 @@ async def send(
 
 
 @pytest.mark.parametrize("form", ["json", TEXT, BATCH])
-def test_a_send_that_comes_again_is_answered_as_it_was_and_stored_once(tmp_path: Path, form: str) -> None:
+async def test_a_send_that_comes_again_is_answered_as_it_was_and_stored_once(tmp_path: Path, form: str) -> None:
     first = {"json": sent(message(b"a")), TEXT: b"a", BATCH: bytes(pack([b"a"]))}[form]
-    answers = []
 
-    async def test(world: Calling) -> None:
+    async def send_again_and_again(world: Calling) -> None:
+        answers = []
         for sequence in (0, 1, 1, 0, 5, 1):
             response = await send(world, first, 1, sequence, media=form)
             assert response.status_code == 201, response.text
             answers.append((sequence, response.json()["confirmations"][0]["base_offset"]))
+        assert answers == [(0, 0), (1, 1), (1, 1), (0, 0), (5, 2), (1, 1)]
 
-    async def after_a_restart(world: Calling) -> None:
-        await test(world)
-        assert answers == [(0, 0), (1, 1), (1, 1), (0, 0), (5, 2), (1, 1)] * 2
-        assert await payloads(world) == [b"a"] * 3
+    async with with_topic(tmp_path, partitions=1) as world:
+        await send_again_and_again(world)
+    async with calling(tmp_path) as after_a_restart:
+        await send_again_and_again(after_a_restart)
+        assert await payloads(after_a_restart) == [b"a"] * 3
 
-    run(tmp_path, test, after_a_restart)
 
-
-def test_sends_in_turn_find_the_partition_of_the_send_that_they_repeat(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_sends_in_turn_find_the_partition_of_the_send_that_they_repeat(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=3) as world:
         said = [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)]
         assert [(await send(world, b"%d" % n, 1, n)).json() for n in range(6)] == said
         found = [each for partition in range(3) for each in await payloads(world, f"partition_id={partition}")]
         assert sorted(found) == [b"%d" % n for n in range(6)]
 
-    run(tmp_path, test, partitions=3)
 
-
-def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=1) as world:
         assert (await send(world, b"old", 1, 7)).status_code == 201
         assert (await send(world, b"new", 2, 0)).status_code == 201
         fenced = await send(world, b"old", 1, 8)
@@ -82,11 +64,9 @@ def test_an_older_epoch_is_fenced_and_what_was_passed_is_refused(tmp_path: Path)
         assert (await send(world, b"another", 0, 0, name="sensor-8")).status_code == 201
         assert await payloads(world) == [b"old", b"new", b"new", b"another"]
 
-    run(tmp_path, test)
 
-
-def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=1) as world:
         every = {"producer-id": "p", "producer-epoch": "1", "producer-seq": "1"}
         for left_out in every:
             headers = {name: value for name, value in every.items() if name != left_out}
@@ -104,11 +84,9 @@ def test_half_of_the_headers_and_what_cannot_be_are_refused(tmp_path: Path) -> N
         assert (await send(world, two, 1, 1, media=BATCH)).json()["id"] == 4009
         assert await payloads(world) == []
 
-    run(tmp_path, test)
 
-
-def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=1) as world:
         assert (await send(world, b"a", 1, 1)).headers["iggy-durability"] == "replicated"
         again = await send(world, b"a", 1, 1, query="?durability=synced")
         assert again.headers["iggy-durability"] == "persisted"
@@ -116,13 +94,9 @@ def test_more_durability_may_be_asked_for_of_a_repetition(tmp_path: Path) -> Non
         assert partition is not None
         assert partition.synced == partition.appended == 1
 
-    run(tmp_path, test)
 
-
-def test_many_that_come_again_at_the_same_time_are_one(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_many_that_come_again_at_the_same_time_are_one(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, partitions=1) as world:
         found = await asyncio.gather(*(send(world, b"a", 1, 1) for _ in range(20)))
         assert {each.json()["confirmations"][0]["base_offset"] for each in found} == {0}
         assert await payloads(world) == [b"a"]
-
-    run(tmp_path, test)

@@ -5,8 +5,8 @@ Which route asks for which right was written down from that page; the rights are
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -95,23 +95,21 @@ LET_THROUGH = (400, int(Code.FEATURE_UNAVAILABLE))
 LEASED = [name for name, (_, _, path, _) in ROUTES.items() if "LEASE" in path]
 
 
-def run(tmp_path: Path, test: Callable[[Calling, Caller], Awaitable[None]]) -> None:
+@contextlib.asynccontextmanager
+async def started(tmp_path: Path) -> AsyncIterator[tuple[Calling, Caller]]:
     """Streams 0 and 1 with a topic 0 each, of which the first has group g; alice with a token `old`, and bob."""
 
-    async def main() -> None:
-        async with calling(tmp_path) as world:
-            root = world.root
-            for name in ("s", "other"):
-                await root.post("/streams", {"name": name})
-                await root.post(f"/streams/{name}/topics", {"name": "t", "partitions_count": 2})
-            await root.post(f"{TOPIC}/consumer-groups", {"name": "g"})
-            await root.post(f"{TOPIC}/messages", MESSAGE)
-            alice = await world.user("alice")
-            await alice.post("/personal-access-tokens", {"name": "old", "expiry": 0})
-            await root.post("/users", CAROL | {"username": "bob", "password": "bobbob"})
-            await test(world, alice)
-
-    asyncio.run(main())
+    async with calling(tmp_path) as world:
+        root = world.root
+        for name in ("s", "other"):
+            await root.post("/streams", {"name": name})
+            await root.post(f"/streams/{name}/topics", {"name": "t", "partitions_count": 2})
+        await root.post(f"{TOPIC}/consumer-groups", {"name": "g"})
+        await root.post(f"{TOPIC}/messages", MESSAGE)
+        alice = await world.user("alice")
+        await alice.post("/personal-access-tokens", {"name": "old", "expiry": 0})
+        await root.post("/users", CAROL | {"username": "bob", "password": "bobbob"})
+        yield world, alice
 
 
 async def do(who: Caller, name: str) -> httpx.Response:
@@ -147,18 +145,16 @@ def test_the_table_is_about_all_operations_that_need_a_token() -> None:
 
 
 @pytest.mark.parametrize("token", [None, "nonsense", "x.y.z"])
-def test_without_a_token_that_counts_nothing_is_to_be_had(tmp_path: Path, token: str | None) -> None:
-    async def test(world: Calling, alice: Caller) -> None:
+async def test_without_a_token_that_counts_nothing_is_to_be_had(tmp_path: Path, token: str | None) -> None:
+    async with started(tmp_path) as (world, _):
         stranger = Caller(world.client, token)
         for name in ROUTES:
             response = await ask(stranger, name)
             assert number(response) == (401, 77 if token is None else 40), name
             assert response.headers["www-authenticate"] == "Bearer"
 
-    run(tmp_path, test)
 
-
-def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
+async def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is let through ends there, so that nothing changes."""
@@ -166,7 +162,7 @@ def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
     async def reached(*_: object) -> None:
         raise CommandError(Code.FEATURE_UNAVAILABLE)
 
-    async def test(world: Calling, alice: Caller) -> None:
+    async with started(tmp_path) as (world, alice):
         for request, command in registry.BY_REQUEST.items():
             monkeypatch.setitem(registry.BY_REQUEST, request, command._replace(handler=reached))
         own = {"get_limits", "make_ticket", "log_out", *LEASED}
@@ -178,11 +174,9 @@ def test_every_route_is_for_whom_the_page_says_and_for_nobody_else(
             for name in ("get_limits", "make_ticket"):
                 assert (await ask(alice, name)).status_code == ROUTES[name][1]
 
-    run(tmp_path, test)
 
-
-def test_a_lease_is_of_use_only_while_its_user_may_read_the_topic(tmp_path: Path) -> None:
-    async def test(world: Calling, alice: Caller) -> None:
+async def test_a_lease_is_of_use_only_while_its_user_may_read_the_topic(tmp_path: Path) -> None:
+    async with started(tmp_path) as (world, alice):
         lease = await lease_of(world, alice)
         for grant, permissions in grants():
             for name in LEASED:
@@ -195,12 +189,10 @@ def test_a_lease_is_of_use_only_while_its_user_may_read_the_topic(tmp_path: Path
                 if name == "give_lease_back":
                     lease = await lease_of(world, alice)
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("right", sorted({right for right, *_ in ROUTES.values()}))
-def test_each_route_does_what_it_says_for_who_has_no_more_than_its_right(tmp_path: Path, right: str) -> None:
-    async def test(world: Calling, alice: Caller) -> None:
+async def test_each_route_does_what_it_says_for_who_has_no_more_than_its_right(tmp_path: Path, right: str) -> None:
+    async with started(tmp_path) as (world, alice):
         await world.gateway.users.change_permissions("alice", least(right))
         for name, (needed, status, _, _) in ROUTES.items():
             if needed == right and name not in LEASED:
@@ -209,8 +201,6 @@ def test_each_route_does_what_it_says_for_who_has_no_more_than_its_right(tmp_pat
             elif name not in LEASED and name != "log_out":
                 # The order in which they can be done is that of all of them.
                 assert (await do(world.root, name)).status_code in (status, 404), name
-
-    run(tmp_path, test)
 
 
 def least(right: str) -> Permissions | None:
@@ -221,8 +211,8 @@ def least(right: str) -> Permissions | None:
     return found[RIGHTS[right].split()[-1]]
 
 
-def test_what_is_not_there_is_404_for_everybody_but_users_and_clients_are_403(tmp_path: Path) -> None:
-    async def test(world: Calling, alice: Caller) -> None:
+async def test_what_is_not_there_is_404_for_everybody_but_users_and_clients_are_403(tmp_path: Path) -> None:
+    async with started(tmp_path) as (_, alice):
         for name, (right, _, path, body) in ROUTES.items():
             if right == ANY_USER or name in LEASED:
                 continue
@@ -244,14 +234,12 @@ def test_what_is_not_there_is_404_for_everybody_but_users_and_clients_are_403(tm
                 else:
                     assert number(response) == (404, code), (name, missing)
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("how", ["logged out", "inactive", "deleted", "replaced"])
-def test_who_is_nobody_any_more_is_told_nothing_but_401(tmp_path: Path, how: str) -> None:
+async def test_who_is_nobody_any_more_is_told_nothing_but_401(tmp_path: Path, how: str) -> None:
     """With the token of before, and with a personal one; also if somebody else has got his number meanwhile."""
 
-    async def test(world: Calling, alice: Caller) -> None:
+    async with started(tmp_path) as (world, alice):
         root = world.root
         await world.gateway.users.change_permissions("alice", ALL)
         raw = (await alice.post("/personal-access-tokens", {"name": "raw", "expiry": 0}))["token"]
@@ -275,5 +263,3 @@ def test_who_is_nobody_any_more_is_told_nothing_but_401(tmp_path: Path, how: str
         status = {"inactive": (400, 47, None), "logged out": None}.get(how, (401, 53, None))
         if status is not None:
             assert await world.stranger.refused("POST", "/personal-access-tokens/login", {"token": raw}) == status
-
-    run(tmp_path, test)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.transports.http.support.serving import PING, Link, Serving, run, serving
+from tests.transports.http.support.serving import PING, Link, Serving, serving
 from whippet.app.config.listeners import Http
 from whippet.transports.http import bodies, routes
 from whippet.transports.http.answering import Answer
@@ -51,129 +51,108 @@ MESSAGES = "/streams/s/topics/t/messages"
 # ------------------------------------------------------------------------------------------ slowloris, in four forms
 
 
-def test_a_client_that_says_nothing_is_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
-            link = await world.link()
-            assert await link.is_over()
-
-    run(main())
+async def test_a_client_that_says_nothing_is_closed(tmp_path: Path) -> None:
+    async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
+        link = await world.link()
+        assert await link.is_over()
 
 
-def test_a_client_that_says_only_line_ends_is_closed_all_the_same(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
-            link = await world.link()
-            await link.send(b"\r\n")
-            assert await link.is_over()
-
-    run(main())
+async def test_a_client_that_says_only_line_ends_is_closed_all_the_same(tmp_path: Path) -> None:
+    async with serving(tmp_path, **patient(first_byte_time=SHORT)) as world:
+        link = await world.link()
+        await link.send(b"\r\n")
+        assert await link.is_over()
 
 
 @pytest.mark.parametrize(
     "begun", [b"G", b"GET /ping HTTP/1.1\r\n", b"GET /ping HTTP/1.1\r\nHost: x\r\nX-A: b\r\n", PING[:-1]]
 )
-def test_headers_that_do_not_end_are_answered_408_however_often_a_byte_comes(tmp_path: Path, begun: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(headers_time=SHORT)) as world:
-            link = await world.link()
-            await link.send(begun)
-            dripping = asyncio.create_task(
-                drip(link, b"X: y\r\n" if begun.endswith(b"\n") and begun != PING[:-1] else b"")
-            )
-            response = await link.response()
-            assert (response.status, number_of(response)) == (408, 408)
-            assert response.headers["connection"] == "close"
-            dripping.cancel()
-            await asyncio.gather(dripping, return_exceptions=True)
-
+async def test_headers_that_do_not_end_are_answered_408_however_often_a_byte_comes(
+    tmp_path: Path, begun: bytes
+) -> None:
     async def drip(link: Link, octets: bytes) -> None:
         while octets:
             await link.send(octets)
             await asyncio.sleep(SHORT / 10)
 
-    run(main())
+    async with serving(tmp_path, **patient(headers_time=SHORT)) as world:
+        link = await world.link()
+        await link.send(begun)
+        dripping = asyncio.create_task(drip(link, b"X: y\r\n" if begun.endswith(b"\n") and begun != PING[:-1] else b""))
+        response = await link.response()
+        assert (response.status, number_of(response)) == (408, 408)
+        assert response.headers["connection"] == "close"
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
 
 
 @pytest.mark.parametrize("framing", ["Content-Length: 1000", "Transfer-Encoding: chunked"])
-def test_a_body_that_stalls_is_answered_408_and_nothing_is_stored(tmp_path: Path, framing: str) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(body_time=SHORT)) as world:
-            await make_topic(world)
-            link = await world.link()
-            head = world.request("POST", MESSAGES, None, "Content-Type: application/json", framing)
-            await link.send(head + (b"1\r\n{\r\n" if "chunked" in framing else b"{"))
-            response = await link.response()
-            assert (response.status, number_of(response)) == (408, 408)
-            assert await link.is_over()
-            reader = await world.link()
-            topic = (await reader.ask(world.request("GET", "/streams/s/topics/t"))).json()
-            assert topic["messages_count"] == 0
-
-    run(main())
+async def test_a_body_that_stalls_is_answered_408_and_nothing_is_stored(tmp_path: Path, framing: str) -> None:
+    async with serving(tmp_path, **patient(body_time=SHORT)) as world:
+        await make_topic(world)
+        link = await world.link()
+        head = world.request("POST", MESSAGES, None, "Content-Type: application/json", framing)
+        await link.send(head + (b"1\r\n{\r\n" if "chunked" in framing else b"{"))
+        response = await link.response()
+        assert (response.status, number_of(response)) == (408, 408)
+        assert await link.is_over()
+        reader = await world.link()
+        topic = (await reader.ask(world.request("GET", "/streams/s/topics/t"))).json()
+        assert topic["messages_count"] == 0
 
 
-def test_a_body_that_comes_in_drops_is_too_slow_and_one_that_comes_fast_enough_is_not(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(body_time=SHORT), body_rate=20_000) as world:
-            await make_topic(world)
-            body = send_body(*[60] * 100)
-            slow, fast = await world.link(), await world.link()
-            for link in (slow, fast):
-                head = f"Content-Length: {len(body)}"
-                await link.send(world.request("POST", MESSAGES, None, "Content-Type: application/json", head))
+async def test_a_body_that_comes_in_drops_is_too_slow_and_one_that_comes_fast_enough_is_not(tmp_path: Path) -> None:
+    async with serving(tmp_path, **patient(body_time=SHORT), body_rate=20_000) as world:
+        await make_topic(world)
+        body = send_body(*[60] * 100)
+        slow, fast = await world.link(), await world.link()
+        for link in (slow, fast):
+            head = f"Content-Length: {len(body)}"
+            await link.send(world.request("POST", MESSAGES, None, "Content-Type: application/json", head))
 
-            async def send(link: Link, size: int) -> None:
-                for start in range(0, len(body), size):
-                    await link.send(body[start : start + size])
-                    await asyncio.sleep(SHORT / 10)
-
-            dripping = asyncio.create_task(send(slow, 1))
-            await send(fast, 800)
-            assert (await fast.response()).status == 201
-            assert (await slow.response()).status == 408
-            dripping.cancel()
-            await asyncio.gather(dripping, return_exceptions=True)
-
-    run(main())
-
-
-def test_a_client_that_does_not_read_its_answer_is_cut_off(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(answer_time=SHORT)) as world:
-            await make_topic(world)
-            sender = await world.link()
-            for _ in range(8):
-                assert (await sender.ask(world.request("POST", MESSAGES, send_body(*[400_000] * 2)))).status == 201
-            others = world.connections
-            greedy = await world.link(receive_bytes=4096)
-            await greedy.send(world.request("GET", f"{MESSAGES}?count=1000"))
-            while world.connections <= others:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            while world.connections > others:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            with pytest.raises((EOFError, ConnectionResetError)):
-                await greedy.response()
-            assert await sender.pings()
-
-    run(main())
-
-
-def test_a_connection_that_rests_too_long_is_closed_and_one_that_talks_is_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, **patient(idle_time=SHORT)) as world:
-            rests, talks = await world.link(), await world.link()
-            assert await rests.pings()
-            ended = asyncio.create_task(rests.is_over())
-            while not ended.done():
-                assert await talks.pings()
+        async def send(link: Link, size: int) -> None:
+            for start in range(0, len(body), size):
+                await link.send(body[start : start + size])
                 await asyncio.sleep(SHORT / 10)
-            assert ended.result()
 
-    run(main())
+        dripping = asyncio.create_task(send(slow, 1))
+        await send(fast, 800)
+        assert (await fast.response()).status == 201
+        assert (await slow.response()).status == 408
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
 
 
-def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
+async def test_a_client_that_does_not_read_its_answer_is_cut_off(tmp_path: Path) -> None:
+    async with serving(tmp_path, **patient(answer_time=SHORT)) as world:
+        await make_topic(world)
+        sender = await world.link()
+        for _ in range(8):
+            assert (await sender.ask(world.request("POST", MESSAGES, send_body(*[400_000] * 2)))).status == 201
+        others = world.connections
+        greedy = await world.link(receive_bytes=4096)
+        await greedy.send(world.request("GET", f"{MESSAGES}?count=1000"))
+        while world.connections <= others:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        while world.connections > others:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with pytest.raises((EOFError, ConnectionResetError)):
+            await greedy.response()
+        assert await sender.pings()
+
+
+async def test_a_connection_that_rests_too_long_is_closed_and_one_that_talks_is_kept(tmp_path: Path) -> None:
+    async with serving(tmp_path, **patient(idle_time=SHORT)) as world:
+        rests, talks = await world.link(), await world.link()
+        assert await rests.pings()
+        ended = asyncio.create_task(rests.is_over())
+        while not ended.done():
+            assert await talks.pings()
+            await asyncio.sleep(SHORT / 10)
+        assert ended.result()
+
+
+async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
     """Neither the time that a request takes here, nor that of one that was sent before its turn."""
 
     async def slow(call: Call) -> Answer:
@@ -183,35 +162,29 @@ def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
 
     operation = Operation(name="slow", method="POST", path="/slow", summary="", subject="", handler=slow, public=True)
 
-    async def main() -> None:
-        limits = dict.fromkeys(PATIENT, SHORT)
-        async with serving(tmp_path, operations=(*routes.OPERATIONS, operation), **limits) as world:
-            link = await world.link()
-            request = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
-            await link.send(request + request[:-1])
-            assert (await link.response()).body == b"done"
-            await link.send(b"b")
-            assert (await link.response()).body == b"done"
-
-    run(main())
+    limits = dict.fromkeys(PATIENT, SHORT)
+    async with serving(tmp_path, operations=(*routes.OPERATIONS, operation), **limits) as world:
+        link = await world.link()
+        request = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
+        await link.send(request + request[:-1])
+        assert (await link.response()).body == b"done"
+        await link.send(b"b")
+        assert (await link.response()).body == b"done"
 
 
 # ------------------------------------------------------------------------------------------------- bounds
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
-def test_too_many_headers_are_answered_431(tmp_path: Path, pieces: int) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, headers_bytes=1 << 24) as world:
-            link = await world.link()
-            request = PING[:-2] + b"".join(b"X-%d: y\r\n" % i for i in range(100_000)) + b"\r\n"
-            sending = asyncio.create_task(send_all(link, request, pieces))
-            response = await link.response()
-            assert (response.status, number_of(response)) == (431, 431)
-            await asyncio.gather(sending, return_exceptions=True)
-            assert await (await world.link()).pings()
-
-    run(main())
+async def test_too_many_headers_are_answered_431(tmp_path: Path, pieces: int) -> None:
+    async with serving(tmp_path, headers_bytes=1 << 24) as world:
+        link = await world.link()
+        request = PING[:-2] + b"".join(b"X-%d: y\r\n" % i for i in range(100_000)) + b"\r\n"
+        sending = asyncio.create_task(send_all(link, request, pieces))
+        response = await link.response()
+        assert (response.status, number_of(response)) == (431, 431)
+        await asyncio.gather(sending, return_exceptions=True)
+        assert await (await world.link()).pings()
 
 
 async def send_all(link: Link, octets: bytes, pieces: int) -> None:
@@ -229,144 +202,117 @@ async def send_all(link: Link, octets: bytes, pieces: int) -> None:
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
-def test_long_headers_are_answered_431_before_they_have_come(tmp_path: Path, request_head: bytes, whole: bool) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, headers_bytes=2048) as world:
+async def test_long_headers_are_answered_431_before_they_have_come(
+    tmp_path: Path, request_head: bytes, whole: bool
+) -> None:
+    async with serving(tmp_path, headers_bytes=2048) as world:
+        link = await world.link()
+        if whole:
+            await link.send(request_head)
+        else:
+            for start in range(0, 4096, 512):
+                await link.send(request_head[start : start + 512])
+                await asyncio.sleep(0)
+        response = await link.response()
+        assert (response.status, number_of(response)) == (431, 431)
+
+
+async def test_a_body_over_the_limit_is_answered_413_before_it_has_come_and_the_connection_ends(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(max_request_size=1000)) as world:
+        await make_topic(world)
+        link = await world.link()
+        response = await link.ask(
+            world.request("POST", MESSAGES, None, "Content-Type: application/json", "Content-Length: 1001")
+        )
+        assert (response.status, number_of(response)) == (413, 413)
+        assert response.headers["connection"] == "close"
+        assert await link.is_over()
+
+
+async def test_a_chunked_body_over_the_limit_is_answered_413(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(max_request_size=1000)) as world:
+        await make_topic(world)
+        link = await world.link()
+        head = world.request("POST", MESSAGES, None, "Content-Type: application/json", "Transfer-Encoding: chunked")
+        await link.send(head + (b"100\r\n" + b" " * 256 + b"\r\n") * 100 + b"0\r\n\r\n")
+        assert (await link.response()).status == 413
+
+
+async def test_the_answer_to_a_body_that_is_still_coming_is_not_lost_in_a_reset(tmp_path: Path) -> None:
+    async with serving(tmp_path, Http(max_request_size=1000)) as world:
+        for _ in range(20):
             link = await world.link()
-            if whole:
-                await link.send(request_head)
-            else:
-                for start in range(0, 4096, 512):
-                    await link.send(request_head[start : start + 512])
-                    await asyncio.sleep(0)
-            response = await link.response()
-            assert (response.status, number_of(response)) == (431, 431)
-
-    run(main())
-
-
-def test_a_body_over_the_limit_is_answered_413_before_it_has_come_and_the_connection_ends(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, Http(max_request_size=1000)) as world:
-            await make_topic(world)
-            link = await world.link()
-            response = await link.ask(
-                world.request("POST", MESSAGES, None, "Content-Type: application/json", "Content-Length: 1001")
-            )
-            assert (response.status, number_of(response)) == (413, 413)
-            assert response.headers["connection"] == "close"
-            assert await link.is_over()
-
-    run(main())
-
-
-def test_a_chunked_body_over_the_limit_is_answered_413(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, Http(max_request_size=1000)) as world:
-            await make_topic(world)
-            link = await world.link()
-            head = world.request("POST", MESSAGES, None, "Content-Type: application/json", "Transfer-Encoding: chunked")
-            await link.send(head + (b"100\r\n" + b" " * 256 + b"\r\n") * 100 + b"0\r\n\r\n")
+            body = b" " * 1_000_000
+            await link.send(world.request("POST", "/streams", body))
             assert (await link.response()).status == 413
 
-    run(main())
+
+async def test_who_is_refused_early_may_finish_the_body_and_go_on(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        request = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        assert (await link.ask(request)).status == 401
+        await link.send(b"x" * 100_000)
+        assert await link.pings()
 
 
-def test_the_answer_to_a_body_that_is_still_coming_is_not_lost_in_a_reset(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, Http(max_request_size=1000)) as world:
-            for _ in range(20):
-                link = await world.link()
-                body = b" " * 1_000_000
-                await link.send(world.request("POST", "/streams", body))
-                assert (await link.response()).status == 413
-
-    run(main())
+async def test_a_body_in_single_bytes_by_the_hundred_thousand_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        head = world.request("POST", "/streams", None, "Content-Type: application/json", "Transfer-Encoding: chunked")
+        sending = asyncio.create_task(send_all(link, head + b"1\r\n \r\n" * 100_000, 10))
+        response = await link.response()
+        assert (response.status, number_of(response)) == (400, 400)
+        await asyncio.gather(sending, return_exceptions=True)
 
 
-def test_who_is_refused_early_may_finish_the_body_and_go_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            request = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
-            assert (await link.ask(request)).status == 401
-            await link.send(b"x" * 100_000)
+async def test_connections_beyond_the_limit_are_answered_503_with_retry_after(tmp_path: Path) -> None:
+    async with serving(tmp_path, connections=2) as world:
+        links = [await world.link() for _ in range(2)]
+        for link in links:
             assert await link.pings()
-
-    run(main())
-
-
-def test_a_body_in_single_bytes_by_the_hundred_thousand_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            head = world.request(
-                "POST", "/streams", None, "Content-Type: application/json", "Transfer-Encoding: chunked"
-            )
-            sending = asyncio.create_task(send_all(link, head + b"1\r\n \r\n" * 100_000, 10))
-            response = await link.response()
-            assert (response.status, number_of(response)) == (400, 400)
-            await asyncio.gather(sending, return_exceptions=True)
-
-    run(main())
+        response = await (await world.link()).response()
+        assert (response.status, number_of(response)) == (503, 503)
+        assert response.headers["retry-after"] == "1"
+        links[0].link.close()
+        while world.connections > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await (await world.link()).pings()
 
 
-def test_connections_beyond_the_limit_are_answered_503_with_retry_after(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, connections=2) as world:
-            links = [await world.link() for _ in range(2)]
-            for link in links:
-                assert await link.pings()
-            response = await (await world.link()).response()
-            assert (response.status, number_of(response)) == (503, 503)
-            assert response.headers["retry-after"] == "1"
-            links[0].link.close()
-            while world.connections > 1:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            assert await (await world.link()).pings()
-
-    run(main())
-
-
-def test_bodies_share_a_budget_and_wait_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, bodies_bytes=100_000, body_time=LONG) as world:
-            await make_topic(world)
-            body = send_body(60_000)
-            head = f"Content-Length: {len(body)}"
-            request = world.request("POST", MESSAGES, None, "Content-Type: application/json", head)
-            first, second = await world.link(), await world.link()
-            await first.send(request + body[:-1])
-            while not world.api.bodies.used:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await second.send(request + body)
-            small = await world.link()
-            assert (await small.ask(world.request("POST", MESSAGES, send_body(10)))).status == 201
-            assert world.api.bodies.used == len(body)
-            await first.send(body[-1:])
-            assert (await first.response()).status == 201
-            assert (await second.response()).status == 201
-
-    run(main())
+async def test_bodies_share_a_budget_and_wait_for_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, bodies_bytes=100_000, body_time=LONG) as world:
+        await make_topic(world)
+        body = send_body(60_000)
+        head = f"Content-Length: {len(body)}"
+        request = world.request("POST", MESSAGES, None, "Content-Type: application/json", head)
+        first, second = await world.link(), await world.link()
+        await first.send(request + body[:-1])
+        while not world.api.bodies.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await second.send(request + body)
+        small = await world.link()
+        assert (await small.ask(world.request("POST", MESSAGES, send_body(10)))).status == 201
+        assert world.api.bodies.used == len(body)
+        await first.send(body[-1:])
+        assert (await first.response()).status == 201
+        assert (await second.response()).status == 201
 
 
-def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connection_after_those(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            await link.send(PING * 20)
-            for _ in range(20):
-                assert (await link.response()).body == b"pong"
-            await link.send(PING * (AHEAD_MAX + 20))
-            answered = 0
-            try:
-                while (await link.response()).body == b"pong":
-                    answered += 1
-            except (EOFError, ConnectionResetError):
-                pass
-            assert AHEAD_MAX <= answered <= AHEAD_MAX + 20
-
-    run(main())
+async def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connection_after_those(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        await link.send(PING * 20)
+        for _ in range(20):
+            assert (await link.response()).body == b"pong"
+        await link.send(PING * (AHEAD_MAX + 20))
+        answered = 0
+        try:
+            while (await link.response()).body == b"pong":
+                answered += 1
+        except (EOFError, ConnectionResetError):
+            pass
+        assert AHEAD_MAX <= answered <= AHEAD_MAX + 20
 
 
 # ------------------------------------------------------------------------------------------------- smuggling
@@ -407,73 +353,60 @@ SMUGGLED = [
 
 
 @pytest.mark.parametrize("octets", SMUGGLED, ids=range(len(SMUGGLED)))
-def test_what_two_could_read_in_two_ways_is_refused_and_ends_the_connection(tmp_path: Path, octets: bytes) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
+async def test_what_two_could_read_in_two_ways_is_refused_and_ends_the_connection(
+    tmp_path: Path, octets: bytes
+) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        await link.send(octets + PING)
+        said = await link.rest()
+        assert said.startswith(b"HTTP/1.1 4"), said
+        assert said.count(b"HTTP/1.1 ") == 1, "a second request was found behind the first"
+        assert b"pong" not in said
+        assert b"Traceback" not in said
+        assert await (await world.link()).pings()
+
+
+async def test_headers_behind_a_body_do_nothing(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        head = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        trailer = f"Authorization: Bearer {world.token}\r\n\r\n".encode()
+        body = b'd\r\n{"name": "s"}\r\n0\r\n'
+        await link.send(head + b"Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n" + body + trailer)
+        assert (await link.response()).status == 401
+
+
+async def test_an_upgrade_that_is_not_known_is_answered_as_if_it_was_not_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n\r\n"
+        assert (await link.ask(PING[:-2] + upgrade)).body == b"pong"
+
+
+async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        await make_topic(world)
+        body = send_body(60_000)
+        request = world.request("POST", MESSAGES, body)
+        for cut in (3, 40, len(request) - len(body), len(request) - 5):
             link = await world.link()
-            await link.send(octets + PING)
-            said = await link.rest()
-            assert said.startswith(b"HTTP/1.1 4"), said
-            assert said.count(b"HTTP/1.1 ") == 1, "a second request was found behind the first"
-            assert b"pong" not in said
-            assert b"Traceback" not in said
-            assert await (await world.link()).pings()
-
-    run(main())
+            await link.send(request[:cut])
+            link.reset()
+        while world.connections > 1 or world.api.bodies.used:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
-def test_headers_behind_a_body_do_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            head = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            trailer = f"Authorization: Bearer {world.token}\r\n\r\n".encode()
-            body = b'd\r\n{"name": "s"}\r\n0\r\n'
-            await link.send(head + b"Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n" + body + trailer)
-            assert (await link.response()).status == 401
-
-    run(main())
-
-
-def test_an_upgrade_that_is_not_known_is_answered_as_if_it_was_not_asked_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            upgrade = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\n\r\n"
-            assert (await link.ask(PING[:-2] + upgrade)).body == b"pong"
-
-    run(main())
-
-
-def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            await make_topic(world)
-            body = send_body(60_000)
-            request = world.request("POST", MESSAGES, body)
-            for cut in (3, 40, len(request) - len(body), len(request) - 5):
-                link = await world.link()
-                await link.send(request[:cut])
-                link.reset()
-            while world.connections > 1 or world.api.bodies.used:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-    run(main())
-
-
-def test_expect_continue_is_answered_before_the_body_and_not_where_there_is_nothing_to_go_on_with(
+async def test_expect_continue_is_answered_before_the_body_and_not_where_there_is_nothing_to_go_on_with(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            link = await world.link()
-            body = b'{"name": "s"}'
-            framing = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Expect: 100-continue")
-            await link.send(world.request("POST", "/streams", None, *framing))
-            assert (await link.response()).status == 100
-            assert (await link.ask(body)).status == 200
-            refused = await world.link()
-            await refused.send(world.request("POST", "/streams", None, *framing).replace(b"Bearer ", b"Bearer x"))
-            assert (await refused.response()).status == 401
-
-    run(main())
+    async with serving(tmp_path) as world:
+        link = await world.link()
+        body = b'{"name": "s"}'
+        framing = ("Content-Type: application/json", f"Content-Length: {len(body)}", "Expect: 100-continue")
+        await link.send(world.request("POST", "/streams", None, *framing))
+        assert (await link.response()).status == 100
+        assert (await link.ask(body)).status == 200
+        refused = await world.link()
+        await refused.send(world.request("POST", "/streams", None, *framing).replace(b"Bearer ", b"Bearer x"))
+        assert (await refused.response()).status == 401

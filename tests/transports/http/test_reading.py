@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,8 @@ import pytest
 
 from tests.app.access.support.world import ROOT
 from tests.storage.support.world import split
-from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.support.calling import with_topic
 from tests.transports.http.support.serving import Link, Serving, serving
-from tests.transports.http.support.serving import run as run_live
 from tests.transports.http.test_access import permissions
 from tests.transports.http.test_messages import MESSAGES, b64, header_entry, message, payloads, poll, sent
 from whippet.app.client import Client
@@ -31,25 +30,14 @@ from whippet.transports.tcp import TcpListener
 NDJSON = "application/x-ndjson"
 BATCH = "application/vnd.iggy.batch"
 OCTETS = "application/octet-stream"
-Test = Callable[[Calling], Awaitable[None]]
-
-
-def run(tmp_path: Path, test: Test, config: Http | None = None, partitions: int = 3, **options: Any) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, config, **options) as world:
-            await world.root.post("/streams", {"name": "s"})
-            await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
-            await test(world)
-
-    asyncio.run(main())
 
 
 # ------------------------------------------------------------------------------------------------- forms
 
 
 @pytest.mark.parametrize("count", [1, 3, 100])
-def test_a_poll_has_the_same_messages_in_every_form(tmp_path: Path, count: int) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_poll_has_the_same_messages_in_every_form(tmp_path: Path, count: int) -> None:
+    async with with_topic(tmp_path) as world:
         given = [message(b"line %d" % i, id=i + 1) for i in range(count)]
         await world.root.post(MESSAGES, sent(*given))
         entry = header_entry("string", b"k", "string", b"v")
@@ -84,11 +72,9 @@ def test_a_poll_has_the_same_messages_in_every_form(tmp_path: Path, count: int) 
             assert response.headers["iggy-current-offset"] == str(count)
             assert response.headers["iggy-next-offset"] == str(count + 1)
 
-    run(tmp_path, test)
 
-
-def test_the_next_offset_leads_through_a_partition_in_every_form(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_next_offset_leads_through_a_partition_in_every_form(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*(message(b"%d" % i) for i in range(10))))
         for accept, count in (("application/json", 3), (NDJSON, 4), (BATCH, 3), ("text/plain", 7), (OCTETS, 1)):
             offset, steps = 0, []
@@ -101,11 +87,9 @@ def test_the_next_offset_leads_through_a_partition_in_every_form(tmp_path: Path)
             assert (sum(steps), offset) == (10, 10), accept
             assert max(steps) == count
 
-    run(tmp_path, test)
 
-
-def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         for accept, body in (
             (NDJSON, b""),
             (BATCH, b""),
@@ -117,8 +101,6 @@ def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
             assert response.headers["iggy-next-offset"] == "7"
         response = await world.root.ask("GET", f"{MESSAGES}?count=1", accept=OCTETS)
         assert (response.content, response.headers["iggy-count"]) == (b"", "0")
-
-    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -134,16 +116,14 @@ def test_an_empty_answer_says_where_it_looked(tmp_path: Path) -> None:
         (f"*/*, application/json;q=0, {NDJSON};q=0.1, text/plain;q=0, {BATCH};q=0.2", OCTETS),
     ],
 )
-def test_the_form_is_the_one_that_is_asked_for_most(tmp_path: Path, accept: str, expected: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_form_is_the_one_that_is_asked_for_most(tmp_path: Path, accept: str, expected: str) -> None:
+    async with with_topic(tmp_path) as world:
         response = await world.root.ask("GET", f"{MESSAGES}?count=1", accept=accept)
         assert response.headers["content-type"] == expected
 
-    run(tmp_path, test)
 
-
-def test_a_form_that_there_is_not_is_refused_and_octets_of_several_messages_too(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_form_that_there_is_not_is_refused_and_octets_of_several_messages_too(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(message(b"a"), message(b"b")))
         query = f"{MESSAGES}?kind=next&auto_commit=true"
         for accept in ("text/html", "text/event-stream", "application/json;q=0", "x", ""):
@@ -152,12 +132,10 @@ def test_a_form_that_there_is_not_is_refused_and_octets_of_several_messages_too(
         assert await world.root.refused("GET", f"{query}&count=2", accept=OCTETS) == (400, 400, "count")
         assert await payloads(world, "kind=next") == [b"a", b"b"], "nothing was committed"
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize("accept", ["application/json", NDJSON, BATCH, "text/plain"])
-def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, accept: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, accept: str) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.post(MESSAGES, sent(*[message(b"x" * 100)] * 100))
         query = f"{MESSAGES}?count=100"
         plain = await world.root.ask("GET", query, accept=accept, accept_encoding="identity")
@@ -167,11 +145,9 @@ def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, accept: st
         assert zipped.content == plain.content
         assert plain.headers["vary"] == zipped.headers["vary"] == "accept, accept-encoding"
 
-    run(tmp_path, test)
 
-
-def test_answers_of_batches_are_bounded_and_whole(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_answers_of_batches_are_bounded_and_whole(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, Http(limits=HttpLimits(answer_bytes=65_536))) as world:
         for _ in range(5):
             await world.root.post(MESSAGES, sent(*[message(b"x" * 900)] * 100))
         offset, sizes = 0, []
@@ -186,8 +162,6 @@ def test_answers_of_batches_are_bounded_and_whole(tmp_path: Path) -> None:
             offset = int(response.headers["iggy-next-offset"])
         assert offset == 500
         assert max(sizes) <= 65_536
-
-    run(tmp_path, test, Http(limits=HttpLimits(answer_bytes=65_536)))
 
 
 # ------------------------------------------------------------------------------------------------- long polls
@@ -228,173 +202,141 @@ async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, as
     "query",
     ["value=0", "kind=first", "kind=last", "kind=next&consumer_id=me&auto_commit=true", "kind=timestamp&value=1"],
 )
-def test_a_poll_that_waits_is_answered_by_the_append(tmp_path: Path, query: str) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            _, asked = await waiting_poll(world, f"{query}&wait=30s")
-            await send_one(world, b"elsewhere", 1)
-            assert not asked.done()
-            await send_one(world, b"here")
-            found = (await asked).json()
-            assert [base64.b64decode(each["payload"]) for each in found["messages"]] == [b"here"]
-            link = await world.link()
-            again = await link.ask(world.request("GET", f"{MESSAGES}?value=0&wait=30s"))
-            assert again.json()["count"] == 1, "what is there is not waited for"
-
-    run_live(main())
+async def test_a_poll_that_waits_is_answered_by_the_append(tmp_path: Path, query: str) -> None:
+    async with live(tmp_path) as world:
+        _, asked = await waiting_poll(world, f"{query}&wait=30s")
+        await send_one(world, b"elsewhere", 1)
+        assert not asked.done()
+        await send_one(world, b"here")
+        found = (await asked).json()
+        assert [base64.b64decode(each["payload"]) for each in found["messages"]] == [b"here"]
+        link = await world.link()
+        again = await link.ask(world.request("GET", f"{MESSAGES}?value=0&wait=30s"))
+        assert again.json()["count"] == 1, "what is there is not waited for"
 
 
-def test_a_poll_that_waits_is_woken_by_a_client_on_tcp(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            listener = TcpListener(world.world.gateway)
-            await listener.listen(Address("127.0.0.1", 0), "tcp.address", None)
-            address = f"iggy://{ROOT['IGGY_ROOT_USERNAME']}:{ROOT['IGGY_ROOT_PASSWORD']}@127.0.0.1"
-            _, asked = await waiting_poll(world, "partition_id=2&wait=30s", "Accept: text/plain")
-            async with await Client.connect(f"{address}:{listener.address.port}?heartbeat_interval=0") as client:
-                to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 2)
-                await client.send_messages("s", "t", [b"over TCP"], to)
-            assert (await asked).body == b"over TCP\n"
-            await listener.stop(10)
-
-    run_live(main())
+async def test_a_poll_that_waits_is_woken_by_a_client_on_tcp(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        listener = TcpListener(world.world.gateway)
+        await listener.listen(Address("127.0.0.1", 0), "tcp.address", None)
+        address = f"iggy://{ROOT['IGGY_ROOT_USERNAME']}:{ROOT['IGGY_ROOT_PASSWORD']}@127.0.0.1"
+        _, asked = await waiting_poll(world, "partition_id=2&wait=30s", "Accept: text/plain")
+        async with await Client.connect(f"{address}:{listener.address.port}?heartbeat_interval=0") as client:
+            to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 2)
+            await client.send_messages("s", "t", [b"over TCP"], to)
+        assert (await asked).body == b"over TCP\n"
+        await listener.stop(10)
 
 
-def test_a_poll_waits_for_an_offset_that_is_far_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            _, asked = await waiting_poll(world, "value=3&wait=30s")
-            for i in range(5):
-                await send_one(world, b"%d" % i)
-            found = (await asked).json()
-            assert found["messages"][0]["header"]["offset"] == 3
-
-    run_live(main())
+async def test_a_poll_waits_for_an_offset_that_is_far_away(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        _, asked = await waiting_poll(world, "value=3&wait=30s")
+        for i in range(5):
+            await send_one(world, b"%d" % i)
+        found = (await asked).json()
+        assert found["messages"][0]["header"]["offset"] == 3
 
 
-def test_a_poll_whose_time_is_over_is_answered_without_messages(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link = await world.link()
-            began = time.monotonic()
-            response = await link.ask(world.request("GET", f"{MESSAGES}?wait=50ms"))
-            assert response.json() == {"partition_id": 0, "current_offset": 0, "count": 0, "messages": []}
-            assert time.monotonic() - began > 0.04
-            assert await link.pings()
-            for query in ("count=0&wait=30s", "wait="):
-                response = await link.ask(world.request("GET", f"{MESSAGES}?{query}"))
-                assert (response.status, response.json()["count"]) == (200, 0)
-            await link.send(world.request("HEAD", f"{MESSAGES}?wait=30s"))
-            assert (await link.response(has_body=False)).status == 200
-
-    run_live(main())
-
-
-def test_how_long_and_how_many_may_wait_is_bounded(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path, waiting=3, wait_time=20.0) as world:
-            link = await world.link()
-            for wait in ("21s", "1", "-1s", "soon", "0", "0s", "1h"):
-                response = await link.ask(world.request("GET", f"{MESSAGES}?wait={wait}"))
-                assert (response.status, response.json()["field"]) == (400, "wait"), wait
-            polls = [(await waiting_poll(world, "wait=20s"))[1] for _ in range(3)]
-            refused = await link.ask(world.request("GET", f"{MESSAGES}?wait=20s"))
-            assert (refused.status, refused.json()["code"]) == (429, "too_many_waiting")
-            assert refused.headers["retry-after"] == "1"
-            await send_one(world)
-            assert [(await each).json()["count"] for each in polls] == [1, 1, 1]
-
-    run_live(main())
-
-
-def test_a_client_that_goes_away_waits_no_more_and_has_read_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link, asked = await waiting_poll(world, "kind=next&consumer_id=me&auto_commit=true&wait=30s")
-            asked.cancel()
-            link.link.close()
-            await until_waiting(world, 0)
-            await send_one(world)
-            other = await world.link()
-            offset = await other.ask(world.request("GET", "/streams/s/topics/t/consumer-offsets?consumer_id=me"))
-            assert offset.status == 404
-
-    run_live(main())
-
-
-def test_what_ends_a_topic_or_a_user_ends_his_waiting(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            link = await world.link()
-            _, deleted = await waiting_poll(world, "wait=30s")
-            assert (await link.ask(world.request("DELETE", "/streams/s/topics/t"))).status == 204
-            assert (await deleted).status == 404
-            await link.ask(world.request("POST", "/streams/s/topics", {"name": "t", "partitions_count": 1}))
-            _, purged = await waiting_poll(world, "value=5&wait=30s")
-            assert (await link.ask(world.request("DELETE", "/streams/s/topics/t/purge"))).status == 204
-            assert (await purged).json()["count"] == 0
-
-    run_live(main())
-
-
-def test_who_may_not_poll_is_refused_before_and_after_the_waiting(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            await world.world.user("alice")
-            users = world.world.gateway.users
-            root, alice = world.token, world.api.tokens.give(users.get("alice")).text
-            link = await world.link()
-            world.token = alice
-            assert (await link.ask(world.request("GET", f"{MESSAGES}?wait=30s"))).status == 403
-            world.token = root
-            granted = await link.ask(
-                world.request("PUT", "/users/alice/permissions", {"permissions": permissions("poll_messages")})
-            )
-            assert granted.status == 204, granted.body
-            world.token = alice
-            _, asked = await waiting_poll(world, "wait=30s")
-            world.token = root
-            assert (await link.ask(world.request("PUT", "/users/alice", {"status": "inactive"}))).status == 204
-            await send_one(world)
-            assert (await asked).status == 401
-
-    run_live(main())
-
-
-def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            _, asked = await waiting_poll(world, "wait=30s")
-            began = time.monotonic()
-            world.api.part()
-            await world.server.stop()
-            assert time.monotonic() - began < 5
-            response = await asked
+async def test_a_poll_whose_time_is_over_is_answered_without_messages(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        link = await world.link()
+        began = time.monotonic()
+        response = await link.ask(world.request("GET", f"{MESSAGES}?wait=50ms"))
+        assert response.json() == {"partition_id": 0, "current_offset": 0, "count": 0, "messages": []}
+        assert time.monotonic() - began > 0.04
+        assert await link.pings()
+        for query in ("count=0&wait=30s", "wait="):
+            response = await link.ask(world.request("GET", f"{MESSAGES}?{query}"))
             assert (response.status, response.json()["count"]) == (200, 0)
-
-    run_live(main())
-
-
-def test_many_wait_for_one_append(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with live(tmp_path) as world:
-            polls = [(await waiting_poll(world, "wait=30s", f"Accept: {BATCH}"))[1] for _ in range(100)]
-            await send_one(world)
-            bodies = {(await each).body for each in polls}
-            assert len(bodies) == 1
-
-    run_live(main())
+        await link.send(world.request("HEAD", f"{MESSAGES}?wait=30s"))
+        assert (await link.response(has_body=False)).status == 200
 
 
-def test_pack_and_poll_agree(tmp_path: Path) -> None:
+async def test_how_long_and_how_many_may_wait_is_bounded(tmp_path: Path) -> None:
+    async with live(tmp_path, waiting=3, wait_time=20.0) as world:
+        link = await world.link()
+        for wait in ("21s", "1", "-1s", "soon", "0", "0s", "1h"):
+            response = await link.ask(world.request("GET", f"{MESSAGES}?wait={wait}"))
+            assert (response.status, response.json()["field"]) == (400, "wait"), wait
+        polls = [(await waiting_poll(world, "wait=20s"))[1] for _ in range(3)]
+        refused = await link.ask(world.request("GET", f"{MESSAGES}?wait=20s"))
+        assert (refused.status, refused.json()["code"]) == (429, "too_many_waiting")
+        assert refused.headers["retry-after"] == "1"
+        await send_one(world)
+        assert [(await each).json()["count"] for each in polls] == [1, 1, 1]
+
+
+async def test_a_client_that_goes_away_waits_no_more_and_has_read_nothing(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        link, asked = await waiting_poll(world, "kind=next&consumer_id=me&auto_commit=true&wait=30s")
+        asked.cancel()
+        link.link.close()
+        await until_waiting(world, 0)
+        await send_one(world)
+        other = await world.link()
+        offset = await other.ask(world.request("GET", "/streams/s/topics/t/consumer-offsets?consumer_id=me"))
+        assert offset.status == 404
+
+
+async def test_what_ends_a_topic_or_a_user_ends_his_waiting(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        link = await world.link()
+        _, deleted = await waiting_poll(world, "wait=30s")
+        assert (await link.ask(world.request("DELETE", "/streams/s/topics/t"))).status == 204
+        assert (await deleted).status == 404
+        await link.ask(world.request("POST", "/streams/s/topics", {"name": "t", "partitions_count": 1}))
+        _, purged = await waiting_poll(world, "value=5&wait=30s")
+        assert (await link.ask(world.request("DELETE", "/streams/s/topics/t/purge"))).status == 204
+        assert (await purged).json()["count"] == 0
+
+
+async def test_who_may_not_poll_is_refused_before_and_after_the_waiting(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        await world.world.user("alice")
+        users = world.world.gateway.users
+        root, alice = world.token, world.api.tokens.give(users.get("alice")).text
+        link = await world.link()
+        world.token = alice
+        assert (await link.ask(world.request("GET", f"{MESSAGES}?wait=30s"))).status == 403
+        world.token = root
+        granted = await link.ask(
+            world.request("PUT", "/users/alice/permissions", {"permissions": permissions("poll_messages")})
+        )
+        assert granted.status == 204, granted.body
+        world.token = alice
+        _, asked = await waiting_poll(world, "wait=30s")
+        world.token = root
+        assert (await link.ask(world.request("PUT", "/users/alice", {"status": "inactive"}))).status == 204
+        await send_one(world)
+        assert (await asked).status == 401
+
+
+async def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        _, asked = await waiting_poll(world, "wait=30s")
+        began = time.monotonic()
+        world.api.part()
+        await world.server.stop()
+        assert time.monotonic() - began < 5
+        response = await asked
+        assert (response.status, response.json()["count"]) == (200, 0)
+
+
+async def test_many_wait_for_one_append(tmp_path: Path) -> None:
+    async with live(tmp_path) as world:
+        polls = [(await waiting_poll(world, "wait=30s", f"Accept: {BATCH}"))[1] for _ in range(100)]
+        await send_one(world)
+        bodies = {(await each).body for each in polls}
+        assert len(bodies) == 1
+
+
+async def test_pack_and_poll_agree(tmp_path: Path) -> None:
     """What a reader of batches has can be sent as it is."""
 
-    async def test(world: Calling) -> None:
+    async with with_topic(tmp_path) as world:
         await world.root.ask("POST", f"{MESSAGES}?partition=0", bytes(pack([b"a", b"b"])), content_type=BATCH)
         read = await world.root.ask("GET", MESSAGES, accept=BATCH)
         copied = await world.root.ask("POST", f"{MESSAGES}?partition=1", read.content, content_type=BATCH)
         assert copied.status_code == 201
         ids = [[each["header"]["id"] for each in await poll(world, f"partition_id={n}")] for n in (0, 1)]
         assert ids[0] == ids[1]
-
-    run(tmp_path, test)

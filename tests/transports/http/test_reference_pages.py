@@ -17,8 +17,9 @@ import pytest
 import xxhash
 
 from tests.app.access.support.world import ROOT
+from tests.support.running import run
 from tests.transports.http.support.calling import Caller
-from tests.transports.http.support.serving import Serving, run, serving
+from tests.transports.http.support.serving import Serving, serving
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.commands import requests
 from whippet.app.config.listeners import Http, HttpJwt, HttpLimits

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import zipfile
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +14,7 @@ from tests.transports.http.support.calling import Calling, calling
 from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Http, HttpCors
 
-Test = Callable[[Calling], Awaitable[None]]
 ORIGIN = "https://ui.example"
-
-
-def run(tmp_path: Path, test: Test, config: Http | None = None) -> None:
-    async def main() -> None:
-        async with calling(tmp_path, config) as world:
-            await test(world)
-
-    asyncio.run(main())
 
 
 STATS = {
@@ -60,8 +49,8 @@ STATS = {
 }
 
 
-def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         found = await world.root.get("/stats")
         assert {name: type(value) for name, value in found.items()} == STATS
         assert list(found) == list(STATS)
@@ -70,11 +59,9 @@ def test_stats_have_every_member_of_the_reference_with_its_type(tmp_path: Path) 
             assert float(number) >= 0
             assert unit in "EiB EB PiB PB TiB TB GiB GB MiB MB KiB KB B".split()  # noqa: SIM905
 
-    run(tmp_path, test)
 
-
-def test_connections_of_other_transports_are_listed_and_callers_of_this_one_are_not(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_connections_of_other_transports_are_listed_and_callers_of_this_one_are_not(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         assert await root.get("/clients") == []
         await root.post("/streams", {"name": "s"})
@@ -98,11 +85,9 @@ def test_connections_of_other_transports_are_listed_and_callers_of_this_one_are_
         for wrong in ("x", "-1", "4294967296"):
             assert await root.refused("GET", f"/clients/{wrong}") == (400, 400, "client")
 
-    run(tmp_path, test)
 
-
-def test_the_cluster_is_this_node(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_the_cluster_is_this_node(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         world.gateway.addresses.http = 3000
         assert await world.root.get("/cluster/metadata") == {
             "name": "single-node",
@@ -117,11 +102,9 @@ def test_the_cluster_is_this_node(tmp_path: Path) -> None:
             ],
         }
 
-    run(tmp_path, test)
 
-
-def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         root = world.root
         response = await root.ask("POST", "/snapshot", {"compression": "Deflated", "snapshot_types": ["Test"]})
         assert response.status_code == 200
@@ -142,11 +125,9 @@ def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) ->
         ):
             assert (await root.refused("POST", "/snapshot", wrong))[:2] == (422, 422)
 
-    run(tmp_path, test)
 
-
-def test_options_are_described_with_the_bytes_of_their_defaults(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_options_are_described_with_the_bytes_of_their_defaults(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         found = {each.pop("key"): each for each in await world.root.get("/options/topic")}
         assert list(found) == sorted(found)
         assert found["compression_algorithm"]["default_value"] == list(b"none")
@@ -157,8 +138,6 @@ def test_options_are_described_with_the_bytes_of_their_defaults(tmp_path: Path) 
         for scope in ("stream", "user"):
             assert await world.root.get(f"/options/{scope}") == []
         assert await world.root.refused("GET", "/options/nope") == (400, 3, None)
-
-    run(tmp_path, test)
 
 
 # ------------------------------------------------------------------------------------------------- other origins
@@ -173,8 +152,8 @@ async def preflight(world: Calling, path: str = "/streams", **headers: str) -> A
     return await world.client.request("OPTIONS", path, headers=asked)
 
 
-def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         for path in ("/streams", "/users/login", "/nothing"):
             response = await preflight(world, path)
             assert (response.status_code, response.content) == (200, b"")
@@ -184,25 +163,23 @@ def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
             assert "access-control-allow-credentials" not in response.headers
             assert "access-control-request-method" in response.headers["vary"]
 
-    run(tmp_path, test)
 
-
-def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
         for path in ("/streams", "/nothing", "/ping"):
             response = await world.client.get(path, headers={"origin": ORIGIN})
             assert response.headers["access-control-allow-origin"] == "*"
             assert response.headers["access-control-expose-headers"] == "iggy-view"
             assert "access-control-allow-origin" not in (await world.client.get(path)).headers
 
-    run(tmp_path, test)
-
 
 @pytest.mark.parametrize(
     "origin", ["https://ui.example.evil.example", "https://UI.example", "null", "https://ui.example:8443"]
 )
-def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) -> None:
-    async def test(world: Calling) -> None:
+async def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) -> None:
+    async with calling(
+        tmp_path, cors(allowed_origins=("https://other.example", ORIGIN), allow_credentials=True)
+    ) as world:
         response = await preflight(world)
         assert response.headers["access-control-allow-origin"] == ORIGIN
         assert response.headers["access-control-allow-credentials"] == "true"
@@ -210,31 +187,23 @@ def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) -> Non
             assert "access-control-allow-origin" not in refused.headers
             assert "origin" in refused.headers["vary"]
 
-    run(tmp_path, test, cors(allowed_origins=("https://other.example", ORIGIN), allow_credentials=True))
 
-
-def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) -> None:
+async def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) -> None:
     name = "access-control-allow-private-network"
     asked = {"access-control-request-private-network": "true"}
 
-    async def closed(world: Calling) -> None:
+    async with calling(tmp_path / "closed") as world:
         assert name not in (await preflight(world, **asked)).headers
-
-    async def opened(world: Calling) -> None:
+    async with calling(tmp_path / "opened", cors(allow_private_network=True)) as world:
         assert (await preflight(world, **asked)).headers[name] == "true"
         assert name not in (await preflight(world)).headers
 
-    run(tmp_path / "closed", closed)
-    run(tmp_path / "opened", opened, cors(allow_private_network=True))
 
-
-def test_cors_can_be_off(tmp_path: Path) -> None:
-    async def test(world: Calling) -> None:
+async def test_cors_can_be_off(tmp_path: Path) -> None:
+    async with calling(tmp_path, cors(enabled=False)) as world:
         assert (await preflight(world)).status_code == 405
         response = await world.client.get("/ping", headers={"origin": ORIGIN})
         assert "access-control-allow-origin" not in response.headers
-
-    run(tmp_path, test, cors(enabled=False))
 
 
 # ------------------------------------------------------------------------------------------------- other names
@@ -255,14 +224,12 @@ def test_cors_can_be_off(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: str, is_known: bool) -> None:
-    async def test(world: Calling) -> None:
+async def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: str, is_known: bool) -> None:
+    allowed = ("whippet.example", "*.inside.example", "[::1]", "whippet")
+    async with calling(tmp_path, msgspec.structs.replace(Http(), allowed_hosts=allowed)) as world:
         response = await world.client.get("/ping", headers={"host": host, "origin": ORIGIN})
         assert response.status_code == (200 if is_known else 421)
         if not is_known:
             assert (response.json()["code"], response.json()["field"]) == ("misdirected_request", "host")
             assert "http.allowed_hosts" in response.json()["reason"]
             assert "access-control-allow-origin" not in response.headers
-
-    allowed = ("whippet.example", "*.inside.example", "[::1]", "whippet")
-    run(tmp_path, test, msgspec.structs.replace(Http(), allowed_hosts=allowed))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.transports.http.support.serving import Serving, run, serving
+from tests.transports.http.support.serving import Serving, serving
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import HttpTls
 from whippet.transports import certificates
@@ -36,34 +36,28 @@ def client(world: Serving, tmp_path: Path) -> httpx.AsyncClient:
     )
 
 
-def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path / "data", tls=made(tmp_path)) as world, client(world, tmp_path) as secure:
-            created: Any = await secure.post("/streams", json={"name": "s"})
-            assert created.json()["name"] == "s"
-            long = await secure.post("/streams", content=b" " * 3_000_000, headers={"content-type": "application/json"})
-            assert long.status_code == 413
+async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path: Path) -> None:
+    async with serving(tmp_path / "data", tls=made(tmp_path)) as world, client(world, tmp_path) as secure:
+        created: Any = await secure.post("/streams", json={"name": "s"})
+        assert created.json()["name"] == "s"
+        long = await secure.post("/streams", content=b" " * 3_000_000, headers={"content-type": "application/json"})
+        assert long.status_code == 413
+        assert (await secure.get("/ping")).text == "pong"
+
+
+async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
+    limits = {"first_byte_time": 0.2, "connections": 2}
+    async with serving(tmp_path / "data", tls=made(tmp_path), **limits) as world:
+        silent = [await world.link() for _ in range(2)]
+        plain = await world.link()
+        assert await plain.is_over(), "there is no room for a third one"
+        for link in silent:
+            assert await link.is_over()
+        async with client(world, tmp_path) as secure:
             assert (await secure.get("/ping")).text == "pong"
-
-    run(main())
-
-
-def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
-    async def main() -> None:
-        limits = {"first_byte_time": 0.2, "connections": 2}
-        async with serving(tmp_path / "data", tls=made(tmp_path), **limits) as world:
-            silent = [await world.link() for _ in range(2)]
-            plain = await world.link()
-            assert await plain.is_over(), "there is no room for a third one"
-            for link in silent:
-                assert await link.is_over()
-            async with client(world, tmp_path) as secure:
-                assert (await secure.get("/ping")).text == "pong"
-            speaks_plainly = await world.link()
-            await speaks_plainly.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert b"pong" not in await asyncio.wait_for(speaks_plainly.rest(), 5)
-
-    run(main())
+        speaks_plainly = await world.link()
+        await speaks_plainly.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"pong" not in await asyncio.wait_for(speaks_plainly.rest(), 5)
 
 
 def test_a_certificate_is_never_made_up_for_http(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from starlette.types import ASGIApp
 
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
-from tests.transports.support.raw import HANGS_S, LOG_IN, PING, asked
+from tests.support.running import HANGS_S
+from tests.transports.support.raw import LOG_IN, PING, asked
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.throttle import Throttle
 from whippet.app.access.tokens import Tokens

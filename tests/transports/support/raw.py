@@ -7,14 +7,14 @@ import contextlib
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from typing import Any, TypeVar
 
 import msgspec
-import uvloop
 
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
 from tests.storage.support.world import opened
+from tests.support.running import HANGS_S
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.throttle import Throttle
@@ -27,18 +27,8 @@ from whippet.app.gateway import Gateway
 from whippet.transports.tcp import STALLED_SECONDS, TcpListener
 from whippet.transports.wire.classic import frames, requests
 
-HANGS_S = 20
 Answer = TypeVar("Answer")
 OK = (0, b"")
-
-
-def run(main: Coroutine[Any, Any, Answer]) -> Answer:
-    async def bounded() -> Answer:
-        async with asyncio.timeout(HANGS_S):
-            return await main
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(bounded())
 
 
 def frame(code: int, payload: bytes = b"") -> bytes:

@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 import websockets
 
-from tests.transports.http.support.serving import run
 from tests.transports.support.modern import AS_ROOT, batch_of, login, sending
 from tests.transports.support.modern import Modern as OverRaw
 from tests.transports.support.modern import frame as modern_frame
@@ -75,207 +74,174 @@ class Modern(OverRaw):
 # ------------------------------------------------------------------------------------------------- there and back
 
 
-def test_a_classic_client_sends_and_polls(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            await make_topic(cast(Any, root))
-            await root.send(request(SEND, message_body(10, 100_000, 3)))
-            assert await root.answer() == OK
-            await root.send(poll(10))
-            status, payload = await root.answer()
-            assert (status, len(payload)) == (0, 16 + 3 * 64 + 100_013)
-
-    run(main())
+async def test_a_classic_client_sends_and_polls(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        await make_topic(cast(Any, root))
+        await root.send(request(SEND, message_body(10, 100_000, 3)))
+        assert await root.answer() == OK
+        await root.send(poll(10))
+        status, payload = await root.answer()
+        assert (status, len(payload)) == (0, 16 + 3 * 64 + 100_013)
 
 
-def test_a_0_9_client_sends_and_polls(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            client = Modern(await world.stranger())
-            await client.register()
-            for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
-                assert not (await client.demand(wanted)).refused
-            payloads = [b"small", b"x" * 300_000]
-            for payload in payloads:
-                assert not (await client.demand(sending(batch_of(payload)))).refused
-            assert await client.payloads() == payloads
-
-    run(main())
+async def test_a_0_9_client_sends_and_polls(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        client = Modern(await world.stranger())
+        await client.register()
+        for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
+            assert not (await client.demand(wanted)).refused
+        payloads = [b"small", b"x" * 300_000]
+        for payload in payloads:
+            assert not (await client.demand(sending(batch_of(payload)))).refused
+        assert await client.payloads() == payloads
 
 
-def test_a_client_is_known_as_one_over_websocket(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            status, payload = await root.ask(ask.GetMe())
-            assert status == 0
-            assert payload[8] == Transport.WEBSOCKET
-            host, port = root.link.local_address[:2]
-            assert f"{host}:{port}".encode() in payload
-
-    run(main())
+async def test_a_client_is_known_as_one_over_websocket(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        status, payload = await root.ask(ask.GetMe())
+        assert status == 0
+        assert payload[8] == Transport.WEBSOCKET
+        host, port = root.link.local_address[:2]
+        assert f"{host}:{port}".encode() in payload
 
 
 @pytest.mark.parametrize("wire", ["classic", "modern"])
-def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_reads(tmp_path: Path, wire: str) -> None:
-    async def main() -> None:
-        rng = random.Random(11)
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            if wire == "classic":
-                conversation, count = LOG_IN + asked(ask.GetStreams()) + PING + asked(ask.GetStream("none")), 4
-            else:
-                conversation = modern_frame(READ, code=1) + modern_frame(REGISTER, login(AS_ROOT))
-                conversation, count = conversation + modern_frame(READ, code=201), 3
-            expected: list[bytes] | None = None
-            for attempt in range(60):
-                client = await world.raw()
-                octets, rest = b"", conversation
-                while rest:
-                    part, rest = rest[: (size := rng.choice((1, 2, 7, 50, 400, 2_000)))], rest[size:]
-                    octets += message(part, *sorted(rng.randint(0, len(part)) for _ in range(rng.randint(0, 3))))
-                    if rng.random() < 0.2:
-                        octets += frame(10, b"unasked")
-                while octets:
-                    size = len(octets) if attempt == 0 else rng.choice((1, 5, 6, 7, 100, 1_000))
-                    await client.send(octets[:size])
-                    octets = octets[size:]
-                    await witness.is_alive()
-                heard = [(await client.frame())[1] for _ in range(count)]
-                # What the second of a 0.9 client says has the number of its session.
-                told = [heard[0], *heard[2:]] if wire == "modern" else heard
-                expected = expected or told
-                assert [len(each) for each in told] == [len(each) for each in expected]
-                assert told[0] == expected[0]
-
-    run(main())
+async def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_reads(tmp_path: Path, wire: str) -> None:
+    rng = random.Random(11)
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        if wire == "classic":
+            conversation, count = LOG_IN + asked(ask.GetStreams()) + PING + asked(ask.GetStream("none")), 4
+        else:
+            conversation = modern_frame(READ, code=1) + modern_frame(REGISTER, login(AS_ROOT))
+            conversation, count = conversation + modern_frame(READ, code=201), 3
+        expected: list[bytes] | None = None
+        for attempt in range(60):
+            client = await world.raw()
+            octets, rest = b"", conversation
+            while rest:
+                part, rest = rest[: (size := rng.choice((1, 2, 7, 50, 400, 2_000)))], rest[size:]
+                octets += message(part, *sorted(rng.randint(0, len(part)) for _ in range(rng.randint(0, 3))))
+                if rng.random() < 0.2:
+                    octets += frame(10, b"unasked")
+            while octets:
+                size = len(octets) if attempt == 0 else rng.choice((1, 5, 6, 7, 100, 1_000))
+                await client.send(octets[:size])
+                octets = octets[size:]
+                await witness.is_alive()
+            heard = [(await client.frame())[1] for _ in range(count)]
+            # What the second of a 0.9 client says has the number of its session.
+            told = [heard[0], *heard[2:]] if wire == "modern" else heard
+            expected = expected or told
+            assert [len(each) for each in told] == [len(each) for each in expected]
+            assert told[0] == expected[0]
 
 
 @pytest.mark.parametrize("read_bytes", [None, 100, 5_000])
-def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, read_bytes: int | None) -> None:
+async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, read_bytes: int | None) -> None:
     sizes = [1, 70, 300, tcp.SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
-    async def main() -> None:
-        rng = random.Random(7)
-        async with talking(tmp_path, websocket=Websocket(read_buffer_size=read_bytes)) as world:
-            root = await world.raw()
-            await root.send(frame(2, LOG_IN))
-            assert await root.answer() == (0, bytes(4))
-            for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
-                await root.send(frame(2, asked(wanted)))
-                assert (await root.answer())[0] == 0
-            said, octets = (request(SEND, body) + PING) * 8, b""
-            while said:
-                part, said = said[: (size := rng.choice((100, 5_000, 100_000, 700_000)))], said[size:]
-                octets += message(part, *sorted(rng.randint(0, len(part)) for _ in range(rng.randint(0, 2))))
-            while octets:
-                size = rng.choice((1, 3, 7, 100, 5_000, 100_000, 300_000))
-                await root.send(octets[:size])
-                octets = octets[size:]
-            assert [await root.answer() for _ in range(16)] == [OK] * 16
-            await root.send(frame(2, poll(1000)))
-            _, content = await root.frame()
-            assert content.count(b"x" * (tcp.SCRATCH_BYTES + 10)) == 8
-            assert len(content) == 8 + 16 + 8 * (5 * 64 + sum(sizes))
-
-    run(main())
+    rng = random.Random(7)
+    async with talking(tmp_path, websocket=Websocket(read_buffer_size=read_bytes)) as world:
+        root = await world.raw()
+        await root.send(frame(2, LOG_IN))
+        assert await root.answer() == (0, bytes(4))
+        for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
+            await root.send(frame(2, asked(wanted)))
+            assert (await root.answer())[0] == 0
+        said, octets = (request(SEND, body) + PING) * 8, b""
+        while said:
+            part, said = said[: (size := rng.choice((100, 5_000, 100_000, 700_000)))], said[size:]
+            octets += message(part, *sorted(rng.randint(0, len(part)) for _ in range(rng.randint(0, 2))))
+        while octets:
+            size = rng.choice((1, 3, 7, 100, 5_000, 100_000, 300_000))
+            await root.send(octets[:size])
+            octets = octets[size:]
+        assert [await root.answer() for _ in range(16)] == [OK] * 16
+        await root.send(frame(2, poll(1000)))
+        _, content = await root.frame()
+        assert content.count(b"x" * (tcp.SCRATCH_BYTES + 10)) == 8
+        assert len(content) == 8 + 16 + 8 * (5 * 64 + sum(sizes))
 
 
-def test_an_answer_that_is_too_long_for_a_frame_comes_in_several_messages(
+async def test_an_answer_that_is_too_long_for_a_frame_comes_in_several_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framing, "FRAME_BYTES_MAX", 1000)
 
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            await make_topic(cast(Any, root))
-            for _ in range(20):
-                await root.send(request(SEND, message_body(300, 3)))
-                assert await root.answer() == OK
-            await root.send(poll(100))
-            parts = [await root.link.recv(decode=False) for _ in range(9)]
-            assert [len(part) for part in parts[:-1]] == [1000] * 8
-            assert len(b"".join(cast(list[bytes], parts))) == 8 + 16 + 40 * 64 + 20 * 303
-
-    run(main())
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        await make_topic(cast(Any, root))
+        for _ in range(20):
+            await root.send(request(SEND, message_body(300, 3)))
+            assert await root.answer() == OK
+        await root.send(poll(100))
+        parts = [await root.link.recv(decode=False) for _ in range(9)]
+        assert [len(part) for part in parts[:-1]] == [1000] * 8
+        assert len(b"".join(cast(list[bytes], parts))) == 8 + 16 + 40 * 64 + 20 * 303
 
 
-def test_requests_ahead_are_answered_in_their_order_however_many(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            names = [f"stream {number}" for number in range(300)]
-            await root.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
-            for number, name in enumerate(names):
-                for _ in range(2):
-                    status, payload = await root.answer()
-                    assert status == 0
-                    assert struct.unpack_from("<I", payload)[0] == number
-                    assert name.encode() in payload
-
-    run(main())
+async def test_requests_ahead_are_answered_in_their_order_however_many(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        names = [f"stream {number}" for number in range(300)]
+        await root.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
+        for number, name in enumerate(names):
+            for _ in range(2):
+                status, payload = await root.answer()
+                assert status == 0
+                assert struct.unpack_from("<I", payload)[0] == number
+                assert name.encode() in payload
 
 
 # ------------------------------------------------------------------------------------------------- control frames
 
 
-def test_a_ping_is_answered_in_the_middle_of_a_message(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
+async def test_a_ping_is_answered_in_the_middle_of_a_message(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        client = await world.raw()
+        await client.send(frame(2, PING[:3], fin=False) + frame(9, b"there?"))
+        assert await client.frame() == (10, b"there?")
+        await client.send(frame(10, b"unasked") + frame(0, PING[3:]))
+        assert await client.answer() == OK
+        await client.send(frame(9) * 10 + frame(9, bytes(125)))
+        assert [await client.frame() for _ in range(11)] == [(10, b"")] * 10 + [(10, bytes(125))]
+
+
+async def test_a_close_is_answered_after_what_was_asked_before_it(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        for code in (1000, 1001, 3000, 4999):
             client = await world.raw()
-            await client.send(frame(2, PING[:3], fin=False) + frame(9, b"there?"))
-            assert await client.frame() == (10, b"there?")
-            await client.send(frame(10, b"unasked") + frame(0, PING[3:]))
-            assert await client.answer() == OK
-            await client.send(frame(9) * 10 + frame(9, bytes(125)))
-            assert [await client.frame() for _ in range(11)] == [(10, b"")] * 10 + [(10, bytes(125))]
-
-    run(main())
+            await client.send(frame(2, PING * 3) + frame(8, struct.pack(">H", code) + b"enough") + frame(2, PING))
+            assert [await client.answer() for _ in range(3)] == [OK] * 3
+            assert await client.closed() == code
+        client = await world.raw()
+        await client.send(frame(8))
+        assert await client.closed() is None
 
 
-def test_a_close_is_answered_after_what_was_asked_before_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            for code in (1000, 1001, 3000, 4999):
-                client = await world.raw()
-                await client.send(frame(2, PING * 3) + frame(8, struct.pack(">H", code) + b"enough") + frame(2, PING))
-                assert [await client.answer() for _ in range(3)] == [OK] * 3
-                assert await client.closed() == code
+async def test_the_librarys_client_closes_in_order(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        await root.link.close(1000, "Client requested shutdown")
+        assert root.link.close_code == 1000
+        await asyncio.wait_for(root.link.wait_closed(), 5)
+
+
+async def test_a_client_that_vanishes_is_gone(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        for leave in ("no more", "reset"):
             client = await world.raw()
-            await client.send(frame(8))
-            assert await client.closed() is None
-
-    run(main())
-
-
-def test_the_librarys_client_closes_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            await root.link.close(1000, "Client requested shutdown")
-            assert root.link.close_code == 1000
-            await asyncio.wait_for(root.link.wait_closed(), 5)
-
-    run(main())
-
-
-def test_a_client_that_vanishes_is_gone(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            for leave in ("no more", "reset"):
-                client = await world.raw()
-                await client.send(frame(2, LOG_IN))
-                await client.answer()
-                client.link.say_no_more() if leave == "no more" else client.link.reset()
-                while len(world.gateway.sessions) > 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-            assert await witness.is_alive()
-
-    run(main())
+            await client.send(frame(2, LOG_IN))
+            await client.answer()
+            client.link.say_no_more() if leave == "no more" else client.link.reset()
+            while len(world.gateway.sessions) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert await witness.is_alive()
 
 
 BROKEN = {
@@ -296,185 +262,152 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_who_breaks_the_rules_hears_that_after_his_answers(tmp_path: Path, name: str) -> None:
+async def test_who_breaks_the_rules_hears_that_after_his_answers(tmp_path: Path, name: str) -> None:
     octets, code = BROKEN[name]
 
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            client = await world.raw()
-            await client.send(frame(2, PING * 2) + octets + frame(2, PING))
-            assert [await client.answer() for _ in range(2)] == [OK] * 2
-            assert await client.closed() == code
-            assert await witness.is_alive()
-
-    run(main())
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        client = await world.raw()
+        await client.send(frame(2, PING * 2) + octets + frame(2, PING))
+        assert [await client.answer() for _ in range(2)] == [OK] * 2
+        assert await client.closed() == code
+        assert await witness.is_alive()
 
 
-def test_unmasked_frames_are_taken_where_that_is_configured(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, websocket=Websocket(accept_unmasked_frames=True)) as world:
-            client = await world.raw()
-            await client.send(frame(2, PING, masked=False) + frame(2, PING))
-            assert [await client.answer() for _ in range(2)] == [OK] * 2
-
-    run(main())
+async def test_unmasked_frames_are_taken_where_that_is_configured(tmp_path: Path) -> None:
+    async with talking(tmp_path, websocket=Websocket(accept_unmasked_frames=True)) as world:
+        client = await world.raw()
+        await client.send(frame(2, PING, masked=False) + frame(2, PING))
+        assert [await client.answer() for _ in range(2)] == [OK] * 2
 
 
 # ------------------------------------------------------------------------------------------------- bounds
 
 
 @pytest.mark.parametrize("key", ["max_message_size", "max_frame_size"])
-def test_a_message_that_is_too_large_closes_where_a_size_is_configured(tmp_path: Path, key: str) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, websocket=Websocket(**{key: 1000})) as world:
-            client = await world.raw()
-            await client.send(frame(2, PING * 125) + frame(2, bytes(1001))[:20])
-            assert [await client.answer() for _ in range(125)] == [OK] * 125
-            assert await client.closed() == 1009
-
-    run(main())
+async def test_a_message_that_is_too_large_closes_where_a_size_is_configured(tmp_path: Path, key: str) -> None:
+    async with talking(tmp_path, websocket=Websocket(**{key: 1000})) as world:
+        client = await world.raw()
+        await client.send(frame(2, PING * 125) + frame(2, bytes(1001))[:20])
+        assert [await client.answer() for _ in range(125)] == [OK] * 125
+        assert await client.closed() == 1009
 
 
-def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, frame_bytes=65_536) as world:
-            root = await world.root()
-            await root.send(request(SEND, bytes(70_000)) + PING)
-            assert await root.answer() == (Code.INVALID_COMMAND, b"")
-            assert await root.answer() == OK
-            stranger = await world.stranger()
-            await stranger.send(request(SEND, bytes(STRANGER_FRAME_BYTES + 10)) + PING)
-            assert await stranger.answer() == (Code.UNAUTHENTICATED, b"")
-            assert await stranger.answer() == OK
-
-    run(main())
+async def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Path) -> None:
+    async with talking(tmp_path, frame_bytes=65_536) as world:
+        root = await world.root()
+        await root.send(request(SEND, bytes(70_000)) + PING)
+        assert await root.answer() == (Code.INVALID_COMMAND, b"")
+        assert await root.answer() == OK
+        stranger = await world.stranger()
+        await stranger.send(request(SEND, bytes(STRANGER_FRAME_BYTES + 10)) + PING)
+        assert await stranger.answer() == (Code.UNAUTHENTICATED, b"")
+        assert await stranger.answer() == OK
 
 
-def test_requests_share_a_budget_and_who_does_not_fit_waits(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, frames_bytes=300_000) as world:
-            first, second = await world.root(), await world.raw()
-            await make_topic(cast(Any, first))
-            await second.send(frame(2, LOG_IN))
-            await second.answer()
-            large = request(SEND, message_body(250_000))
-            third = await world.raw()
-            await third.send(frame(2, LOG_IN))
-            await third.answer()
-            begun = frame(2, large)
-            await third.send(begun[:100_000])
-            while not world.websockets.budget.used:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await second.send(frame(2, large))
-            assert await first.is_alive()
-            assert world.websockets.budget.used == len(large)
-            await third.send(begun[100_000:])
-            assert await third.answer() == OK
-            assert await second.answer() == OK
-
-    run(main())
+async def test_requests_share_a_budget_and_who_does_not_fit_waits(tmp_path: Path) -> None:
+    async with talking(tmp_path, frames_bytes=300_000) as world:
+        first, second = await world.root(), await world.raw()
+        await make_topic(cast(Any, first))
+        await second.send(frame(2, LOG_IN))
+        await second.answer()
+        large = request(SEND, message_body(250_000))
+        third = await world.raw()
+        await third.send(frame(2, LOG_IN))
+        await third.answer()
+        begun = frame(2, large)
+        await third.send(begun[:100_000])
+        while not world.websockets.budget.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await second.send(frame(2, large))
+        assert await first.is_alive()
+        assert world.websockets.budget.used == len(large)
+        await third.send(begun[100_000:])
+        assert await third.answer() == OK
+        assert await second.answer() == OK
 
 
-def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness, stranger = await world.root(), await world.raw()
-            await time.passes(59, world, witness)
-            assert await stranger.is_alive()
-            await time.passes(59, world, witness)
-            assert await stranger.is_alive()
-            await time.passes(61, world, witness)
-            assert await stranger.link.rest() in (b"", b"\x89\x00")
-            assert await witness.is_alive()
-
-    run(main())
+async def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness, stranger = await world.root(), await world.raw()
+        await time.passes(59, world, witness)
+        assert await stranger.is_alive()
+        await time.passes(59, world, witness)
+        assert await stranger.is_alive()
+        await time.passes(61, world, witness)
+        assert await stranger.link.rest() in (b"", b"\x89\x00")
+        assert await witness.is_alive()
 
 
-def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            slow = await world.raw()
-            await slow.send(frame(2, LOG_IN))
-            await slow.answer()
-            await slow.send(frame(2, request(SEND, bytes(100_000)))[:50_000])
-            await time.passes(29, world, witness)
-            assert world.connections == 2
-            await time.passes(2, world, witness)
-            while world.connections == 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(main())
+async def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        slow = await world.raw()
+        await slow.send(frame(2, LOG_IN))
+        await slow.answer()
+        await slow.send(frame(2, request(SEND, bytes(100_000)))[:50_000])
+        await time.passes(29, world, witness)
+        assert world.connections == 2
+        await time.passes(2, world, witness)
+        while world.connections == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
-def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness, quiet = await world.root(), await world.raw()
-            await quiet.send(frame(2, LOG_IN))
-            await quiet.answer()
-            for _ in range(5):
-                await time.passes(31, world, witness)
-                assert await quiet.frame() == (9, b"")
-            assert await quiet.is_alive()
-
-    run(main())
+async def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness, quiet = await world.root(), await world.raw()
+        await quiet.send(frame(2, LOG_IN))
+        await quiet.answer()
+        for _ in range(5):
+            await time.passes(31, world, witness)
+            assert await quiet.frame() == (9, b"")
+        assert await quiet.is_alive()
 
 
-def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            await make_topic(cast(Any, witness))
-            await witness.send(request(SEND, message_body(*[1_000_000] * 8)))
-            assert await witness.answer() == OK
-            greedy = await world.raw(receive_bytes=4096)
-            await greedy.send(frame(2, LOG_IN))
-            await greedy.answer()
-            await greedy.send(frame(2, poll(100) * 50))
-            before = len(world.gateway.sessions)
-            while not any(one._stalled_since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            await time.passes(1, world, witness)
-            await time.passes(61, world, witness)
-            while len(world.gateway.sessions) == before:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            assert await witness.is_alive()
-
-    run(main())
+async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        await make_topic(cast(Any, witness))
+        await witness.send(request(SEND, message_body(*[1_000_000] * 8)))
+        assert await witness.answer() == OK
+        greedy = await world.raw(receive_bytes=4096)
+        await greedy.send(frame(2, LOG_IN))
+        await greedy.answer()
+        await greedy.send(frame(2, poll(100) * 50))
+        before = len(world.gateway.sessions)
+        while not any(one._stalled_since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await time.passes(1, world, witness)
+        await time.passes(61, world, witness)
+        while len(world.gateway.sessions) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await witness.is_alive()
 
 
-def test_pings_of_one_who_takes_nothing_are_not_answered_without_end(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            flood = await world.raw(receive_bytes=4096)
-            pings = frame(9, bytes(125)) * 500
-            most = 0
-            for _ in range(200):
-                await flood.send(pings)
-                (there,) = (one for one in world.websockets._connections if one is not mine(world, witness))
-                most = max(most, there._transport.get_write_buffer_size())  # type: ignore[attr-defined]
-            assert most < 200_000
-            assert await witness.is_alive()
-
-    run(main())
+async def test_pings_of_one_who_takes_nothing_are_not_answered_without_end(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        flood = await world.raw(receive_bytes=4096)
+        pings = frame(9, bytes(125)) * 500
+        most = 0
+        for _ in range(200):
+            await flood.send(pings)
+            (there,) = (one for one in world.websockets._connections if one is not mine(world, witness))
+            most = max(most, there._transport.get_write_buffer_size())  # type: ignore[attr-defined]
+        assert most < 200_000
+        assert await witness.is_alive()
 
 
-def test_a_ping_that_comes_while_there_is_no_room_is_answered_when_there_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            client = await world.raw(receive_bytes=4096)
-            (there,) = world.websockets._connections
-            while there._writable is None:  # type: ignore[attr-defined]
-                await client.send(frame(9, b"first" * 20) * 500)
-                await asyncio.sleep(0)
-            await client.send(frame(9, b"last but one") + frame(9, b"last"))
-            while await client.frame() != (10, b"last"):
-                pass
-
-    run(main())
+async def test_a_ping_that_comes_while_there_is_no_room_is_answered_when_there_is(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        client = await world.raw(receive_bytes=4096)
+        (there,) = world.websockets._connections
+        while there._writable is None:  # type: ignore[attr-defined]
+            await client.send(frame(9, b"first" * 20) * 500)
+            await asyncio.sleep(0)
+        await client.send(frame(9, b"last but one") + frame(9, b"last"))
+        while await client.frame() != (10, b"last"):
+            pass
 
 
 def mine(world: Talking, client: Classic) -> Any:
@@ -483,123 +416,102 @@ def mine(world: Talking, client: Classic) -> Any:
     return found
 
 
-def test_a_slow_reader_may_have_a_limit(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, websocket=Websocket(max_write_buffer_size=100_000)) as world:
-            root = await world.root()
-            await make_topic(cast(Any, root))
-            await root.send(request(SEND, message_body(*[1_000_000] * 8)))
-            assert await root.answer() == OK
-            slow = await world.raw(receive_bytes=4096)
-            await slow.send(frame(2, LOG_IN))
-            await slow.answer()
-            await slow.send(frame(2, poll(100)))
-            while world.connections == 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            assert await root.is_alive()
-
-    run(main())
+async def test_a_slow_reader_may_have_a_limit(tmp_path: Path) -> None:
+    async with talking(tmp_path, websocket=Websocket(max_write_buffer_size=100_000)) as world:
+        root = await world.root()
+        await make_topic(cast(Any, root))
+        await root.send(request(SEND, message_body(*[1_000_000] * 8)))
+        assert await root.answer() == OK
+        slow = await world.raw(receive_bytes=4096)
+        await slow.send(frame(2, LOG_IN))
+        await slow.answer()
+        await slow.send(frame(2, poll(100)))
+        while world.connections == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await root.is_alive()
 
 
-def test_there_may_be_so_many_connections_and_no_more(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, connections=2) as world:
-            first = await world.root()
-            await world.root()
-            with pytest.raises(websockets.InvalidStatus) as refused:
-                await world.stranger()
-            assert refused.value.response.status_code == 503
-            await first.link.close()
-            await (await world.root()).is_alive()
-
-    run(main())
+async def test_there_may_be_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    async with talking(tmp_path, connections=2) as world:
+        first = await world.root()
+        await world.root()
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await world.stranger()
+        assert refused.value.response.status_code == 503
+        await first.link.close()
+        await (await world.root()).is_alive()
 
 
-def test_a_connection_over_websocket_does_not_count_as_one_of_http(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, http_limits={"connections": 2}) as world:
-            for _ in range(5):
-                assert await (await world.stranger()).is_alive()
-            assert world.serves.connections == 0
-
-    run(main())
+async def test_a_connection_over_websocket_does_not_count_as_one_of_http(tmp_path: Path) -> None:
+    async with talking(tmp_path, http_limits={"connections": 2}) as world:
+        for _ in range(5):
+            assert await (await world.stranger()).is_alive()
+        assert world.serves.connections == 0
 
 
 # ------------------------------------------------------------------------------------------------- the end
 
 
-def test_a_stop_answers_what_is_in_hand_and_ends_without_a_word(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            idle, busy = await world.root(), await world.root()
-            await make_topic(cast(Any, busy))
-            await busy.send(PING * 100)
-            assert await busy.answer() == OK
-            await world.websockets.stop(5)
-            assert [await busy.answer() for _ in range(99)] == [OK] * 99
-            # Official clients of 0.6 and 0.7 do not come back after one.
-            assert await idle.closed() == (None, "")
-            with pytest.raises(websockets.InvalidStatus) as refused:
-                await world.stranger()
-            assert refused.value.response.status_code == 503
-
-    run(main())
+async def test_a_stop_answers_what_is_in_hand_and_ends_without_a_word(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        idle, busy = await world.root(), await world.root()
+        await make_topic(cast(Any, busy))
+        await busy.send(PING * 100)
+        assert await busy.answer() == OK
+        await world.websockets.stop(5)
+        assert [await busy.answer() for _ in range(99)] == [OK] * 99
+        # Official clients of 0.6 and 0.7 do not come back after one.
+        assert await idle.closed() == (None, "")
+        with pytest.raises(websockets.InvalidStatus) as refused:
+            await world.stranger()
+        assert refused.value.response.status_code == 503
 
 
-def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            stays = await world.raw()
-            await stays.send(frame(1, b"text"))
-            assert await stays.closed() == 1003
-            await stays.send(frame(2, PING))
-            assert world.connections == 2
-            await time.passes(1, world, witness)
-            assert world.connections == 2
-            await time.passes(2, world, witness)
-            while world.connections == 2:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(main())
+async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        stays = await world.raw()
+        await stays.send(frame(1, b"text"))
+        assert await stays.closed() == 1003
+        await stays.send(frame(2, PING))
+        assert world.connections == 2
+        await time.passes(1, world, witness)
+        assert world.connections == 2
+        await time.passes(2, world, witness)
+        while world.connections == 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
-def test_a_session_that_is_ended_closes_its_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            root = await world.root()
-            assert (await root.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None)))[0] == 0
-            alice = await world.stranger()
-            assert (await alice.ask(ask.LoginUser("alice", "alicealice", "", "")))[0] == 0
-            assert (await root.ask(ask.DeleteUser("alice")))[0] == 0
-            assert await alice.closed() == (None, "")
-
-    run(main())
+async def test_a_session_that_is_ended_closes_its_connection(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        root = await world.root()
+        assert (await root.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None)))[0] == 0
+        alice = await world.stranger()
+        assert (await alice.ask(ask.LoginUser("alice", "alicealice", "", "")))[0] == 0
+        assert (await root.ask(ask.DeleteUser("alice")))[0] == 0
+        assert await alice.closed() == (None, "")
 
 
 # ------------------------------------------------------------------------------------------------- anything at all
 
 
-def test_garbage_in_frames_and_garbage_for_frames_hurt_nobody(tmp_path: Path) -> None:
-    async def main() -> None:
-        rng = random.Random(5)
-        async with talking(tmp_path) as world:
-            witness = await world.root()
-            for number in range(300):
-                client: RawLink = await world.raw()
-                octets = b"".join(
-                    rng.choice(
-                        (
-                            frame(rng.choice((0, 1, 2, 2, 2, 2, 8, 9, 10)), rng.randbytes(rng.randint(0, 200))),
-                            frame(2, PING),
-                            frame(2, LOG_IN),
-                            rng.randbytes(rng.randint(1, 50)),
-                        )
+async def test_garbage_in_frames_and_garbage_for_frames_hurt_nobody(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    async with talking(tmp_path) as world:
+        witness = await world.root()
+        for number in range(300):
+            client: RawLink = await world.raw()
+            octets = b"".join(
+                rng.choice(
+                    (
+                        frame(rng.choice((0, 1, 2, 2, 2, 2, 8, 9, 10)), rng.randbytes(rng.randint(0, 200))),
+                        frame(2, PING),
+                        frame(2, LOG_IN),
+                        rng.randbytes(rng.randint(1, 50)),
                     )
-                    for _ in range(rng.randint(1, 12))
                 )
-                await client.send(octets)
-                client.link.say_no_more() if number % 2 else client.link.reset()
-            assert await witness.is_alive()
-
-    run(main())
+                for _ in range(rng.randint(1, 12))
+            )
+            await client.send(octets)
+            client.link.say_no_more() if number % 2 else client.link.reset()
+        assert await witness.is_alive()

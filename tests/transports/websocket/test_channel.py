@@ -11,7 +11,6 @@ import msgspec
 import pytest
 import websockets
 
-from tests.transports.http.support.serving import run
 from tests.transports.websocket.support.browsing import Browser, refusal, root, sending, stranger, with_topic
 from tests.transports.websocket.support.talking import Talking, frame, handshake, talking
 from whippet.app.commands import registry
@@ -69,337 +68,283 @@ def test_no_two_members_of_a_command_have_one_name() -> None:
         assert not {"id", "cmd", "sub"} & set(names), operation.name
 
 
-def test_a_command_is_answered_as_over_http(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            await browser.ask("send_messages", **sending("AAAA", "BBBB", "CCCC"))
-            await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
-            await browser.ask("store_consumer_offset", stream="s", topic="t", consumer_id=1, partition_id=0, offset=1)
-            link = await world.serves.link()
-            for cmd, members, path in (
-                ("get_streams", {}, "/streams"),
-                ("get_stream", {"stream": 0}, "/streams/0"),
-                ("get_stream", {"stream": "s"}, "/streams/s"),
-                ("get_topics", {"stream": "s"}, "/streams/s/topics"),
-                ("get_topic", {"stream": "s", "topic": "t"}, "/streams/s/topics/t"),
-                ("get_consumer_groups", {"stream": "s", "topic": "t"}, "/streams/s/topics/t/consumer-groups"),
-                ("get_users", {}, "/users"),
-                ("get_me", {}, "/users/me"),
-                ("get_cluster_metadata", {}, "/cluster/metadata"),
-                ("get_limits", {}, "/limits"),
-                ("describe_options", {"scope": "topic"}, "/options/topic"),
-                (
-                    "poll_messages",
-                    {"stream": "s", "topic": "t", "kind": "first", "count": 2, "consumer_id": 1},
-                    "/streams/s/topics/t/messages?kind=first&count=2&consumer_id=1",
-                ),
-                (
-                    "get_consumer_offset",
-                    {"stream": "s", "topic": "t", "consumer_id": 1, "partition_id": 0},
-                    "/streams/s/topics/t/consumer-offsets?consumer_id=1&partition_id=0",
-                ),
-            ):
-                over_http = await link.ask(world.serves.request("GET", path))
-                assert over_http.status == 200, path
-                assert await browser.ask(cmd, **members) == over_http.json(), cmd
-            # What is no JSON there is a text here.
-            assert await browser.ask("ping") == "pong"
-            assert "# TYPE" in await browser.ask("get_metrics")
-            snapshot = await browser.ask("make_snapshot", compression="Stored", snapshot_types=["Test"])
-            assert snapshot.startswith("UEsD")
-
-    run(main())
+async def test_a_command_is_answered_as_over_http(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.ask("send_messages", **sending("AAAA", "BBBB", "CCCC"))
+        await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
+        await browser.ask("store_consumer_offset", stream="s", topic="t", consumer_id=1, partition_id=0, offset=1)
+        link = await world.serves.link()
+        for cmd, members, path in (
+            ("get_streams", {}, "/streams"),
+            ("get_stream", {"stream": 0}, "/streams/0"),
+            ("get_stream", {"stream": "s"}, "/streams/s"),
+            ("get_topics", {"stream": "s"}, "/streams/s/topics"),
+            ("get_topic", {"stream": "s", "topic": "t"}, "/streams/s/topics/t"),
+            ("get_consumer_groups", {"stream": "s", "topic": "t"}, "/streams/s/topics/t/consumer-groups"),
+            ("get_users", {}, "/users"),
+            ("get_me", {}, "/users/me"),
+            ("get_cluster_metadata", {}, "/cluster/metadata"),
+            ("get_limits", {}, "/limits"),
+            ("describe_options", {"scope": "topic"}, "/options/topic"),
+            (
+                "poll_messages",
+                {"stream": "s", "topic": "t", "kind": "first", "count": 2, "consumer_id": 1},
+                "/streams/s/topics/t/messages?kind=first&count=2&consumer_id=1",
+            ),
+            (
+                "get_consumer_offset",
+                {"stream": "s", "topic": "t", "consumer_id": 1, "partition_id": 0},
+                "/streams/s/topics/t/consumer-offsets?consumer_id=1&partition_id=0",
+            ),
+        ):
+            over_http = await link.ask(world.serves.request("GET", path))
+            assert over_http.status == 200, path
+            assert await browser.ask(cmd, **members) == over_http.json(), cmd
+        # What is no JSON there is a text here.
+        assert await browser.ask("ping") == "pong"
+        assert "# TYPE" in await browser.ask("get_metrics")
+        snapshot = await browser.ask("make_snapshot", compression="Stored", snapshot_types=["Test"])
+        assert snapshot.startswith("UEsD")
 
 
-def test_a_refusal_has_the_body_that_it_has_over_http(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await root(world)
-            link = await world.serves.link()
-            for cmd, members, method, path, body in (
-                ("get_stream", {"stream": "none"}, "GET", "/streams/none", None),
-                ("delete_topic", {"stream": "none", "topic": 1}, "DELETE", "/streams/none/topics/1", None),
-                ("create_stream", {"name": ""}, "POST", "/streams", {"name": ""}),
-                ("create_stream", {"name": 3}, "POST", "/streams", {"name": 3}),
-                ("create_stream", {}, "POST", "/streams", {}),
-                (
-                    "poll_messages",
-                    {"stream": 1, "topic": 1, "count": "x"},
-                    "GET",
-                    "/streams/1/topics/1/messages?count=x",
-                    None,
-                ),
-                ("get_client", {"client": "x"}, "GET", "/clients/x", None),
-            ):
-                over_http = (await link.ask(world.serves.request(method, path, body))).json()
-                answer = await browser.answer(await browser.say(cmd=cmd, **members))
-                assert answer["error"] == over_http, cmd
-
-    run(main())
+async def test_a_refusal_has_the_body_that_it_has_over_http(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await root(world)
+        link = await world.serves.link()
+        for cmd, members, method, path, body in (
+            ("get_stream", {"stream": "none"}, "GET", "/streams/none", None),
+            ("delete_topic", {"stream": "none", "topic": 1}, "DELETE", "/streams/none/topics/1", None),
+            ("create_stream", {"name": ""}, "POST", "/streams", {"name": ""}),
+            ("create_stream", {"name": 3}, "POST", "/streams", {"name": 3}),
+            ("create_stream", {}, "POST", "/streams", {}),
+            (
+                "poll_messages",
+                {"stream": 1, "topic": 1, "count": "x"},
+                "GET",
+                "/streams/1/topics/1/messages?count=x",
+                None,
+            ),
+            ("get_client", {"client": "x"}, "GET", "/clients/x", None),
+        ):
+            over_http = (await link.ask(world.serves.request(method, path, body))).json()
+            answer = await browser.answer(await browser.say(cmd=cmd, **members))
+            assert answer["error"] == over_http, cmd
 
 
-def test_members_may_be_numbers_texts_or_truths_where_a_url_has_texts(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            await browser.ask("send_messages", **sending("AAAA"))
-            for count in (1, "1"):
-                for commit in (True, "true", False):
-                    polled = await browser.ask("poll_messages", stream="s", topic="t", count=count, auto_commit=commit)
-                    assert polled["count"] == 1
-            assert await browser.ask("flush", stream="s", topic="t", partition=0, fsync=True) is None
-            assert await browser.refused("get_stream", stream=None) == (400, "bad_request", "stream")
-            assert await browser.refused("get_stream", stream=1.5) == (400, "bad_request", "stream")
-            assert await browser.refused("get_stream") == (400, "bad_request", "stream")
-            # A name is a name, whatever it would be in a URL.
-            await browser.ask("create_stream", name="a/b?c=%41 d")
-            assert (await browser.ask("get_stream", stream="a/b?c=%41 d"))["name"] == "a/b?c=%41 d"
-
-    run(main())
+async def test_members_may_be_numbers_texts_or_truths_where_a_url_has_texts(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.ask("send_messages", **sending("AAAA"))
+        for count in (1, "1"):
+            for commit in (True, "true", False):
+                polled = await browser.ask("poll_messages", stream="s", topic="t", count=count, auto_commit=commit)
+                assert polled["count"] == 1
+        assert await browser.ask("flush", stream="s", topic="t", partition=0, fsync=True) is None
+        assert await browser.refused("get_stream", stream=None) == (400, "bad_request", "stream")
+        assert await browser.refused("get_stream", stream=1.5) == (400, "bad_request", "stream")
+        assert await browser.refused("get_stream") == (400, "bad_request", "stream")
+        # A name is a name, whatever it would be in a URL.
+        await browser.ask("create_stream", name="a/b?c=%41 d")
+        assert (await browser.ask("get_stream", stream="a/b?c=%41 d"))["name"] == "a/b?c=%41 d"
 
 
 # ------------------------------------------------------------------------------------------------- signing in
 
 
-def test_who_has_not_signed_in_may_log_in_and_little_else(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
+async def test_who_has_not_signed_in_may_log_in_and_little_else(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await stranger(world)
+        assert await browser.ask("ping") == "pong"
+        for cmd, members in (
+            ("get_streams", {}),
+            ("get_session", {}),
+            ("subscribe", {"to": "events"}),
+            ("make_ticket", {}),
+            ("join_consumer_group", {"stream": 1, "topic": 1, "group": 1}),
+        ):
+            assert await browser.refused(cmd, **members) == (40, "unauthenticated", None), cmd
+        assert await browser.refused("log_in", username="root", password="wrong") == (
+            42,
+            "invalid_credentials",
+            None,
+        )
+        assert await browser.refused("get_streams") == (40, "unauthenticated", None)
+        said = await browser.ask("log_in", username="root", password="root's password")
+        assert said["user_id"] == 0
+        assert await browser.ask("get_streams") == []
+        assert (await browser.ask("get_session"))["user_id"] == 0
+
+
+async def test_a_token_signs_in_whatever_kind_it_is(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        first = await root(world)
+        personal = (await first.ask("create_personal_access_token", name="mine", expiry=0))["token"]
+        for token in (world.serves.token, personal):
             browser = await stranger(world)
-            assert await browser.ask("ping") == "pong"
-            for cmd, members in (
-                ("get_streams", {}),
-                ("get_session", {}),
-                ("subscribe", {"to": "events"}),
-                ("make_ticket", {}),
-                ("join_consumer_group", {"stream": 1, "topic": 1, "group": 1}),
-            ):
-                assert await browser.refused(cmd, **members) == (40, "unauthenticated", None), cmd
-            assert await browser.refused("log_in", username="root", password="wrong") == (
-                42,
-                "invalid_credentials",
-                None,
-            )
-            assert await browser.refused("get_streams") == (40, "unauthenticated", None)
-            said = await browser.ask("log_in", username="root", password="root's password")
-            assert said["user_id"] == 0
+            assert await browser.ask("sign_in", token=token) == {"user_id": 0, "username": "root"}
             assert await browser.ask("get_streams") == []
-            assert (await browser.ask("get_session"))["user_id"] == 0
-
-    run(main())
-
-
-def test_a_token_signs_in_whatever_kind_it_is(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            first = await root(world)
-            personal = (await first.ask("create_personal_access_token", name="mine", expiry=0))["token"]
-            for token in (world.serves.token, personal):
-                browser = await stranger(world)
-                assert await browser.ask("sign_in", token=token) == {"user_id": 0, "username": "root"}
-                assert await browser.ask("get_streams") == []
-            browser = await stranger(world)
-            for token in ("", "x", "a.b.c", world.serves.token[:-2]):
-                assert (await browser.refused("sign_in", token=token))[0] == 40
-            assert await browser.refused("sign_in") == (422, "unprocessable_entity", "token")
-            assert await browser.ask("log_in_with_personal_access_token", token=personal)
-            assert await browser.ask("get_streams") == []
-
-    run(main())
-
-
-def test_a_token_may_come_as_a_protocol_that_is_offered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            offered = ["whippet", f"bearer.{world.serves.token}"]
-            browser = await stranger(world, subprotocols=offered)
-            assert browser.link.subprotocol == "whippet"
-            assert await browser.ask("get_streams") == []
-
-    run(main())
-
-
-def test_a_token_may_come_as_a_header(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            headers = {"authorization": f"Bearer {world.serves.token}"}
-            browser = await stranger(world, additional_headers=headers)
-            assert await browser.ask("get_streams") == []
-
-    run(main())
-
-
-def test_a_ticket_signs_in_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            ticket = (await (await root(world)).ask("make_ticket"))["ticket"]
-            browser = await stranger(world, f"/ws?ticket={ticket}")
-            assert await browser.ask("get_streams") == []
-            for used in (ticket, "x" * 32):
-                with pytest.raises(websockets.InvalidStatus) as refused:
-                    await stranger(world, f"/ws?ticket={used}")
-                assert refused.value.response.status_code == 401
-
-    run(main())
-
-
-def test_a_token_in_the_url_is_not_looked_at(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            token = world.serves.token
-            browser = await stranger(world, f"/ws?token={token}&access_token={token}&authorization=Bearer%20{token}")
-            assert (await browser.refused("get_streams"))[0] == 40
-
-    run(main())
-
-
-def test_a_connection_whose_token_is_no_good_is_told_and_closed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            for options in (
-                {"subprotocols": ["whippet", "bearer.x.y.z"]},
-                {"additional_headers": {"authorization": "Bearer nonsense"}},
-                {"additional_headers": {"authorization": "Basic eDp5"}},
-            ):
-                browser = await stranger(world, **options)
-                assert refusal(await browser.answer(None))[0] in (40, 77)
-                assert (await browser.closed())[0] == 3000
-
-    run(main())
-
-
-def test_another_user_may_sign_in_on_the_same_connection(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            await browser.ask("create_user", username="alice", password="alicealice", status="active", permissions=None)
-            await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
-            await browser.ask("join_consumer_group", stream="s", topic="t", group="g")
-            sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
-            await browser.ask("log_in", username="alice", password="alicealice")
-            assert (await browser.push(sub, "end"))["end"]["code"] == "unauthenticated"
-            assert (await browser.refused("get_streams"))[0] == 41
-            session = await browser.ask("get_session")
-            assert (session["user_id"], session["consumer_groups_count"]) == (1, 0)
-
-    run(main())
-
-
-def test_a_logout_ends_the_token_and_what_was_subscribed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            token = (await browser.ask("log_in", username="root", password="root's password"))["access_token"]["token"]
-            sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
-            await browser.ask("log_out")
-            assert (await browser.push(sub))["end"]["code"] == "unauthenticated"
-            assert (await browser.refused("get_streams"))[0] == 40
+        browser = await stranger(world)
+        for token in ("", "x", "a.b.c", world.serves.token[:-2]):
             assert (await browser.refused("sign_in", token=token))[0] == 40
-
-    run(main())
-
-
-def test_a_token_that_ends_elsewhere_ends_what_was_subscribed_and_a_new_one_begins_anew(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            token = (await browser.ask("log_in", username="root", password="root's password"))["access_token"]["token"]
-            sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
-            link = await world.serves.link()
-            world.serves.token = token
-            assert (await link.ask(world.serves.request("DELETE", "/users/logout"))).status == 204
-            assert (await browser.push(sub))["end"]["code"] == "unauthenticated"
-            assert (await browser.refused("get_streams"))[0] == 40
-            await browser.log_in()
-            assert (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"] == sub + 1
-
-    run(main())
+        assert await browser.refused("sign_in") == (422, "unprocessable_entity", "token")
+        assert await browser.ask("log_in_with_personal_access_token", token=personal)
+        assert await browser.ask("get_streams") == []
 
 
-def test_a_user_who_is_deleted_is_let_go(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            first = await root(world)
-            for what in ("delete", "deactivate"):
-                await first.ask("create_user", username=what, password="alicealice", status="active", permissions=None)
-                browser = await (await stranger(world)).log_in(what, "alicealice")
-                if what == "delete":
-                    await first.ask("delete_user", user=what)
-                else:
-                    await first.ask("update_user", user=what, status="inactive")
-                assert (await browser.closed())[0] == 3000
+async def test_a_token_may_come_as_a_protocol_that_is_offered(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        offered = ["whippet", f"bearer.{world.serves.token}"]
+        browser = await stranger(world, subprotocols=offered)
+        assert browser.link.subprotocol == "whippet"
+        assert await browser.ask("get_streams") == []
 
-    run(main())
+
+async def test_a_token_may_come_as_a_header(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        headers = {"authorization": f"Bearer {world.serves.token}"}
+        browser = await stranger(world, additional_headers=headers)
+        assert await browser.ask("get_streams") == []
+
+
+async def test_a_ticket_signs_in_once(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        ticket = (await (await root(world)).ask("make_ticket"))["ticket"]
+        browser = await stranger(world, f"/ws?ticket={ticket}")
+        assert await browser.ask("get_streams") == []
+        for used in (ticket, "x" * 32):
+            with pytest.raises(websockets.InvalidStatus) as refused:
+                await stranger(world, f"/ws?ticket={used}")
+            assert refused.value.response.status_code == 401
+
+
+async def test_a_token_in_the_url_is_not_looked_at(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        token = world.serves.token
+        browser = await stranger(world, f"/ws?token={token}&access_token={token}&authorization=Bearer%20{token}")
+        assert (await browser.refused("get_streams"))[0] == 40
+
+
+async def test_a_connection_whose_token_is_no_good_is_told_and_closed(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        for options in (
+            {"subprotocols": ["whippet", "bearer.x.y.z"]},
+            {"additional_headers": {"authorization": "Bearer nonsense"}},
+            {"additional_headers": {"authorization": "Basic eDp5"}},
+        ):
+            browser = await stranger(world, **options)
+            assert refusal(await browser.answer(None))[0] in (40, 77)
+            assert (await browser.closed())[0] == 3000
+
+
+async def test_another_user_may_sign_in_on_the_same_connection(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.ask("create_user", username="alice", password="alicealice", status="active", permissions=None)
+        await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
+        await browser.ask("join_consumer_group", stream="s", topic="t", group="g")
+        sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
+        await browser.ask("log_in", username="alice", password="alicealice")
+        assert (await browser.push(sub, "end"))["end"]["code"] == "unauthenticated"
+        assert (await browser.refused("get_streams"))[0] == 41
+        session = await browser.ask("get_session")
+        assert (session["user_id"], session["consumer_groups_count"]) == (1, 0)
+
+
+async def test_a_logout_ends_the_token_and_what_was_subscribed(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        token = (await browser.ask("log_in", username="root", password="root's password"))["access_token"]["token"]
+        sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
+        await browser.ask("log_out")
+        assert (await browser.push(sub))["end"]["code"] == "unauthenticated"
+        assert (await browser.refused("get_streams"))[0] == 40
+        assert (await browser.refused("sign_in", token=token))[0] == 40
+
+
+async def test_a_token_that_ends_elsewhere_ends_what_was_subscribed_and_a_new_one_begins_anew(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        token = (await browser.ask("log_in", username="root", password="root's password"))["access_token"]["token"]
+        sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"]
+        link = await world.serves.link()
+        world.serves.token = token
+        assert (await link.ask(world.serves.request("DELETE", "/users/logout"))).status == 204
+        assert (await browser.push(sub))["end"]["code"] == "unauthenticated"
+        assert (await browser.refused("get_streams"))[0] == 40
+        await browser.log_in()
+        assert (await browser.ask("subscribe", to="topic", stream="s", topic="t"))["sub"] == sub + 1
+
+
+async def test_a_user_who_is_deleted_is_let_go(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        first = await root(world)
+        for what in ("delete", "deactivate"):
+            await first.ask("create_user", username=what, password="alicealice", status="active", permissions=None)
+            browser = await (await stranger(world)).log_in(what, "alicealice")
+            if what == "delete":
+                await first.ask("delete_user", user=what)
+            else:
+                await first.ask("update_user", user=what, status="inactive")
+            assert (await browser.closed())[0] == 3000
 
 
 # ------------------------------------------------------------------------------------------------- commands
 
 
-def test_commands_are_answered_in_their_order_with_their_ids(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await root(world)
-            for number in range(300):
-                await browser.link.send(
-                    msgspec.json.encode({"id": f"c{number}", "cmd": "create_stream", "name": f"s{number}"}).decode()
-                )
-            for number in range(300):
-                answer = await browser.hear()
-                assert answer["id"] == f"c{number}"
-                assert answer["ok"]["id"] == number
-
-    run(main())
+async def test_commands_are_answered_in_their_order_with_their_ids(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await root(world)
+        for number in range(300):
+            await browser.link.send(
+                msgspec.json.encode({"id": f"c{number}", "cmd": "create_stream", "name": f"s{number}"}).decode()
+            )
+        for number in range(300):
+            answer = await browser.hear()
+            assert answer["id"] == f"c{number}"
+            assert answer["ok"]["id"] == number
 
 
-def test_a_poll_that_waits_holds_nothing_up(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            waiting = [
-                await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s") for _ in range(3)
-            ]
-            assert await browser.ask("ping") == "pong"
-            await browser.ask("send_messages", **sending("AAAA"))
-            for number in waiting:
-                assert (await browser.answer(number))["ok"]["count"] == 1
-
-    run(main())
+async def test_a_poll_that_waits_holds_nothing_up(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        waiting = [
+            await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s") for _ in range(3)
+        ]
+        assert await browser.ask("ping") == "pong"
+        await browser.ask("send_messages", **sending("AAAA"))
+        for number in waiting:
+            assert (await browser.answer(number))["ok"]["count"] == 1
 
 
-def test_who_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
-            await browser.ask("ping")
-            assert world.serves.api.waiting.count == 1
-            await browser.link.close()
-            while world.serves.api.waiting.count:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-
-    run(main())
+async def test_who_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
+        await browser.ask("ping")
+        assert world.serves.api.waiting.count == 1
+        await browser.link.close()
+        while world.serves.api.waiting.count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
 
-def test_a_member_of_a_group_polls_commits_and_leaves(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world, 2)
-            group = {"stream": "s", "topic": "t", "group": "g"}
-            await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
-            assert (await browser.refused("sync_consumer_group", **group))[0] == 404
-            await browser.ask("join_consumer_group", **group)
-            assert (await browser.ask("sync_consumer_group", **group))["partitions"] == [0, 1]
-            await browser.ask("send_messages", **sending("AAAA", "BBBB", partition=1))
-            polled = await browser.ask("poll_consumer_group", **group, partition_id=1, count=1)
-            assert (polled["partition_id"], polled["count"]) == (1, 1)
-            await browser.ask("commit_consumer_group", **group, partition_id=1, offset=0)
-            polled = await browser.ask("poll_consumer_group", **group, partition_id=1)
-            assert [each["header"]["offset"] for each in polled["messages"]] == [1]
-            assert (await browser.ask("get_consumer_group", **group))["members_count"] == 1
-            await browser.ask("leave_consumer_group", **group)
-            assert (await browser.ask("get_consumer_group", **group))["members_count"] == 0
-
-    run(main())
+async def test_a_member_of_a_group_polls_commits_and_leaves(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world, 2)
+        group = {"stream": "s", "topic": "t", "group": "g"}
+        await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
+        assert (await browser.refused("sync_consumer_group", **group))[0] == 404
+        await browser.ask("join_consumer_group", **group)
+        assert (await browser.ask("sync_consumer_group", **group))["partitions"] == [0, 1]
+        await browser.ask("send_messages", **sending("AAAA", "BBBB", partition=1))
+        polled = await browser.ask("poll_consumer_group", **group, partition_id=1, count=1)
+        assert (polled["partition_id"], polled["count"]) == (1, 1)
+        await browser.ask("commit_consumer_group", **group, partition_id=1, offset=0)
+        polled = await browser.ask("poll_consumer_group", **group, partition_id=1)
+        assert [each["header"]["offset"] for each in polled["messages"]] == [1]
+        assert (await browser.ask("get_consumer_group", **group))["members_count"] == 1
+        await browser.ask("leave_consumer_group", **group)
+        assert (await browser.ask("get_consumer_group", **group))["members_count"] == 0
 
 
 @pytest.mark.parametrize(
@@ -431,19 +376,16 @@ def test_a_member_of_a_group_polls_commits_and_leaves(tmp_path: Path) -> None:
         ('{"id":1,"cmd":"create_stream","name":' + "[" * 5000, None),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_the_connection_goes_on(
+async def test_what_makes_no_sense_is_refused_and_the_connection_goes_on(
     tmp_path: Path, said: str, field: str | None
 ) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await root(world)
-            await browser.link.send(said)
-            found = refusal(await browser.hear())
-            assert found[0] in (400, 404, 422)
-            assert found[2] == field
-            assert await browser.ask("ping") == "pong"
-
-    run(main())
+    async with talking(tmp_path) as world:
+        browser = await root(world)
+        await browser.link.send(said)
+        found = refusal(await browser.hear())
+        assert found[0] in (400, 404, 422)
+        assert found[2] == field
+        assert await browser.ask("ping") == "pong"
 
 
 # ------------------------------------------------------------------------------------------------- messages and frames
@@ -465,65 +407,53 @@ def test_what_makes_no_sense_is_refused_and_the_connection_goes_on(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_who_breaks_the_rules_of_websocket_is_closed(tmp_path: Path, name: str, octets: bytes, code: int) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await root(world)
-            raw = await world.raw("/ws")
-            await raw.send(octets)
-            assert await raw.closed() == code
-            assert await witness.ask("ping") == "pong"
-
-    run(main())
+async def test_who_breaks_the_rules_of_websocket_is_closed(tmp_path: Path, name: str, octets: bytes, code: int) -> None:
+    async with talking(tmp_path) as world:
+        witness = await root(world)
+        raw = await world.raw("/ws")
+        await raw.send(octets)
+        assert await raw.closed() == code
+        assert await witness.ask("ping") == "pong"
 
 
-def test_a_command_may_come_in_pieces_with_pings_between(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            raw = await world.raw("/ws")
-            said = '{"id":"ä","cmd":"ping"}'.encode()
-            # In the middle of a character, too.
-            await raw.send(frame(1, said[:8], fin=False) + frame(9, b"x"))
-            assert await raw.frame() == (10, b"x")
-            await raw.send(frame(0, said[8:], fin=False) + frame(0))
-            assert await raw.frame() == (1, '{"id":"ä","ok":"pong"}'.encode())
-            for at in range(len(octets := frame(1, said))):
-                await raw.send(octets[at : at + 1])
-            assert await raw.frame() == (1, '{"id":"ä","ok":"pong"}'.encode())
-
-    run(main())
+async def test_a_command_may_come_in_pieces_with_pings_between(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        raw = await world.raw("/ws")
+        said = '{"id":"ä","cmd":"ping"}'.encode()
+        # In the middle of a character, too.
+        await raw.send(frame(1, said[:8], fin=False) + frame(9, b"x"))
+        assert await raw.frame() == (10, b"x")
+        await raw.send(frame(0, said[8:], fin=False) + frame(0))
+        assert await raw.frame() == (1, '{"id":"ä","ok":"pong"}'.encode())
+        for at in range(len(octets := frame(1, said))):
+            await raw.send(octets[at : at + 1])
+        assert await raw.frame() == (1, '{"id":"ä","ok":"pong"}'.encode())
 
 
-def test_a_message_has_the_size_that_a_body_over_http_may_have(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, http=Http(max_request_size=200_000)) as world:
-            browser = await with_topic(world)
-            await browser.ask("send_messages", **sending("A" * 190_000))
-            await browser.link.send(" " * 200_001)
-            assert (await browser.closed())[0] == 1009
-
-    run(main())
+async def test_a_message_has_the_size_that_a_body_over_http_may_have(tmp_path: Path) -> None:
+    async with talking(tmp_path, http=Http(max_request_size=200_000)) as world:
+        browser = await with_topic(world)
+        await browser.ask("send_messages", **sending("A" * 190_000))
+        await browser.link.send(" " * 200_001)
+        assert (await browser.closed())[0] == 1009
 
 
-def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, http=Http(max_request_size=200_000), frames_bytes=250_000) as world:
-            witness = await with_topic(world)
-            raws = [await world.raw("/ws", f"Authorization: Bearer {world.serves.token}") for _ in range(3)]
-            for raw in raws:
-                await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
-                await raw.frame()
-            said = frame(1, msgspec.json.encode({"id": 1, "cmd": "send_messages", **sending("A" * 150_000)}))
-            for raw in raws:
-                await raw.send(said[:100_000])
-                await witness.ask("ping")
-            assert world.websockets.budget.used == 200_000
-            for raw in raws:
-                await raw.send(said[100_000:])
-                assert b'"ok"' in (await raw.frame())[1]
-            assert world.websockets.budget.used == 0
-
-    run(main())
+async def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
+    async with talking(tmp_path, http=Http(max_request_size=200_000), frames_bytes=250_000) as world:
+        witness = await with_topic(world)
+        raws = [await world.raw("/ws", f"Authorization: Bearer {world.serves.token}") for _ in range(3)]
+        for raw in raws:
+            await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
+            await raw.frame()
+        said = frame(1, msgspec.json.encode({"id": 1, "cmd": "send_messages", **sending("A" * 150_000)}))
+        for raw in raws:
+            await raw.send(said[:100_000])
+            await witness.ask("ping")
+        assert world.websockets.budget.used == 200_000
+        for raw in raws:
+            await raw.send(said[100_000:])
+            assert b'"ok"' in (await raw.frame())[1]
+        assert world.websockets.budget.used == 0
 
 
 class Watched(deque[Any]):
@@ -534,140 +464,114 @@ class Watched(deque[Any]):
         self.most = max(self.most, len(self))
 
 
-def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path: Path) -> None:
+async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path: Path) -> None:
     """However they lie in what is read, none is lost, and control frames keep their places among them."""
 
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            raw = await world.raw("/ws")
-            (connection,) = world.websockets._connections
-            ahead = connection._ahead = Watched()  # type: ignore[attr-defined]
-            ping, junk = frame(1, b'{"id":1,"cmd":"ping"}'), frame(1, b"{}")
-            large = frame(1, b'{"id":2,"cmd":"ping","x":"' + b"x" * 30_000 + b'"}')
-            octets = (ping * 500 + frame(9, b"a") + junk * 500) * 3 + large + ping[:10]
-            await raw.send(octets)
-            answers: list[tuple[int, bytes]] = []
-            while len(answers) < 3004:
-                answers.append(await raw.frame())
-            said = [content for opcode, content in answers if opcode == 1]
-            refused = b'{"id":null,"error":'
-            expected = ([b'{"id":1,"ok":"pong"}'] * 500 + [refused] * 500) * 3 + [b'{"id":2,"ok":"pong"}']
-            assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
-            assert sum(answer == (10, b"a") for answer in answers) == 3
-            assert 0 < ahead.most <= tcp.AHEAD_MAX
-            assert world.websockets.budget.used == 0
-            await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
-            assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
-            assert await raw.closed() == 1000
-
-    run(main())
+    async with talking(tmp_path) as world:
+        raw = await world.raw("/ws")
+        (connection,) = world.websockets._connections
+        ahead = connection._ahead = Watched()  # type: ignore[attr-defined]
+        ping, junk = frame(1, b'{"id":1,"cmd":"ping"}'), frame(1, b"{}")
+        large = frame(1, b'{"id":2,"cmd":"ping","x":"' + b"x" * 30_000 + b'"}')
+        octets = (ping * 500 + frame(9, b"a") + junk * 500) * 3 + large + ping[:10]
+        await raw.send(octets)
+        answers: list[tuple[int, bytes]] = []
+        while len(answers) < 3004:
+            answers.append(await raw.frame())
+        said = [content for opcode, content in answers if opcode == 1]
+        refused = b'{"id":null,"error":'
+        expected = ([b'{"id":1,"ok":"pong"}'] * 500 + [refused] * 500) * 3 + [b'{"id":2,"ok":"pong"}']
+        assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
+        assert sum(answer == (10, b"a") for answer in answers) == 3
+        assert 0 < ahead.most <= tcp.AHEAD_MAX
+        assert world.websockets.budget.used == 0
+        await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
+        assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
+        assert await raw.closed() == 1000
 
 
-def test_who_goes_with_thousands_of_commands_still_to_be_taken_apart_leaves_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness = await root(world)
-            for ending in (b"", frame(1, b"\xff"), frame(3)):
-                raw = await world.raw("/ws", receive_bytes=4096)
-                await raw.send(frame(1, b'{"id":1,"cmd":"ping"}') * 2000 + ending)
-                await witness.ask("ping")
-                raw.link.reset()
-                while world.connections > 1:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-            assert world.websockets.budget.used == 0
-
-    run(main())
+async def test_who_goes_with_thousands_of_commands_still_to_be_taken_apart_leaves_nothing(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        witness = await root(world)
+        for ending in (b"", frame(1, b"\xff"), frame(3)):
+            raw = await world.raw("/ws", receive_bytes=4096)
+            await raw.send(frame(1, b'{"id":1,"cmd":"ping"}') * 2000 + ending)
+            await witness.ask("ping")
+            raw.link.reset()
+            while world.connections > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        assert world.websockets.budget.used == 0
 
 
-def test_a_close_is_answered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            raw = await world.raw("/ws")
-            await raw.send(frame(1, b'{"id":1,"cmd":"ping"}') + frame(8, (4001).to_bytes(2, "big")))
-            assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
-            assert await raw.closed() == 4001
-
-    run(main())
+async def test_a_close_is_answered(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        raw = await world.raw("/ws")
+        await raw.send(frame(1, b'{"id":1,"cmd":"ping"}') + frame(8, (4001).to_bytes(2, "big")))
+        assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
+        assert await raw.closed() == 4001
 
 
 # ------------------------------------------------------------------------------------------------- deadlines
 
 
-def test_who_does_not_sign_in_is_closed(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            witness, quiet = await root(world), await stranger(world)
-            await quiet.ask("ping")
-            await time.passes(59, world, witness)
-            assert world.connections == 2
-            await time.passes(2, world, witness)
-            assert (await quiet.closed())[0] is None
-
-    run(main())
+async def test_who_does_not_sign_in_is_closed(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path) as world:
+        witness, quiet = await root(world), await stranger(world)
+        await quiet.ask("ping")
+        await time.passes(59, world, witness)
+        assert world.connections == 2
+        await time.passes(2, world, witness)
+        assert (await quiet.closed())[0] is None
 
 
-def test_who_is_silent_is_pinged_and_who_answers_stays(tmp_path: Path, time: Time) -> None:
-    async def main() -> None:
-        async with talking(
-            tmp_path, websocket=Websocket(channel=WebsocketChannel(ping_time=10, silence_time=35))
-        ) as world:
-            witness, answering = await root(world), await root(world)
-            raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}")
-            await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
-            await raw.frame()
-            for _ in range(3):
-                await time.passes(11, world, witness)
-                assert await raw.frame() == (9, b"")
+async def test_who_is_silent_is_pinged_and_who_answers_stays(tmp_path: Path, time: Time) -> None:
+    async with talking(tmp_path, websocket=Websocket(channel=WebsocketChannel(ping_time=10, silence_time=35))) as world:
+        witness, answering = await root(world), await root(world)
+        raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}")
+        await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
+        await raw.frame()
+        for _ in range(3):
             await time.passes(11, world, witness)
-            assert await raw.link.rest() == b""
-            assert await answering.ask("ping") == "pong"
-
-    run(main())
-
-
-def test_a_stop_is_said(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            await browser.ask("send_messages", **sending("AAAA"))
-            sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t", last=1))["sub"]
-            assert await browser.offsets(sub, 1) == [(0, 0)]
-            await world.websockets.stop(5)
-            end: Any = (await browser.push(sub))["end"]
-            assert (end["code"], end["cursor"]) == ("stopping", "0:1")
-            assert (await browser.closed())[0] == 1001
-
-    run(main())
+            assert await raw.frame() == (9, b"")
+        await time.passes(11, world, witness)
+        assert await raw.link.rest() == b""
+        assert await answering.ask("ping") == "pong"
 
 
-def test_the_port_of_http_refuses_who_asks_for_the_channel_wrongly(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            for octets, status in (
-                (handshake("/ws", version="12"), 400),
-                (handshake("/ws?ticket=%FF"), 400),
-                (handshake("/ws").replace(b"Upgrade: websocket\r\n", b""), 404),
-            ):
-                assert (await (await world.serves.link()).ask(octets)).status == status
+async def test_a_stop_is_said(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.ask("send_messages", **sending("AAAA"))
+        sub = (await browser.ask("subscribe", to="topic", stream="s", topic="t", last=1))["sub"]
+        assert await browser.offsets(sub, 1) == [(0, 0)]
+        await world.websockets.stop(5)
+        end: Any = (await browser.push(sub))["end"]
+        assert (end["code"], end["cursor"]) == ("stopping", "0:1")
+        assert (await browser.closed())[0] == 1001
 
-    run(main())
+
+async def test_the_port_of_http_refuses_who_asks_for_the_channel_wrongly(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        for octets, status in (
+            (handshake("/ws", version="12"), 400),
+            (handshake("/ws?ticket=%FF"), 400),
+            (handshake("/ws").replace(b"Upgrade: websocket\r\n", b""), 404),
+        ):
+            assert (await (await world.serves.link()).ask(octets)).status == status
 
 
-def test_the_limit_of_waiting_polls_apart_is_not_the_end_of_order(
+async def test_the_limit_of_waiting_polls_apart_is_not_the_end_of_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("whippet.transports.websocket.channel.APART_MAX", 1)
 
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            browser = await with_topic(world)
-            poll = {"cmd": "poll_messages", "stream": "s", "topic": "t", "kind": "next"}
-            first = await browser.say(**poll, wait="20s")
-            second = await browser.say(**poll, wait="50ms")
-            third = await browser.say(cmd="ping")
-            assert (await browser.answer(third))["ok"] == "pong"
-            assert (await browser.answer(second))["ok"]["count"] == 0
-            await browser.ask("send_messages", **sending("AAAA"))
-            assert (await browser.answer(first))["ok"]["count"] == 1
-
-    run(main())
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        poll = {"cmd": "poll_messages", "stream": "s", "topic": "t", "kind": "next"}
+        first = await browser.say(**poll, wait="20s")
+        second = await browser.say(**poll, wait="50ms")
+        third = await browser.say(cmd="ping")
+        assert (await browser.answer(third))["ok"] == "pong"
+        assert (await browser.answer(second))["ok"]["count"] == 0
+        await browser.ask("send_messages", **sending("AAAA"))
+        assert (await browser.answer(first))["ok"]["count"] == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.transports.http.support.serving import run, serving
+from tests.transports.http.support.serving import serving
 from tests.transports.http.test_tls import made
 from tests.transports.support.raw import PING
 from tests.transports.websocket.support.talking import Classic, frame, handshake, talking
@@ -18,21 +18,18 @@ from whippet.transports.websocket.listener import WebSockets
 KEY = "dGhlIHNhbXBsZSBub25jZQ=="
 
 
-def test_the_key_is_answered_as_the_standard_has_it_and_nothing_else_is_agreed_on(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            link = await world.serves.link()
-            offers = (
-                "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",
-                "Sec-WebSocket-Protocol: chat, superchat",
-            )
-            await link.send(handshake("/", *offers, key=KEY))
-            answer = await link.response(has_body=False)
-            assert answer.status == 101
-            assert answer.headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-            assert not {"sec-websocket-extensions", "sec-websocket-protocol"} & answer.headers.keys()
-
-    run(main())
+async def test_the_key_is_answered_as_the_standard_has_it_and_nothing_else_is_agreed_on(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        link = await world.serves.link()
+        offers = (
+            "Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits",
+            "Sec-WebSocket-Protocol: chat, superchat",
+        )
+        await link.send(handshake("/", *offers, key=KEY))
+        answer = await link.response(has_body=False)
+        assert answer.status == 101
+        assert answer.headers["sec-websocket-accept"] == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        assert not {"sec-websocket-extensions", "sec-websocket-protocol"} & answer.headers.keys()
 
 
 NO_HANDSHAKES = {
@@ -53,43 +50,34 @@ NO_HANDSHAKES = {
 
 
 @pytest.mark.parametrize("name", NO_HANDSHAKES)
-def test_what_is_no_handshake_is_answered_over_http(tmp_path: Path, name: str) -> None:
+async def test_what_is_no_handshake_is_answered_over_http(tmp_path: Path, name: str) -> None:
     octets, status = NO_HANDSHAKES[name]
 
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            link = await world.serves.link()
-            answer = await link.ask(octets)
-            assert answer.status == status
-            if status != 200:
-                assert list(answer.json()) == ["id", "code", "reason", "field"]
-            assert await link.is_over()
-            assert world.connections == 0
-
-    run(main())
+    async with talking(tmp_path) as world:
+        link = await world.serves.link()
+        answer = await link.ask(octets)
+        assert answer.status == status
+        if status != 200:
+            assert list(answer.json()) == ["id", "code", "reason", "field"]
+        assert await link.is_over()
+        assert world.connections == 0
 
 
-def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            link = await world.serves.link()
-            assert await link.pings()
-            await link.send(handshake("/"))
-            assert (await link.response(has_body=False)).status == 101
-            await link.send(frame(2, PING))
-
-    run(main())
+async def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        link = await world.serves.link()
+        assert await link.pings()
+        await link.send(handshake("/"))
+        assert (await link.response(has_body=False)).status == 101
+        await link.send(frame(2, PING))
 
 
-def test_an_upgrade_that_does_not_wait_for_answers_is_refused_after_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path) as world:
-            link = await world.serves.link()
-            await link.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" + handshake("/"))
-            assert (await link.response()).body == b"pong"
-            assert await link.is_over()
-
-    run(main())
+async def test_an_upgrade_that_does_not_wait_for_answers_is_refused_after_them(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        link = await world.serves.link()
+        await link.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" + handshake("/"))
+        assert (await link.response()).body == b"pong"
+        assert await link.is_over()
 
 
 ORIGINS = [
@@ -111,68 +99,50 @@ ORIGINS = [
 
 
 @pytest.mark.parametrize(("allowed", "origin", "is_let_in"), ORIGINS)
-def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
+async def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
     tmp_path: Path, allowed: list[str], origin: str, is_let_in: bool
 ) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, cors=HttpCors(allowed_origins=tuple(allowed))) as world:
+    async with talking(tmp_path, cors=HttpCors(allowed_origins=tuple(allowed))) as world:
+        link = await world.serves.link()
+        await link.send(handshake("/", f"Origin: {origin}", host="here.example:3000"))
+        assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
+
+
+async def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path) -> None:
+    async with talking(tmp_path, http=Http(allowed_hosts=("here.example",))) as world:
+        for host, status in (("here.example:3000", 101), ("evil.example:3000", 421)):
             link = await world.serves.link()
-            await link.send(handshake("/", f"Origin: {origin}", host="here.example:3000"))
-            assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
-
-    run(main())
+            await link.send(handshake("/", f"Origin: http://{host}", host=host))
+            assert (await link.response(has_body=False)).status == status
 
 
-def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, http=Http(allowed_hosts=("here.example",))) as world:
-            for host, status in (("here.example:3000", 101), ("evil.example:3000", 421)):
-                link = await world.serves.link()
-                await link.send(handshake("/", f"Origin: http://{host}", host=host))
-                assert (await link.response(has_body=False)).status == status
-
-    run(main())
+async def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> None:
+    async with talking(tmp_path, cors=HttpCors(enabled=False)) as world:
+        for host, status in (("x", 101), ("y", 403)):
+            link = await world.serves.link()
+            await link.send(handshake("/", f"Origin: http://{host}"))
+            assert (await link.response(has_body=False)).status == status
 
 
-def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, cors=HttpCors(enabled=False)) as world:
-            for host, status in (("x", 101), ("y", 403)):
-                link = await world.serves.link()
-                await link.send(handshake("/", f"Origin: http://{host}"))
-                assert (await link.response(has_body=False)).status == status
-
-    run(main())
+async def test_a_client_that_is_no_browser_says_no_origin_and_is_let_in(tmp_path: Path) -> None:
+    async with talking(tmp_path, cors=HttpCors(allowed_origins=())) as world:
+        assert await (await world.stranger()).is_alive()
 
 
-def test_a_client_that_is_no_browser_says_no_origin_and_is_let_in(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with talking(tmp_path, cors=HttpCors(allowed_origins=())) as world:
-            assert await (await world.stranger()).is_alive()
-
-    run(main())
-
-
-def test_websocket_over_tls(tmp_path: Path) -> None:
-    async def main() -> None:
-        tls = made(tmp_path)
-        trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
-        async with serving(tmp_path / "data", tls=tls) as world:
-            sockets = WebSockets(world.world.gateway)
-            world.server.door.websockets = sockets
-            async with connect(f"wss://{world.server.address}", ssl=trusted, proxy=None) as link:
-                client = await Classic(link).log_in()
-                assert await client.is_alive()
-                await sockets.stop(5)
-                assert await client.closed() == (None, "")
-
-    run(main())
+async def test_websocket_over_tls(tmp_path: Path) -> None:
+    tls = made(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    async with serving(tmp_path / "data", tls=tls) as world:
+        sockets = WebSockets(world.world.gateway)
+        world.server.door.websockets = sockets
+        async with connect(f"wss://{world.server.address}", ssl=trusted, proxy=None) as link:
+            client = await Classic(link).log_in()
+            assert await client.is_alive()
+            await sockets.stop(5)
+            assert await client.closed() == (None, "")
 
 
-def test_where_websocket_is_off_an_upgrade_is_as_if_it_had_not_been_asked_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as world:
-            answer = await (await world.link()).ask(handshake("/"))
-            assert (answer.status, answer.body) == (200, b"Iggy API")
-
-    run(main())
+async def test_where_websocket_is_off_an_upgrade_is_as_if_it_had_not_been_asked_for(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        answer = await (await world.link()).ask(handshake("/"))
+        assert (answer.status, answer.body) == (200, b"Iggy API")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 import httpx
@@ -121,5 +120,12 @@ async def calling(
         assert api.bodies.used == 0
 
 
-def run(main: Coroutine[Any, Any, Answer]) -> Answer:
-    return asyncio.run(main)
+@contextlib.asynccontextmanager
+async def with_topic(
+    path: object, config: Http | None = None, partitions: int = 3, **options: Any
+) -> AsyncIterator[Calling]:
+    """A server that has stream `s` with topic `t`."""
+    async with calling(path, config, **options) as world:
+        await world.root.post("/streams", {"name": "s"})
+        await world.root.post("/streams/s/topics", {"name": "t", "partitions_count": partitions})
+        yield world

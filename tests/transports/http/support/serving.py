@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
-import uvloop
 
 from tests.app.access.support.world import World, world
+from tests.support.running import HANGS_S
 from tests.transports.http.support.calling import make_api
-from tests.transports.support.raw import HANGS_S, Raw
+from tests.transports.support.raw import Raw
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLimits
 from whippet.transports.http import application, routes
@@ -24,15 +24,6 @@ from whippet.transports.http.operation import Operation
 from whippet.transports.http.server import HttpServer
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
-def run(main: Any) -> Any:
-    async def bounded() -> Any:
-        async with asyncio.timeout(HANGS_S):
-            return await main
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(bounded())
 
 
 class Response:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from pathlib import Path
 
 import pytest
 
-from tests.storage.support.world import NOON, partition_in, run, sized
+from tests.storage.support.world import NOON, partition_in, sized
 from tests.transports.wire.classic.support.plainly import same
 from whippet.app.commands.requests import Partitioning, PartitioningKind, SendMessages
 from whippet.storage import batch as batches
@@ -56,22 +55,19 @@ def test_messages_whose_times_are_far_apart_are_known_batch_by_batch(count: int)
     assert all(map(same, map(batches.check, found.batches), found.checked))
 
 
-def test_a_batch_that_is_known_is_appended_as_it_is_and_still_may_not_be_too_large(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with partition_in(tmp_path, batch_bytes_max=1000) as partition:
-            known = decoded([Message(b"a"), Message(b"b" * 9)], LONG)
-            appended = await partition.append(known.batches[0], checked=known.checked[0])
-            assert (appended.base_offset, appended.messages) == (0, 2)
-            found = await partition.read(0, 10)
-            assert [message.payload for message in batches.messages(found.buffers[0])] == [b"a", b"b" * 9]
-            assert same(batches.check(found.buffers[0]), known.checked[0])
-            found = await partition.read(1, 10)
-            assert found.messages == 1
+async def test_a_batch_that_is_known_is_appended_as_it_is_and_still_may_not_be_too_large(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, batch_bytes_max=1000) as partition:
+        known = decoded([Message(b"a"), Message(b"b" * 9)], LONG)
+        appended = await partition.append(known.batches[0], checked=known.checked[0])
+        assert (appended.base_offset, appended.messages) == (0, 2)
+        found = await partition.read(0, 10)
+        assert [message.payload for message in batches.messages(found.buffers[0])] == [b"a", b"b" * 9]
+        assert same(batches.check(found.buffers[0]), known.checked[0])
+        found = await partition.read(1, 10)
+        assert found.messages == 1
 
-            large = sized(2, 500)
-            with pytest.raises(InvalidBatch) as raised:
-                await partition.append(large, checked=batches.check(large))
-            assert raised.value.fault is BatchFault.BATCH_LIMIT
-            assert partition.appended == 2
-
-    run(asyncio.wait_for(main(), 10))
+        large = sized(2, 500)
+        with pytest.raises(InvalidBatch) as raised:
+            await partition.append(large, checked=batches.check(large))
+        assert raised.value.fault is BatchFault.BATCH_LIMIT
+        assert partition.appended == 2
