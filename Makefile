@@ -7,8 +7,8 @@ PYTHON2 ?= python2.7
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
-.PHONY: run pipelines test setup programs lint types imports tree docs openapi bench torture torture-spark fuzz \
-  schemathesis autobahn spark-zip wheel lock clean
+.PHONY: run pipelines test test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
+  fuzz schemathesis autobahn spark-zip wheel lock clean
 
 run: $(VENV)/.installed-server  ## set up what the server needs, then start it on its embedded local store
 	exec $(BIN)/whippet serve
@@ -17,6 +17,9 @@ pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs
 
 test: setup programs  ## set up, then pass all tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+test-often: setup programs  ## some tests N times in a row, with every core busy: make test-often N=20 K=quic
+	$(BIN)/python -m tests.often $(or $(N),20) $(if $(K),-k '$(K)') $(PYTEST_ARGS)
 
 setup: $(VENV)/.installed-dev  ## set up everything
 

@@ -13,7 +13,7 @@ import msgspec
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import QuicConnection
+from aioquic.quic.connection import QuicConnection, QuicConnectionState
 from starlette.types import ASGIApp
 
 from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
@@ -67,11 +67,22 @@ class Client(QuicConnectionProtocol):
         elif isinstance(event, events.StopSendingReceived):
             self.stops.append(event)
         elif isinstance(event, events.ConnectionTerminated):
-            if not self.terminated.done():
-                self.terminated.set_result(event)
-            for waiting in self.waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(Closed(event.error_code, event.reason_phrase))
+            self._terminate(event)
+
+    def datagram_received(self, data: bytes | str, addr: Any) -> None:
+        """aioquic reports that the server has closed the connection three probe timeouts later: after seconds, if the
+        machine is busy."""
+        super().datagram_received(data, addr)
+        closed = self.quic._close_event
+        if closed is not None and self.quic._state is QuicConnectionState.DRAINING:
+            self._terminate(closed)
+
+    def _terminate(self, event: events.ConnectionTerminated) -> None:
+        if not self.terminated.done():
+            self.terminated.set_result(event)
+        for waiting in self.waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Closed(event.error_code, event.reason_phrase))
 
     def _end(self, stream_id: int) -> None:
         if (waiting := self.waiting.get(stream_id)) is not None and not waiting.done():
