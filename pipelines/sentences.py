@@ -15,7 +15,7 @@ from pyspark_whippet.session import NO_CREDENTIALS
 from whippet.pipelines import errors
 
 # What an exception of ours looks like in the text of one that Spark has made of it, on its way through its processes.
-_OURS = re.compile(r"app\.pipeline(?:\.\w+)*\.errors\.(\w+): (.+)")
+_OURS = re.compile(r"(?:whippet\.pipelines|pyspark_whippet)\.errors\.(\w+): (.+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CONDITION = re.compile(r"^\s*(?:\[[A-Z_.0-9]+\]\s*)+")
 _RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)(?:: .*)?)$", re.MULTILINE)

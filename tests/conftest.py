@@ -13,7 +13,9 @@ import pytest
 
 from tests.support.running import run
 
-WITH_SPARK = ("tests/pyspark_whippet/", "tests/deploy/", "tests/bench/test_spark_bench.py")
+pytest_plugins = ["tests.support.lake"]
+
+WITH_SPARK = ("tests/pyspark_whippet/", "tests/pipelines/", "tests/deploy/", "tests/bench/test_spark_bench.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.bench.running import measured
-from tests.pyspark_whippet.conftest import need_spark
+from tests.support.lake import need_spark
 
 
 def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_printed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.app.support.process import starting
-from tests.pyspark_whippet.conftest import PASSWORD, Lake, need_spark
+from tests.support.lake import PASSWORD, Lake, need_spark
 from whippet.pipelines.zipped import make
 
 ROOT = Path(__file__).parents[2]

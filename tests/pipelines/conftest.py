@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipelines.support.bulk_server import BulkServer
 from tests.pipelines.support.postgres_server import Database, running_postgres
-from tests.pyspark_whippet.conftest import PASSWORD, Lake
+from tests.support.lake import PASSWORD, Lake
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipelines.conftest import Job
 from tests.pipelines.support.dead_letters import letters
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 GOOD = ['{"id":1,"name":"7"}', '{"id":2,"name":"x"}', '{"id":3,"name":"9"}']
 BROKEN = ["broken", '{"id":"one"}', '{"id":4} {"id":5}']

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from tests.app.dashboard.support.chromium import WAITS_MS, a_page, chromium
 from tests.pipelines.support.dead_letters import letters
-from tests.pyspark_whippet.conftest import PASSWORD, Lake
+from tests.support.lake import PASSWORD, Lake
 from whippet.app.cli.main import main
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")

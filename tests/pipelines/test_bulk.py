@@ -10,7 +10,7 @@ import pytest
 from tests.pipelines.conftest import Job
 from tests.pipelines.support.bulk_server import BulkServer, Document, Failure
 from tests.pipelines.support.dead_letters import letters
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 Source = Callable[..., str]
 QUICKWIT_INDEX = 'index = """\nversion: 0.8\nindex_id: orders\ndoc_mapping: {mode: dynamic}\n"""\n'

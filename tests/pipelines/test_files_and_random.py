@@ -10,7 +10,7 @@ import pytest
 
 from tests.pipelines.conftest import Job
 from tests.pipelines.support.dead_letters import letters
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,7 @@ import pytest
 from tests.pipelines.conftest import Job
 from tests.pipelines.support.crashes import CRASHES, run_up_to
 from tests.pipelines.support.dead_letters import letters
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 pl = pytest.importorskip("polars", reason="polars is not installed")
 pytest.importorskip("deltalake", reason="deltalake is not installed: install whippet-gateway[delta]")

@@ -16,7 +16,7 @@ from tests.pipelines.conftest import Job
 from tests.pipelines.support.crashes import CRASHES, ends, run_up_to
 from tests.pipelines.support.dead_letters import letters
 from tests.pipelines.support.postgres_server import PASSWORD, Database
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: install whippet-gateway[postgres]")
 

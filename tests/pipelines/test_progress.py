@@ -43,7 +43,7 @@ def test_a_line_says_how_much_how_fast_and_what_went_wrong_last() -> None:
 def test_whatever_stops_it_is_one_sentence_of_its_kind() -> None:
     trace = (
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
-        '  File "x.py", line 1\napp.pipeline.jobs.errors.SinkError: table orders: it is full\n SQLSTATE: 38000'
+        '  File "x.py", line 1\nwhippet.pipelines.errors.SinkError: table orders: it is full\n SQLSTATE: 38000'
     )
     found = as_ours(RuntimeError(trace))
     assert isinstance(found, errors.SinkError)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.pipelines.conftest import Job
 from tests.pipelines.support.bulk_server import BulkServer
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 from whippet.app.cli.main import main
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.pipelines.conftest import Job
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 Source = Callable[..., str]
 

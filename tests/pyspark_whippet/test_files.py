@@ -18,7 +18,7 @@ from pyspark_whippet.errors import DataLossError, OptionError
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.options import decode
 from pyspark_whippet.settings import Settings
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")

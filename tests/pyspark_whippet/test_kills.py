@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.app.support.process import Start, starting
-from tests.pyspark_whippet.conftest import PASSWORD, Lake, need_spark
+from tests.support.lake import PASSWORD, Lake, need_spark
 
 ROUNDS = int(os.environ.get("WHIPPET_SPARK_ROUNDS", "1"))
 SEED = int(os.environ.get("WHIPPET_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_whippet.options import KAFKAS, NOT_YET, TABLE
-from tests.pyspark_whippet.conftest import PASSWORD, Lake
+from tests.support.lake import PASSWORD, Lake
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 

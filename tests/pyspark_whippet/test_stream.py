@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pyspark_whippet import log_sink
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

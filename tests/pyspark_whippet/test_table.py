@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyspark_whippet import register
-from tests.pyspark_whippet.conftest import PASSWORD, Lake
+from tests.support.lake import PASSWORD, Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

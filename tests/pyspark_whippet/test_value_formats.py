@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
 

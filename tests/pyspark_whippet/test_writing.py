@@ -12,7 +12,7 @@ from pyspark_whippet.deduplication import Window
 from pyspark_whippet.errors import DataLossError
 from pyspark_whippet.options import decode
 from pyspark_whippet.session import JSON, Pending, Reply, Session
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from tests.pyspark_whippet.conftest import Lake
+from tests.support.lake import Lake
 
 
 def letters(lake: Lake, topic: str) -> list[tuple[str, dict[str, str]]]:

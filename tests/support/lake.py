@@ -1,4 +1,7 @@
-"""One Spark and one gateway for all tests of the data source; each test has topics of its own."""
+"""One Spark and one gateway, shared by all tests that need Spark; each test has topics of its own.
+
+tests/conftest.py makes these fixtures known to every test.
+"""
 
 from __future__ import annotations
 
