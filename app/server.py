@@ -61,13 +61,14 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
     """Serves until a signal says stop; returns the exit code of the process."""
     try:
         loaded = load(environ, cwd)
-        _refuse_empty_promises(loaded.config)
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
     logs.configure(loaded.config.system.logging.level)
     for warning in loaded.warnings:
         logger.warning("%s", warning)
+    for line in loaded.without_effect:
+        logger.info("%s", line)
     if loaded.environment.get("IGGY_DISPLAY_CONFIG", "").strip().lower() in ("1", "true"):
         sys.stdout.write(render.toml(loaded))
     _raise_open_files_limit()
@@ -82,12 +83,6 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
         logger.exception("an error that Whippet does not expect has ended it; please report it")
         return FAILED
     return STOPPED
-
-
-def _refuse_empty_promises(config: Config) -> None:
-    """Who asks for secrecy that this version does not have should learn it now, not from the network or the disk."""
-    if config.system.encryption.enabled:
-        raise ConfigError("system.encryption.enabled = true: this version does not encrypt; turn it off to start")
 
 
 async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -> None:

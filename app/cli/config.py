@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    for warning in loaded.warnings:
+    for warning in (*loaded.warnings, *loaded.without_effect):
         print(f"warning: {warning}", file=sys.stderr)
     print(render.as_json(loaded) if arguments.json else render.toml(loaded), end="")
     return 0

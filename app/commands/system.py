@@ -83,11 +83,13 @@ async def get_cluster_metadata(
 
 
 def own_node(gateway: Gateway, session: Session) -> answers.ClusterNode:
-    """As it really listens, and where the one who asks has reached it: clients that lose a connection go there."""
+    """As it really listens. The address is the one that `cluster` names, or the one at which the client has reached
+    this server: clients that lose a connection go there."""
     cluster, where = gateway.config.cluster, gateway.addresses
+    reached_at = session.reached_at or where.host if where.host in EVERYWHERE else where.host
     return answers.ClusterNode(
         name=cluster.node.current.name if cluster.enabled else "iggy-node",
-        ip=session.reached_at or where.host if where.host in EVERYWHERE else where.host,
+        ip=cluster.node.current.ip if cluster.enabled else reached_at,
         tcp_port=where.tcp,
         quic_port=where.quic,
         http_port=where.http,

@@ -19,6 +19,7 @@ from whippet.app.config.keys import KEYS, LISTS, canonical, fields, walk
 from whippet.app.config.schema import Config
 from whippet.app.config.section import Section
 from whippet.app.config.sources import FOREIGN_NAMES, Setting, find_file, from_file, from_variables, settle
+from whippet.app.config.support import without_effect
 
 SHOWN_MAX = 80
 """Characters of a wrong value that an error repeats."""
@@ -31,6 +32,8 @@ class Loaded(msgspec.Struct, frozen=True):
     origins: dict[str, str]
     """Of every key: "default", the file or the variable that it comes from."""
     warnings: tuple[str, ...]
+    without_effect: tuple[str, ...]
+    """A line for every key that was set and changes nothing."""
     file: str | None
     """The configuration file, if there is one."""
     environment: dict[str, str]
@@ -67,6 +70,7 @@ def load(environ: Mapping[str, str], cwd: str) -> Loaded:
         config=config,
         origins={key.name: settings[key.name].origin if key.name in settings else "default" for key in walk(config)},
         warnings=tuple(warnings),
+        without_effect=tuple(f"{settings[name].where}: {line}" for name in settings if (line := without_effect(name))),
         file=found[0] if found else None,
         environment={name: Secret(value) for name, value in environment.items() if name in FOREIGN_NAMES},
     )

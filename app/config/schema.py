@@ -38,14 +38,15 @@ class MessagesMaintenance(Section, frozen=True):
     interval: Seconds = 60.0
     """Period of the cleaner."""
     archiver_enabled: Boolean = False
-    """Archive every closed segment at each of its runs, not only expired ones."""
+    """Archive every closed segment at each of its runs, not only expired ones; true is refused, because there is no
+    archive yet."""
 
 
 class StateMaintenance(Section, frozen=True):
-    """Copies of the catalogue."""
+    """Copies of the catalogue. They are not supported yet: a start that asks for them is refused."""
 
     archiver_enabled: Boolean = False
-    """Copy the catalogue to the archive."""
+    """Copy the catalogue to the archive; true is refused."""
     overwrite: Boolean = True
     """Replace the last copy; otherwise each copy gets a folder named by its time."""
     interval: Seconds = 60.0
@@ -79,10 +80,11 @@ class S3Archive(Section, frozen=True):
 
 
 class Archiver(Section, frozen=True):
-    """Where segments are copied to before they are deleted."""
+    """Where segments are copied to before they are deleted. It is not supported yet: a start that asks for it is
+    refused, and nothing is deleted."""
 
     enabled: Boolean = False
-    """Archive."""
+    """Archive; true is refused."""
     kind: Annotated[Literal["disk", "s3"], choice("disk", "s3")] = "disk"
     """To a folder or to a bucket."""
     interval: Annotated[float | None, optional(formats.PERIOD)] = None
@@ -153,10 +155,10 @@ class TelemetryTraces(Section, frozen=True):
 
 
 class Telemetry(Section, frozen=True):
-    """Export of logs and traces by OpenTelemetry."""
+    """Export of logs and traces by OpenTelemetry. It is not supported yet: a start that asks for it is refused."""
 
     enabled: Boolean = False
-    """Export."""
+    """Export; true is refused."""
     service_name: Text = "iggy"
     """Name under which this server appears."""
     logs: TelemetryLogs = TelemetryLogs()
@@ -177,7 +179,8 @@ class NodePorts(Section, frozen=True):
 
 
 class OtherNode(Section, frozen=True):
-    """Another node; one table for each."""
+    """Another node; one table for each. While `cluster.enabled` is true any is refused, because nothing is replicated
+    and clients are sent to no other node."""
 
     name: Text = ""
     """Its name."""
@@ -192,7 +195,7 @@ class CurrentNode(Section, frozen=True):
     name: Text = "iggy-node-1"
     """Its name."""
     ip: Text = "127.0.0.1"
-    """Its address, as clients reach it."""
+    """Its address, as clients reach it: what they are told while `cluster.enabled` is true."""
 
 
 class Nodes(Section, frozen=True):
@@ -203,10 +206,10 @@ class Nodes(Section, frozen=True):
 
 
 class Cluster(Section, frozen=True):
-    """What clients are told about a cluster; nothing is replicated."""
+    """What clients are told about a cluster, of which this is the only node; nothing is replicated."""
 
     enabled: Boolean = False
-    """Tell clients about the nodes named here."""
+    """Tell clients the names and the address given here, not those that the server finds out."""
     name: Text = "iggy-cluster"
     """Name of the cluster."""
     node: Nodes = Nodes()

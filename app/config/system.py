@@ -24,17 +24,17 @@ IndexCache = Annotated[
 
 
 class BackupCompatibility(Section, frozen=True):
-    """Accepted for compatibility."""
+    """Copies of files in the formats of other versions."""
 
     path: Name = "compatibility"
-    """Folder below the backup folder; has no effect, because nothing is converted in place."""
+    """Folder below the backup folder; any other value is refused, because nothing is converted in place."""
 
 
 class Backup(Section, frozen=True):
-    """Accepted for compatibility."""
+    """Copies of files that are made before the files are converted."""
 
     path: Name = "backup"
-    """Folder below the data folder for copies made before files are converted; nothing needs it so far."""
+    """Folder below the data folder; any other value is refused, because no files are converted so far."""
     compatibility: BackupCompatibility = BackupCompatibility()
 
 
@@ -79,21 +79,21 @@ class Logging(Section, frozen=True):
 
 
 class Encryption(Section, frozen=True):
-    """Encryption of what is on disk, by AES-256-GCM; clients notice nothing."""
+    """Encryption of what is on disk. It is not supported yet: a start that asks for it is refused."""
 
     enabled: Boolean = False
-    """Encrypt messages and the catalogue."""
+    """Encrypt messages and the catalogue; true is refused."""
     key: Hidden = Secret("")
-    """The key: 32 bytes in base64."""
+    """The key: 32 bytes in base64; any is refused."""
 
 
 class Compression(Section, frozen=True):
-    """Compression of what is on disk; clients notice nothing."""
+    """Compression of what is on disk. It is not supported yet: a start that asks for it is refused."""
 
     allow_override: Boolean = False
-    """Accepted for compatibility; has no effect, because a topic's own algorithm always counts."""
+    """Let a topic have another algorithm than the default one; true is refused."""
     default_algorithm: Annotated[Literal["none", "gzip", "zstd"], choice("none", "gzip", "zstd")] = "none"
-    """Algorithm for topics that name none."""
+    """Algorithm for topics that name none; any but `none` is refused."""
 
 
 class Stream(Section, frozen=True):
@@ -138,7 +138,7 @@ class Segment(Section, frozen=True):
     size: Annotated[int, size(at_least=512, at_most=GIB, multiple=512)] = GIB
     """Size at which a segment is closed and the next one begun; a batch is never split."""
     archive_expired: Boolean = False
-    """Archive an expired segment before it is deleted."""
+    """Archive an expired segment before it is deleted; true is refused, because there is no archive yet."""
     cache_indexes: IndexCache = "open_segment"
     """Which indexes of segments stay in memory: `all` (or true), those of open and lately used segments, or `none` (or
     false)."""

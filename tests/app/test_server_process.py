@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import signal
 import socket
@@ -223,12 +222,33 @@ def test_a_bug_in_a_handler_is_answered_and_logged_with_its_trace_once_and_the_g
     assert gateway.err.count("RuntimeError: nobody thought of this") == 1
 
 
-@pytest.mark.parametrize("setting", ["IGGY_SYSTEM_ENCRYPTION_ENABLED"])
-def test_secrecy_that_this_version_does_not_have_is_refused_not_ignored(start: Start, setting: str) -> None:
-    key = base64.b64encode(bytes(32)).decode()
-    gateway = start(**{setting: "true", "IGGY_SYSTEM_ENCRYPTION_KEY": key})
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("IGGY_SYSTEM_ENCRYPTION_ENABLED", "true"),
+        ("IGGY_SYSTEM_SEGMENT_ARCHIVE_EXPIRED", "true"),
+        ("IGGY_SYSTEM_COMPRESSION_DEFAULT_ALGORITHM", "gzip"),
+        ("IGGY_TELEMETRY_ENABLED", "true"),
+    ],
+)
+def test_a_setting_that_this_version_cannot_honour_is_refused_before_anything_is_touched(
+    start: Start, folder: Path, setting: str, value: str
+) -> None:
+    gateway = start(**{setting: value})
     assert gateway.end() == 2
-    assert "this version" in gateway.refusal()
+    assert f"{setting}: " in gateway.refusal()
+    assert "is not supported" in gateway.refusal()
+    assert not folder.exists()
+
+
+def test_a_setting_of_iggys_own_machinery_is_named_once_in_the_log(start: Start) -> None:
+    gateway = start(IGGY_TCP_SOCKET_MIGRATION="true", IGGY_SYSTEM_MEMORY_POOL_SIZE="1 GiB")
+    assert gateway.ping() == "pong"
+    for setting, key in (
+        ("IGGY_TCP_SOCKET_MIGRATION", "tcp.socket_migration"),
+        ("IGGY_SYSTEM_MEMORY_POOL_SIZE", "system.memory_pool.size"),
+    ):
+        assert len([line for line in gateway.err if f"{setting}: {key} has no effect: " in line]) == 1
 
 
 def test_the_effective_address_is_written_where_iggys_tools_look(start: Start, folder: Path) -> None:

@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from whippet.app.config import Config
+from whippet.app.config import Config, ConfigError
 from whippet.app.config.aliases import ALIASES, NAMES, VARIABLES
 from whippet.app.config.cores import Allocation
 from whippet.app.config.formats import Address
 from whippet.app.config.keys import KEYS, canonical, fields, sentences
 from whippet.app.config.render import literal
 from whippet.app.config.section import Section
+from whippet.app.config.support import UNSUPPORTED
 
 # A spelling, its default and another value as TOML, and what the server gets to see of that other value. Texts are
 # digits where they can be, because in Iggy such a text cannot be given by a variable.
@@ -261,13 +262,11 @@ system.limits.index_cache_bytes | "64 MiB" | "32 MiB" | 33554432
 data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 """
 ROWS = [tuple(part.strip() for part in line.split(" | ")) for line in TABLE.strip().splitlines()]
+ACCEPTED = [row for row in ROWS if ALIASES.get(row[0], row[0]) not in UNSUPPORTED]
 
 # What else has to be set for the other value to be possible.
 BESIDES = {
-    "system.encryption.enabled": {"system.encryption.key": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="},
     "websocket.tls.enabled": {"websocket.address": "127.0.0.1:8092"},
-    "data_maintenance.messages.archiver_enabled": {"data_maintenance.archiver.enabled": "true"},
-    "data_maintenance.state.archiver_enabled": {"data_maintenance.archiver.enabled": "true"},
     "http.jwt.use_base64_secret": {"http.jwt.encoding_secret": "MDEy", "http.jwt.decoding_secret": "MDEy"},
     "http.jwt.trusted_issuers[]": {
         "http.jwt.trusted_issuers.0.issuer": "a",
@@ -320,7 +319,7 @@ def test_given_nothing_when_loaded_should_have_the_default(name: str, default: s
     assert literal(key.format.write(key.value)) == default
 
 
-@pytest.mark.parametrize(("name", "_default", "other", "seen"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
 def test_given_a_key_in_the_file_when_loaded_should_have_its_value(
     start: Any, name: str, _default: str, other: str, seen: str
 ) -> None:
@@ -330,7 +329,7 @@ def test_given_a_key_in_the_file_when_loaded_should_have_its_value(
     assert loaded.warnings == ()
 
 
-@pytest.mark.parametrize(("name", "_default", "other", "seen"), ROWS, ids=[row[0] for row in ROWS])
+@pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
 def test_given_a_key_in_its_variable_when_loaded_should_have_its_value(
     start: Any, name: str, _default: str, other: str, seen: str
 ) -> None:
@@ -339,6 +338,19 @@ def test_given_a_key_in_its_variable_when_loaded_should_have_its_value(
     assert value_of(loaded.config, name) == ast.literal_eval(seen)
     assert loaded.origins[ALIASES.get(name, name).replace("[]", ".0")] == variable
     assert loaded.warnings == ()
+
+
+@pytest.mark.parametrize("name", [row[0] for row in ROWS if row not in ACCEPTED])
+def test_given_a_value_that_is_not_supported_when_loaded_should_name_the_key_and_the_reason(
+    start: Any, name: str
+) -> None:
+    (other,) = [row[2] for row in ROWS if row[0] == name]
+    key = ALIASES.get(name, name)
+    where, reason = re.escape(f"{variable_of(name)}: {key}"), re.escape(UNSUPPORTED[key])
+    with pytest.raises(ConfigError, match=rf"^{where} = .+ is not supported: {reason}$"):
+        start(**{variable_of(name): as_text(other)})
+    (default,) = [row[1] for row in ROWS if row[0] == name]
+    assert start(as_toml(name, default)).config == Config()
 
 
 def test_given_what_is_printed_when_read_again_should_be_the_same_value() -> None:

@@ -112,7 +112,6 @@ def test_given_secrets_when_anything_is_printed_should_show_none(start: Any) -> 
     secrets = {
         "IGGY_HTTP_JWT_ENCODING_SECRET": "hush-1",
         "IGGY_HTTP_JWT_DECODING_SECRET": "hush-1",
-        "IGGY_SYSTEM_ENCRYPTION_KEY": "hush-2",
         "IGGY_ARCHIVER_S3_SECRET_ACCESS_KEY": "hush-3",
         "IGGY_ROOT_PASSWORD": "hush-4",
     }
@@ -122,4 +121,4 @@ def test_given_secrets_when_anything_is_printed_should_show_none(start: Any) -> 
         assert "******" in printed
     assert loaded.config.http.jwt.encoding_secret == "hush-1"
     assert f"{loaded.environment['IGGY_ROOT_PASSWORD']}" == "hush-4"
-    assert tomllib.loads(render.toml(loaded))["system"]["encryption"]["key"] == "******"
+    assert tomllib.loads(render.toml(loaded))["http"]["jwt"]["encoding_secret"] == "******"

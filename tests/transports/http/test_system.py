@@ -12,7 +12,9 @@ import pytest
 
 from tests.transports.http.support.calling import Calling, calling
 from whippet.app.commands import requests as ask
+from whippet.app.config import Config
 from whippet.app.config.listeners import Http, HttpCors
+from whippet.app.config.schema import Cluster, CurrentNode, Nodes
 
 ORIGIN = "https://ui.example"
 
@@ -101,6 +103,15 @@ async def test_the_cluster_is_this_node(tmp_path: Path) -> None:
                 }
             ],
         }
+
+
+async def test_a_cluster_is_told_under_the_names_and_the_address_that_are_configured(tmp_path: Path) -> None:
+    node = CurrentNode(name="node-7", ip="192.0.2.7")
+    cluster = Cluster(enabled=True, name="my-cluster", node=Nodes(current=node))
+    async with calling(tmp_path, settings=Config(cluster=cluster)) as world:
+        told = await world.root.get("/cluster/metadata")
+        assert told["name"] == "my-cluster"
+        assert [(one["name"], one["ip"]) for one in told["nodes"]] == [("node-7", "192.0.2.7")]
 
 
 async def test_a_snapshot_is_a_zip_of_the_parts_that_were_asked_for(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ async def world(
     throttle: Throttle | None = None,
     tokens_max: int = 100,
     users_max: int = 2**32 - 1,
+    settings: Config | None = None,
     **options: Any,
 ) -> AsyncIterator[World]:
     """`options` are the store's."""
@@ -121,7 +122,7 @@ async def world(
             users_max=users_max,
         )
         try:
-            gateway = Gateway(Config(), store, users, Tokens(store, tokens_max, clock), clock)
+            gateway = Gateway(settings or Config(), store, users, Tokens(store, tokens_max, clock), clock)
             yield World(gateway, store, clock, passwords)
         finally:
             users.close()

@@ -1,0 +1,79 @@
+"""Keys of Iggy whose feature this server does not have: which values are refused, and which keys are only named.
+
+A value that asks for something that does not happen would be a promise that is not kept, so the start is refused with a
+line that names the key. The defaults of these keys ask for nothing, so files with all of Iggy's keys are accepted. Only
+keys that tune machinery of Iggy that does not exist here have no effect; the log names those that are set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from whippet.app.config.formats import MASK
+from whippet.app.config.keys import KEYS, walk
+from whippet.app.config.schema import Config
+
+NOTHING_IS_ARCHIVED = "this version has no archive, and deletes expired segments without copying them"
+
+UNSUPPORTED = {
+    "system.encryption.enabled": "this version does not encrypt what is on the disk",
+    "system.encryption.key": "this version does not encrypt what is on the disk",
+    "system.compression.default_algorithm": "this version does not compress what is on the disk",
+    "system.compression.allow_override": "this version does not compress what is on the disk",
+    "system.segment.archive_expired": NOTHING_IS_ARCHIVED,
+    "data_maintenance.archiver.enabled": NOTHING_IS_ARCHIVED,
+    "data_maintenance.messages.archiver_enabled": NOTHING_IS_ARCHIVED,
+    "data_maintenance.state.archiver_enabled": "this version makes no copies of the catalogue",
+    "system.backup.path": "this version converts no files, so it makes no backups of them",
+    "system.backup.compatibility.path": "this version converts no files, so it makes no backups of them",
+    "telemetry.enabled": "this version exports neither logs nor traces",
+}
+"""Why any value but the default is refused."""
+
+DETAILS = {
+    key: switch
+    for switch, table in (
+        ("data_maintenance.archiver.enabled", "data_maintenance.archiver."),
+        ("data_maintenance.state.archiver_enabled", "data_maintenance.state."),
+        ("telemetry.enabled", "telemetry."),
+        ("cluster.enabled", "cluster.node.others[]."),
+    )
+    for key in KEYS
+    if key.startswith(table) and key not in UNSUPPORTED
+}
+"""Keys that only say how something unsupported would be done, each with the switch that asks for it. They are accepted
+while the switch is off, as any other detail of a feature that is off."""
+
+WITHOUT_EFFECT = {
+    "tcp.socket_migration": "all connections are served by one event loop",
+    "quic.datagram_send_buffer_size": "no protocol here uses QUIC's unreliable datagrams",
+    "websocket.write_buffer_size": "frames are written at once, without a buffer for small ones",
+    "system.state.max_file_operation_retries": "a change of the catalogue that cannot be written is refused at once",
+    "system.segment.cache_time_indexes": "times are part of the one index",
+    "system.memory_pool.enabled": "there is no memory pool; system.limits bounds the memory",
+    "system.memory_pool.size": "there is no memory pool; system.limits bounds the memory",
+    "system.memory_pool.bucket_capacity": "there is no memory pool; system.limits bounds the memory",
+}
+"""Why a key that tunes Iggy's machinery changes nothing. No key about data, security or the network may be here."""
+
+
+def unsupported(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Problems, as app/config/checks.py has them."""
+    for key in walk(config):
+        if key.name in UNSUPPORTED and key.value != KEYS[key.name].value:
+            value = MASK if key.format.secret else key.format.write(key.value)
+            value = str(value).lower() if isinstance(value, bool) else value
+            yield (key.name,), f"{key.name} = {value} is not supported: {UNSUPPORTED[key.name]}"
+    if config.cluster.enabled and config.cluster.node.others:
+        keys = ("cluster.node.others.0.name", "cluster.node.others.0.ip", "cluster.enabled")
+        yield (
+            keys,
+            "cluster.node.others is not supported while cluster.enabled is true: this version replicates nothing and "
+            "sends clients to no other node",
+        )
+
+
+def without_effect(name: str) -> str | None:
+    """The line for the log about a key that somebody has set; None for a key that has an effect."""
+    reason = WITHOUT_EFFECT.get(name)
+    return None if reason is None else f"{name} has no effect: {reason}"
