@@ -157,12 +157,15 @@ def _heard(done: Done) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             done.last_error = record.getMessage()
 
-    hearing, log = Hearing(logging.WARNING), logging.getLogger("pyspark_whippet")
-    log.addHandler(hearing)
+    hearing = Hearing(logging.WARNING)
+    logs = [logging.getLogger(name) for name in ("pyspark_whippet", "whippet.pipelines")]
+    for log in logs:
+        log.addHandler(hearing)
     try:
         yield
     finally:
-        log.removeHandler(hearing)
+        for log in logs:
+            log.removeHandler(hearing)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What has to be done on the driver when the data source has come as a zip, by `--py-files` or `addPyFile`.
 
 Spark 4 plans a stream with the files of a job `streaming_job`, and looks for the zip in the folder of that job, where
-nobody has put it: "No module named 'app'", in streams alone. So it is put there.
+nobody has put it: "No module named 'pyspark_whippet'", in streams alone. So it is put there.
 """
 
 from __future__ import annotations
