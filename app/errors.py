@@ -264,7 +264,7 @@ TABLE: dict[Code, Row] = {
     ),
     C.PARTITION_NOT_FOUND: E("partition_not_found", "There is no such partition in the topic.", 404, "partition_id"),
     C.NO_PARTITIONS: E("no_partitions", "The topic has no partitions."),
-    C.TOPIC_FULL: E("topic_full", "The topic has reached its size."),
+    C.TOPIC_FULL: E("topic_full", "The topic has reached its size, and nothing is deleted from it."),
     C.CANNOT_DELETE_CONSUMER_OFFSET_FILE: E(
         "cannot_delete_consumer_offset_file", "The stored offset could not be removed."
     ),
@@ -378,6 +378,7 @@ _OF_FAULT = {
 }
 
 _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
+    (storage_errors.TopicFull, Code.TOPIC_FULL),
     (storage_errors.InvalidOffset, Code.INVALID_OFFSET),
     (storage_errors.InvalidProducer, Code.INVALID_PRODUCER),
     (storage_errors.ProducerFenced, Code.PRODUCER_FENCED),

@@ -65,11 +65,12 @@ async def fill_deduplication(gateway: Gateway) -> None:
 
 async def retain(gateway: Gateway) -> None:
     """Deletes what topics' limits allow to go. The limits are read anew each time, so a changed one counts at once."""
+    deletes_oldest = gateway.store.options.delete_oldest_segments
     for stream in gateway.streams:
         for topic in stream.topics:
             document = topic.document
             expiry = None if document.message_expiry in (0, UNLIMITED) else document.message_expiry
-            size = None if document.max_topic_size in (0, UNLIMITED) else document.max_topic_size
+            size = None if document.max_topic_size in (0, UNLIMITED) or not deletes_oldest else document.max_topic_size
             if expiry is None and size is None:
                 continue
             try:

@@ -2,6 +2,7 @@
 
     StorageError
     |-- InvalidBatch          the caller's bytes are not a batch; says which rule and which message
+    |-- TopicFull             a topic that deletes nothing has no room for a batch
     |-- InvalidOffset         a consumer offset that the partition does not have
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
     |-- ProducerFenced        a higher epoch of the producer has taken its place
@@ -57,6 +58,16 @@ class InvalidBatch(StorageError):
         super().__init__(sentence if message is None else f"message {message}: {sentence}")
         self.fault = fault
         self.message = message
+
+
+class TopicFull(StorageError):
+    """The topic would grow beyond its size, and the store is told to refuse messages rather than delete old ones."""
+
+    def __init__(self, stream: str, topic: str, size_bytes: int, max_bytes: int, more_bytes: int) -> None:
+        super().__init__(
+            f"topic {topic!r} of stream {stream!r} is full: it has {size_bytes} bytes, its max_topic_size is "
+            f"{max_bytes} bytes, and {more_bytes} more would exceed that (system.topic.delete_oldest_segments is false)"
+        )
 
 
 class InvalidOffset(StorageError):

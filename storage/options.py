@@ -53,6 +53,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which indexes of closed segments stay in memory: all, those lately used within the budget below, or none."""
     index_cache_bytes: int = 64 * MIB
     """Budget of all cached indexes of closed segments together."""
+    delete_oldest_segments: bool = True
+    """Whether retention makes room in a topic that has reached its size; otherwise such a topic refuses messages."""
     validate_checksum: bool = False
     """Check every batch of every segment when the store is opened, not only the end of the last segment."""
     recreate_missing_state: bool = False

@@ -72,6 +72,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     bounds: Bounds
     clock: Callable[[], int]
     loop: asyncio.AbstractEventLoop
+    check_room: Callable[[PartitionId, int], None] | None
+    """Refuses bytes for which the topic of a partition has no room; None: topics have room for everything."""
 
 
 class Partition:
@@ -204,6 +206,11 @@ class Partition:
         """As `append` does it, for who has to know before."""
         return batches.check(batch, self._shared.limits)
 
+    def check_room(self, size: int) -> None:
+        """Raises TopicFull when the topic may not grow by so many bytes."""
+        if self._shared.check_room is not None:
+            self._shared.check_room(self.place, size)
+
     async def append(
         self,
         batch: batches.Writable,
@@ -237,6 +244,8 @@ class Partition:
             level = durability
         if producer is not None and (record := self._producers.find(producer, self.written)) is not None:
             return await self._again(record, level)
+        if shared.check_room is not None:
+            shared.check_room(self.place, size)
         base = self.appended
         timestamp = shared.clock()
         if timestamp < self._last_timestamp:

@@ -22,7 +22,14 @@ from whippet.storage import recovery, retention
 from whippet.storage.batch import Limits
 from whippet.storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
 from whippet.storage.completion import to_the_end
-from whippet.storage.errors import CatalogueError, PartitionFailed, StorageError, StoreLocked, UnsupportedFormat
+from whippet.storage.errors import (
+    CatalogueError,
+    PartitionFailed,
+    StorageError,
+    StoreLocked,
+    TopicFull,
+    UnsupportedFormat,
+)
 from whippet.storage.files import Files, make_folders, read_all, replace
 from whippet.storage.handles import close
 from whippet.storage.layout import (
@@ -45,6 +52,8 @@ from whippet.storage.tail import TailBudget, UnflushedBudget
 
 _log = logging.getLogger(__name__)
 
+UNLIMITED = 2**64 - 1
+"""How a topic's document says that it has no limit of size."""
 DAMAGE_KEPT = 1000
 """Reports of damage that are remembered for whoever asks; all of them are logged."""
 
@@ -120,6 +129,7 @@ class Store:
             bounds=Bounds(options.producers_max, options.producer_answers_max),
             clock=clock,
             loop=loop,
+            check_room=None if options.delete_oldest_segments else self._check_room,
         )
 
     # ----------------------------------------------------------------------------------------------- opening, closing
@@ -566,6 +576,16 @@ class Store:
             raise
 
     # ------------------------------------------------------------------------------------------------------- retention
+
+    def _check_room(self, place: PartitionId, more_bytes: int) -> None:
+        """For an append, in the same turn of the loop: no other one can take the room in between."""
+        stream = self.streams[place.stream]
+        document = stream.topics[place.topic].document
+        if document.max_topic_size in (0, UNLIMITED):
+            return
+        size = sum(partition.size_bytes for partition in self.partitions_of(place.stream, place.topic))
+        if size + more_bytes > document.max_topic_size:
+            raise TopicFull(stream.document.name, document.name, size, document.max_topic_size, more_bytes)
 
     async def retain(self, stream_id: int, topic_id: int, *, expiry_us: int | None, max_bytes: int | None) -> int:
         """Deletes what a topic's limits allow to go, by age and then by size; says how many segments."""

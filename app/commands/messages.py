@@ -43,6 +43,9 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     count = 0
     level = partition.durability
     bounds = gateway.deduplication.bounds(topic.document.options)
+    if len(request.batches) > 1 and bounds is None:
+        # All or nothing: a request that is refused after some of its batches would be sent again as a whole.
+        partition.check_room(sum(map(len, request.batches)))
     for number, batch in enumerate(request.batches):
         checked = request.checked[number] if request.checked else None
         if bounds is None:

@@ -35,6 +35,7 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         saver_syncs=saver.enforce_fsync,
         catalog_syncs=system.state.enforce_fsync,
         segment_bytes=system.segment.size,
+        delete_oldest_segments=system.topic.delete_oldest_segments,
         index_cache=system.segment.cache_indexes,
         index_cache_bytes=limits.index_cache_bytes,
         validate_checksum=system.partition.validate_checksum,

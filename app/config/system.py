@@ -113,7 +113,8 @@ class Topic(Section, frozen=True):
     message_expiry: Microseconds = None
     """Duration for which messages are kept when their topic names none; `none`: for ever."""
     delete_oldest_segments: Boolean = True
-    """What happens to a topic near its size: true deletes its oldest segments, false refuses further messages."""
+    """What happens to a topic that has reached its size: true deletes its oldest segments at the next run of the
+    cleaner, false deletes nothing and refuses a send that would exceed the size (error 3009)."""
 
 
 class Partition(Section, frozen=True):

@@ -176,7 +176,7 @@ CATALOGUE: Mapping[str, TopicOption] = {
         _topic_size,
         lambda system, _: UNLIMITED if system.topic.max_size is None else system.topic.max_size,
         True,
-        "Bytes that the topic may have before its oldest segments are deleted; at least one segment.",
+        "Bytes that the topic may have before its oldest segments are deleted, or sends refused; at least one segment.",
     ),
     "message_deduplication": O(
         ValueKind.BOOL,

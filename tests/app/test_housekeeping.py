@@ -87,6 +87,36 @@ async def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> Non
         assert await segments(root) == (2, 2)
 
 
+async def test_where_full_topics_refuse_messages_none_is_deleted_for_its_size_but_expired_ones_are(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as here:
+        root = await here.root()
+        await make_topic(root)
+        await send(root, 6)
+        await root.ask(ask.UpdateTopic("s", "t", "t", max_topic_size=1024, message_expiry=5 * SECOND))
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (4, 4)
+        with pytest.raises(CommandError, match="topic 't' of stream 's' is full") as refused:
+            await send(root, 1)
+        assert refused.value.code is Code.TOPIC_FULL
+        here.clock.now += 6 * SECOND
+        await housekeeping.retain(here.gateway)
+        assert await segments(root) == (1, 1)
+        await send(root, 1)
+
+
+async def test_a_request_of_several_batches_for_which_there_is_no_room_is_refused_as_a_whole(tmp_path: Path) -> None:
+    async with world(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as here:
+        root = await here.root()
+        await make_topic(root, max_topic_size=1500)
+        batches = tuple(build([Message(bytes(700))], 1, os.urandom) for _ in range(2))
+        with pytest.raises(CommandError, match="is full"):
+            await root.ask(ask.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 0), batches))
+        assert (await root.ask(ask.GetStats())).messages_count == 0
+        await send(root, 1)
+
+
 async def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
     async with world(tmp_path, segment_bytes=1024) as here:
         root = await here.root()

@@ -220,3 +220,12 @@ async def test_large_and_small_answers_are_put_together_from_whatever_pieces_the
             for polled in polls
         ]
         assert found == [sizes[:1], sizes, sizes[3:4], sizes[4:6], sizes[:1], sizes[5:]]
+
+
+async def test_a_send_to_a_topic_that_is_full_and_deletes_nothing_is_refused(tmp_path: Path) -> None:
+    async with connected(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as (_, client):
+        await client.create_topic("s", "small", max_topic_size=1024)
+        await client.send_messages("s", "small", [b"x" * 500])
+        assert await refusal(client.send_messages("s", "small", [b"x" * 500])) == Code.TOPIC_FULL
+        await client.purge_topic("s", "small")
+        await client.send_messages("s", "small", [b"x" * 500])

@@ -57,6 +57,7 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("SEGMENT_CACHE_INDEXES", "true", "index_cache", "all"),
     ("SEGMENT_CACHE_INDEXES", "false", "index_cache", "none"),
     ("SEGMENT_VALIDATE_CHECKSUM", "true", "validate_checksum", True),
+    ("TOPIC_DELETE_OLDEST_SEGMENTS", "false", "delete_oldest_segments", False),
     ("RECOVERY_RECREATE_MISSING_STATE", "true", "recreate_missing_state", True),
     ("SHARDING_CPU_ALLOCATION", "3", "shards", 3),
     ("SHARDING_CPU_ALLOCATION", "2..4", "cpus", (2, 3)),

@@ -527,3 +527,14 @@ async def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: 
             assert await root.refused("PUT", path, {"offset": 0}) == expected
             assert await root.refused("DELETE", f"{path}/1") == expected
         assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 404, None)
+
+
+async def test_a_send_to_a_full_topic_is_refused_by_name_with_its_limit(tmp_path: Path) -> None:
+    async with with_topic(tmp_path, segment_bytes=1024, delete_oldest_segments=False) as world:
+        await world.root.post("/streams/s/topics", {"name": "small", "partitions_count": 1, "max_topic_size": 1024})
+        small = "/streams/s/topics/small/messages"
+        assert (await world.root.ask("POST", small, sent(message(b"x" * 500)))).status_code == 201
+        full = await world.root.ask("POST", small, sent(message(b"x" * 500)))
+        assert (full.status_code, full.json()["id"], full.json()["code"]) == (400, 3009, "topic_full")
+        assert "topic 'small' of stream 's' is full" in full.json()["reason"]
+        assert "max_topic_size is 1024 bytes" in full.json()["reason"]

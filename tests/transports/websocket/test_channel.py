@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -575,3 +576,12 @@ async def test_the_limit_of_waiting_polls_apart_is_not_the_end_of_order(
         assert (await browser.answer(second))["ok"]["count"] == 0
         await browser.ask("send_messages", **sending("AAAA"))
         assert (await browser.answer(first))["ok"]["count"] == 1
+
+
+async def test_a_send_to_a_full_topic_is_refused(tmp_path: Path) -> None:
+    async with talking(tmp_path, store={"segment_bytes": 1024, "delete_oldest_segments": False}) as world:
+        browser = await with_topic(world)
+        await browser.ask("update_topic", stream="s", topic="t", name="t", message_expiry=0, max_topic_size=1024)
+        payload = base64.b64encode(b"x" * 500).decode()
+        await browser.ask("send_messages", **sending(payload))
+        assert await browser.refused("send_messages", **sending(payload)) == (3009, "topic_full", None)
