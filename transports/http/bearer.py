@@ -42,7 +42,7 @@ class TicketQuery(msgspec.Struct, frozen=True):
 
 def of_ticket(api: Api, query: bytes) -> bytes | None:
     """What the ticket in a query stands for: it is used up with that. None where there is none."""
-    text = parameters.decode_query(query, TicketQuery).ticket
+    text = parameters.value_of(query, "ticket")
     if not text:
         return None
     found = api.tickets.take(text)

@@ -40,6 +40,7 @@ class Endpoint:
         self._decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
         self._decode = operation.decode or bodies.decode
         self._forms = {form.media.encode(): form for form in operation.forms}
+        self._query = operation.query or (CatalogueQuery if operation.catalogue else parameters.NoQuery)
         limit = api.config.max_request_size
         self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
         self._headers: Headers = (JSON, SECRET, VIEW) if operation.secret else (JSON, VIEW)
@@ -75,10 +76,8 @@ class Endpoint:
             session.user_id = call.caller.user.id
         call.parameters = parameters.decode_path(scope["path_params"])
         query: bytes = scope["query_string"]
-        if operation.query is not None:
-            call.query = parameters.decode_query(query, operation.query)
-        elif operation.catalogue and query:
-            parameters.decode_query(query, CatalogueQuery)
+        if query or operation.query is not None:
+            call.query = parameters.decode_query(query, self._query)
         if self._decoder is None:
             found = await self._handler(call)
         else:

@@ -13,19 +13,21 @@ from http import HTTPStatus
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
 from whippet.app.commands.registry import carry_out
-from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy
+from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config.formats import PERIOD
 from whippet.app.errors import Code, CommandError
 from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
 from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer
 from whippet.transports.http.errors import RETRY_AFTER, Refused
-from whippet.transports.http.messages import FRAME_JSON_BYTES, STRATEGIES
+from whippet.transports.http.messages import FRAME_JSON_BYTES, Kind, Start, one_beginning, strategy_of
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call
+from whippet.transports.http.parameters import one_spelling
 from whippet.transports.http.unpacking import PolledMessage, messages_of
 
 TURNS_MAX = 64
@@ -66,15 +68,28 @@ class LeaseQuery(msgspec.Struct, frozen=True):
 
 
 class LeasePollQuery(msgspec.Struct, frozen=True):
-    partition_id: U32 | msgspec.UnsetType = msgspec.UNSET
-    """Absent: one of the lease's own, in turn, that has messages."""
-    kind: Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l", "n"] = "next"
-    value: U64 = 0
+    partition_id: U32 | UnsetType = UNSET
+    """If absent, the lease's partitions that have messages take turns."""
+    partition: U32 | UnsetType = UNSET
+    """Another spelling of `partition_id`."""
+    kind: Kind | UnsetType = UNSET
+    """Where to begin; `next` if absent."""
+    value: U64 | UnsetType = UNSET
+    """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
+    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
+    """Another spelling of `kind`, for the beginnings that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
 
     def __post_init__(self) -> None:
-        check_u64(self.value)
+        check_u64(None if self.value is UNSET else self.value)
+        one_spelling(partition_id=self.partition_id, partition=self.partition)
+        one_beginning(self.kind, self.value, self.start)
+
+    @property
+    def number(self) -> int | None:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return None if given is UNSET else given
 
 
 class LeaseCommit(msgspec.Struct, frozen=True):
@@ -171,13 +186,13 @@ async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> answers.P
     """One after the other of the lease's partitions, until there are messages."""
     query: LeasePollQuery = call.query
     answer_bytes = call.api.limits.answer_bytes
-    named = None if query.partition_id is msgspec.UNSET else query.partition_id
+    named = query.number
     request = ask.PollMessages(
         _group(call),
         call.stream,
         call.topic,
         named,
-        Strategy(STRATEGIES[query.kind], query.value),
+        strategy_of(query.kind, query.value, query.start, "next"),
         min(query.count, answer_bytes // FRAME_JSON_BYTES),
         query.auto_commit == "true",
         answer_bytes * 3 // 4,

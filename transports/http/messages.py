@@ -22,6 +22,7 @@ from whippet.transports.http.incoming import Ready
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call
 from whippet.transports.http.packing import NewMessages, PartitioningBody, pack
+from whippet.transports.http.parameters import one_spelling
 from whippet.transports.http.texts import Key
 
 _log = logging.getLogger(__name__)
@@ -31,8 +32,10 @@ PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 FRAME_JSON_BYTES = 256
 """About what a message takes as JSON besides its payload."""
 DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
-"""In the words of 0.9; on a single node the first says no more than that the batch was taken on."""
+"""In the words of 0.9, for its clients. `replicated` is not what a single node does, so `Whippet-Durability` says which
+level a send has reached."""
 LEVELS = {level.name.lower(): level for level in Durability}
+LEVEL_NAMES = {level: name.encode() for name, level in LEVELS.items()}
 
 KINDS = {
     "balanced": PartitioningKind.BALANCED,
@@ -55,27 +58,67 @@ class Confirmations(msgspec.Struct, frozen=True):
 
 
 class SendQuery(msgspec.Struct, frozen=True):
-    """`partition` and `key` are for bodies that do not say where their messages go; without them the next partition in
-    turn. `durability`: what the batch has to have reached when it is answered, where that is more than the topic's."""
+    """`partition_id` (or `partition`) and `key` are for bodies that do not name a destination themselves; without them
+    the partitions take turns. `durability` is the level that the batch must reach before the response, where that is
+    more than the topic's own."""
 
     ack: Literal["replicated", "none"] = "replicated"
     durability: Literal["memory", "written", "synced"] | UnsetType = UNSET
+    partition_id: U32 | UnsetType = UNSET
     partition: U32 | UnsetType = UNSET
+    """Another spelling of `partition_id`."""
     key: Key | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        one_spelling(partition_id=self.partition_id, partition=self.partition)
+
+    @property
+    def number(self) -> int | UnsetType:
+        return self.partition if self.partition_id is UNSET else self.partition_id
+
+
+Kind = Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l", "n"]
+Start = Literal["first", "last", "next"]
 
 
 class PollQuery(msgspec.Struct, frozen=True):
     consumer_id: str = "1"
-    partition_id: U32 = 0
-    kind: Literal["offset", "timestamp", "first", "last", "next", "o", "t", "f", "l", "n"] = "offset"
-    value: U64 = 0
+    partition_id: U32 | UnsetType = UNSET
+    """Partition 0 if absent."""
+    partition: U32 | UnsetType = UNSET
+    """Another spelling of `partition_id`."""
+    kind: Kind | UnsetType = UNSET
+    """Where to begin; `offset` if absent."""
+    value: U64 | UnsetType = UNSET
+    """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
+    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
+    """Another spelling of `kind`, for the beginnings that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
     wait: str = ""
-    """For how long to wait for messages if there are none, such as `20s`; then the answer has none."""
+    """How long to wait for messages if there are none, such as `20s`; after that the response has none."""
 
     def __post_init__(self) -> None:
-        check_u64(self.value)
+        check_u64(None if self.value is UNSET else self.value)
+        one_spelling(partition_id=self.partition_id, partition=self.partition)
+        one_beginning(self.kind, self.value, self.start)
+
+    @property
+    def number(self) -> int:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return 0 if given is UNSET else given
+
+
+def one_beginning(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
+    """Refuses two beginnings in the same query."""
+    one_spelling(kind=kind, **{"from": start})
+    if start is not UNSET and value is not UNSET:
+        raise ValueError(f"`value` has no meaning with `from={start}`")
+
+
+def strategy_of(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType, default: Kind) -> Strategy:
+    name = start if start is not UNSET else default if kind is UNSET else kind
+    return Strategy(STRATEGIES[name], 0 if value is UNSET else value)
 
 
 # ----------------------------------------------------------------------------------------------------------- sending
@@ -112,9 +155,9 @@ def _producer(call: Call) -> Producer | None:
 
 def _packed(call: Call, body: NewMessages) -> Ready:
     query: SendQuery = call.query
-    if query.partition is not UNSET or query.key is not UNSET:
-        field = "key" if query.partition is UNSET else "partition"
-        raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body says itself where its messages go", field)
+    for field in ("partition_id", "partition", "key"):
+        if getattr(query, field) is not UNSET:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body names the destination of its messages", field)
     incoming.refuse_headers(call)
     if not body.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
@@ -123,10 +166,10 @@ def _packed(call: Call, body: NewMessages) -> Ready:
 
 
 def _destination(query: SendQuery) -> Partitioning:
-    if query.partition is not UNSET:
+    if query.number is not UNSET:
         if query.key is not UNSET:
-            raise Refused(HTTPStatus.BAD_REQUEST, "`partition` and `key`: one of them says where messages go", "key")
-        return Partitioning(PartitioningKind.PARTITION_ID, partition_id=query.partition)
+            raise Refused(HTTPStatus.BAD_REQUEST, "give a partition or a `key` as the destination, not both", "key")
+        return Partitioning(PartitioningKind.PARTITION_ID, partition_id=query.number)
     if query.key is UNSET:
         return Partitioning(PartitioningKind.BALANCED)
     key = query.key.encode()
@@ -149,7 +192,12 @@ async def send(call: Call, request: ask.SendMessages) -> answers.Sent:
 
 def confirmed(sent: answers.Sent) -> Answer:
     said = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
-    headers = (JSON, (b"iggy-durability", DURABILITIES[sent.durability]), VIEW)
+    headers = (
+        JSON,
+        (b"iggy-durability", DURABILITIES[sent.durability]),
+        (b"whippet-durability", LEVEL_NAMES[sent.durability]),
+        VIEW,
+    )
     return Answer(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
 
 
@@ -190,8 +238,8 @@ async def poll_messages(call: Call) -> Answer:
         Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
         call.stream,
         call.topic,
-        query.partition_id,
-        Strategy(STRATEGIES[query.kind], query.value),
+        query.number,
+        strategy_of(query.kind, query.value, query.start, "offset"),
         min(query.count, answer_bytes // FRAME_JSON_BYTES) if is_json else query.count,
         # Who asks for the head alone has read nothing.
         query.auto_commit == "true" and not call.is_head,
@@ -202,7 +250,22 @@ async def poll_messages(call: Call) -> Answer:
     return await outgoing.answer(call, form, polled)
 
 
+class FlushQuery(msgspec.Struct, frozen=True):
+    """Iggy's SDK for Rust repeats in the query what is in the path."""
+
+    partition_id: U32 | UnsetType = UNSET
+    fsync: Literal["true", "false"] | UnsetType = UNSET
+
+
 async def flush(call: Call) -> None:
+    query: FlushQuery = call.query
+    for name, given, in_path in (
+        ("partition_id", query.partition_id, call.parameters["partition"]),
+        ("fsync", query.fsync, str(call.parameters["fsync"]).lower()),
+    ):
+        if given not in (UNSET, in_path):
+            sentence = f"`{name}` is {given} in the query and {in_path} in the path"
+            raise Refused(HTTPStatus.BAD_REQUEST, sentence, name)
     await call.ask(
         ask.FlushUnsavedBuffer(call.stream, call.topic, call.parameters["partition"], call.parameters["fsync"])
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind
@@ -17,13 +18,23 @@ class ConsumerOffset(msgspec.Struct, frozen=True):
     stored_offset: int
 
 
-class OffsetQuery(msgspec.Struct, frozen=True):
-    consumer_id: str = "1"
-    partition_id: U32 = 0
-
-
 class PartitionQuery(msgspec.Struct, frozen=True):
-    partition_id: U32 = 0
+    partition_id: U32 | UnsetType = UNSET
+    """Partition 0 if absent."""
+    partition: U32 | UnsetType = UNSET
+    """Another spelling of `partition_id`."""
+
+    def __post_init__(self) -> None:
+        parameters.one_spelling(partition_id=self.partition_id, partition=self.partition)
+
+    @property
+    def number(self) -> int:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return 0 if given is UNSET else given
+
+
+class OffsetQuery(PartitionQuery, frozen=True):
+    consumer_id: str = "1"
 
 
 class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +49,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
 async def get_offset(call: Call) -> ConsumerOffset | None:
     query: OffsetQuery = call.query
     consumer = _consumer(query.consumer_id)
-    found = await call.ask(ask.GetConsumerOffset(consumer, call.stream, call.topic, query.partition_id))
+    found = await call.ask(ask.GetConsumerOffset(consumer, call.stream, call.topic, query.number))
     if found is None:
         absence.refuse_topic(call)
         return None
@@ -56,7 +67,7 @@ async def store_offset(call: Call) -> None:
 async def delete_offset(call: Call) -> None:
     query: PartitionQuery = call.query
     consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
-    await call.ask(ask.DeleteConsumerOffset(consumer, call.stream, call.topic, query.partition_id))
+    await call.ask(ask.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
 
 
 def _consumer(given: int | str) -> Consumer:

@@ -5,8 +5,9 @@ A path is taken apart before it is decoded, so what is in a name never becomes a
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -23,6 +24,7 @@ _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 U32_MAX = 2**32 - 1
 NAME_BYTES = range(1, 256)
 QUERY_FIELDS_MAX = 64
+NAME_SHOWN_MAX = 64
 
 
 def identifier(text: str) -> Identifier:
@@ -84,16 +86,18 @@ def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:
     return found
 
 
+class NoQuery(msgspec.Struct, frozen=True):
+    """The query of an operation that has no parameters."""
+
+
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
-    """A query as its struct; what the struct does not know is ignored."""
+    """Decodes a query into its struct, and refuses parameters that the struct does not have: they would do nothing."""
     fields: dict[str, Any] = {}
     numbers = _numbers_of(into)
     try:
-        for pair in raw.split(b"&", QUERY_FIELDS_MAX)[:QUERY_FIELDS_MAX] if raw else ():
-            key, _, value = pair.partition(b"=")
-            name = _unquoted(key)
+        for name, value in _pairs(raw):
             if name not in into.__struct_encode_fields__:
-                continue
+                raise _unknown(name, into.__struct_encode_fields__)
             if name in fields:
                 raise _bad_query(f"duplicate field `{name}`", name)
             text = _unquoted(value)
@@ -103,6 +107,44 @@ def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
         raise _bad_query(str(error), field_of(error)) from None
     except ValueError as error:
         raise _bad_query(str(error), None) from None
+
+
+def value_of(raw: bytes, wanted: str) -> str | None:
+    """Finds one parameter in a query that is decoded elsewhere."""
+    try:
+        return next((_unquoted(value) for name, value in _pairs(raw) if name == wanted), None)
+    except ValueError as error:
+        raise _bad_query(str(error), wanted) from None
+
+
+def one_spelling(**given: Any) -> None:
+    """Refuses two spellings of one parameter in the same query."""
+    names = [name for name, value in given.items() if value is not msgspec.UNSET]
+    if len(names) > 1:
+        raise ValueError(f"{' and '.join(f'`{name}`' for name in names)} mean the same: give one of them")
+
+
+def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
+    if not raw:
+        return
+    pairs = raw.split(b"&", QUERY_FIELDS_MAX)
+    if len(pairs) > QUERY_FIELDS_MAX:
+        raise ValueError(f"a query has at most {QUERY_FIELDS_MAX} parameters")
+    for pair in filter(None, pairs):
+        name, _, value = pair.partition(b"=")
+        yield _unquoted(name), value
+
+
+def _unknown(name: str, known: Sequence[str]) -> Refused:
+    shown = name[:NAME_SHOWN_MAX]
+    nearest = difflib.get_close_matches(shown, known, n=1, cutoff=0.5)
+    if nearest:
+        hint = f"did you mean `{nearest[0]}`?"
+    elif known:
+        hint = f"the parameters here are {', '.join(f'`{each}`' for each in known)}"
+    else:
+        hint = "no parameter is known here"
+    return _bad_query(f"unknown parameter `{shown}`; {hint}", shown)
 
 
 @lru_cache

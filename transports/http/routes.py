@@ -371,6 +371,7 @@ _MESSAGES = (
         summary="Write what a partition has in memory, and sync it if asked to",
         subject="messages",
         handler=messages.flush,
+        query=messages.FlushQuery,
     ),
     Operation(
         name="get_consumer_offset",

@@ -286,7 +286,7 @@ class Tail:
 def following(
     call: Call, start: ask.Strategy | None = None, consumer: ask.Consumer | None = None
 ) -> ask.FollowMessages:
-    partition = call.query.partition
+    partition = call.query.number
     return ask.FollowMessages(call.stream, call.topic, None if partition == "all" else int(partition), start, consumer)
 
 

@@ -13,6 +13,7 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, Stra
 from whippet.transports.http import parameters
 from whippet.transports.http.answering import Answer
 from whippet.transports.http.errors import Refused
+from whippet.transports.http.messages import Start
 from whippet.transports.http.numbers import U64, check_u64
 from whippet.transports.http.operation import Call
 from whippet.transports.http.tailing import HEADERS, Events, cursor_of, following, position_of
@@ -23,10 +24,15 @@ LAST_EVENT_ID = b"last-event-id"
 
 
 class TailQuery(msgspec.Struct, frozen=True):
-    partition: str = "0"
-    """A number, or `all`."""
+    partition_id: str | UnsetType = UNSET
+    """A number, or `all`; partition 0 if absent."""
+    partition: str | UnsetType = UNSET
+    """Another spelling of `partition_id`."""
+    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
+    """`first` begins with the oldest message, `last` with the newest one that there is, `next` with the first one to
+    come, or, with `consumer`, after what that consumer has stored."""
     offset: U64 | UnsetType = UNSET
-    """To begin here; of the beginnings at most one. Without any: with what comes from now on."""
+    """Begins here. At most one beginning can be given; without any, the tail begins with the next message to come."""
     timestamp: U64 | UnsetType = UNSET
     """With the first message of this time, in us, or later."""
     last: U64 | UnsetType = UNSET
@@ -43,11 +49,18 @@ class TailQuery(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for number in (self.offset, self.timestamp, self.last):
             check_u64(None if number is UNSET else number)
-        if self.partition != "all" and not isinstance(parameters.identifier(self.partition), int):
+        parameters.one_spelling(partition_id=self.partition_id, partition=self.partition)
+        if self.number != "all" and not isinstance(parameters.identifier(self.number), int):
             raise ValueError("a number or `all` is needed - at `$.partition`")
-        beginnings = (self.offset, self.timestamp, self.last, self.consumer, self.cursor)
+        start = UNSET if self.start == "next" and self.consumer is not UNSET else self.start
+        beginnings = (start, self.offset, self.timestamp, self.last, self.consumer, self.cursor)
         if sum(each is not UNSET for each in beginnings) > 1:
-            raise ValueError("offset, timestamp, last, consumer, cursor: one of them says where to begin")
+            raise ValueError("from, offset, timestamp, last, consumer, cursor: give one of them")
+
+    @property
+    def number(self) -> str:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return "0" if given is UNSET else given
 
 
 async def tail_messages(call: Call) -> Answer | Events:
@@ -67,6 +80,10 @@ async def tail_messages(call: Call) -> Answer | Events:
 
 
 def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
+    if query.start == "first":
+        return Strategy(StrategyKind.FIRST), None
+    if query.start == "last":
+        return Strategy(StrategyKind.LAST, 1), None
     if query.offset is not UNSET:
         return Strategy(StrategyKind.OFFSET, query.offset), None
     if query.timestamp is not UNSET:

@@ -144,11 +144,13 @@ class Command:
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         self.in_path = [part[1:-1] for part in operation.path.split("/") if part.startswith("{")]
-        self.in_query = frozenset(() if operation.query is None else operation.query.__struct_encode_fields__)
+        fields = () if operation.query is None else operation.query.__struct_encode_fields__
+        self.in_query = frozenset(fields) - frozenset(self.in_path)
         self.decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
 
     def fill(self, call: Call, members: Members) -> None:
-        """`members` without `id` and `cmd`. What no part of the operation knows is for the body to refuse or ignore."""
+        """Decodes the members other than `id` and `cmd`. A member that the operation does not have would do nothing, so
+        it is refused; where there is a body, the body decides, as over HTTP."""
         operation = self.operation
         segments = {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
         call.parameters = parameters.decode_path(segments)
@@ -157,6 +159,9 @@ class Command:
             call.query = parameters.decode_query(urlencode(said).encode(), operation.query)
         if self.decoder is not None:
             call.body = (operation.decode or bodies.decode)(self.decoder, _object(members))
+        elif members:
+            unknown = next(iter(members))[: parameters.NAME_SHOWN_MAX]
+            raise Refused(HTTPStatus.BAD_REQUEST, f"`{operation.name}` has no member `{unknown}`", unknown)
 
 
 def _path_text(name: str, raw: msgspec.Raw | None) -> bytes:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
-from whippet.transports.http import bearer
+from whippet.transports.http import bearer, parameters
 from whippet.transports.http.answering import send_answer
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
@@ -116,10 +116,12 @@ def _authorization(asked: Upgrade, api: Api) -> bytes | None:
     for each in offered.split(","):
         if each.strip().startswith(TOKEN):
             return b"Bearer " + each.strip().removeprefix(TOKEN).encode("latin-1")
+    query = asked.query.encode("latin-1")
+    parameters.decode_query(query, bearer.TicketQuery)
     header = asked.header(b"authorization")
     if header:
         return header.encode("latin-1")
     try:
-        return bearer.of_ticket(api, asked.query.encode("latin-1"))
+        return bearer.of_ticket(api, query)
     except CommandError as refused:
         raise Refused(HTTPStatus.UNAUTHORIZED, str(refused), "ticket") from None

@@ -155,12 +155,16 @@ async def test_a_tail_begins_where_it_is_told_to(tmp_path: Path) -> None:
             ("consumer=billing", "34"),
             ("consumer=nobody", "01234"),
             ("cursor=0:4", "4"),
+            ("from=first", "01234"),
+            ("from=last", "4"),
+            ("from=next&consumer=billing", "34"),
+            ("from=first&partition_id=0", "01234"),
         ):
             events = await tail(world, query)
             found = await events.several(len(expected))
             assert b"".join(texts(found)).decode() == expected, query
             await leave(world, events)
-        for query in ("", "last=0", "partition=0"):
+        for query in ("", "last=0", "partition=0", "partition_id=0", "from=next"):
             events = await tail(world, query)
             await send(world, b"new")
             assert (await events.next()).payload == b"new"
