@@ -12,7 +12,7 @@
    Whatever is pickled (options, readers, writers, slices, commit messages) holds plain values and no socket.
 4. Spark asks every installed module whose name begins with `pyspark_` for a `DefaultSource`. It finds only what is
    installed, not what `--py-files` brings: there, call `register`. A module that cannot be imported would keep Spark
-   from finding all others, so what is needed is imported when somebody asks.
+   from finding all others, so packages are imported where they are needed, and `discovered` tells what is missing.
 """
 
 from __future__ import annotations
@@ -29,17 +29,15 @@ __all__ = ["log_sink", "register"]
 def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(name)
-    try:
-        from pyspark_whippet.source import WhippetSource  # noqa: PLC0415
-    except ImportError as error:
-        raise AttributeError(f"{name}: {error}") from error
-    return WhippetSource
+    # Importing a package must not need pyspark.
+    from pyspark_whippet.discovered import DefaultSource  # noqa: PLC0415
+
+    return DefaultSource
 
 
 def register(spark: SparkSession) -> None:
     """Makes `format("whippet")` known to a session; needed where discovery of installed packages does not reach, and in
     every thread that writes but is not the one in which the session was made."""
-    # Importing a package must not need pyspark.
     from pyspark_whippet import registration  # noqa: PLC0415
     from pyspark_whippet.carried import put_where_streams_look  # noqa: PLC0415
     from pyspark_whippet.source import WhippetSource  # noqa: PLC0415

@@ -15,7 +15,13 @@ from tests.support.running import run
 
 pytest_plugins = ["tests.support.lake"]
 
-WITH_SPARK = ("tests/pyspark_whippet/", "tests/pipelines/", "tests/deploy/", "tests/bench/test_spark_bench.py")
+WITH_SPARK = (
+    "tests/pyspark_whippet/",
+    "tests/pipelines/",
+    "tests/deploy/",
+    "tests/bench/test_spark_bench.py",
+    "tests/packaging/test_wheel.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,8 +14,17 @@ from tests.app.support.process import starting
 from whippet.app.cli.main import SUBCOMMANDS
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "CONTRIBUTING.md", "deploy/README.md", "certs/README.md")
-TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "certs/README.md",
+    "deploy/README.md",
+    "deploy/spark/README.md",
+    "docs/install.md",
+    "docs/python.md",
+    "docs/spark.md",
+)
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 WORDS = {subcommand.words for subcommand in SUBCOMMANDS}
 
 

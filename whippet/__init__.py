@@ -5,8 +5,8 @@ Everything else (`whippet.app`, `whippet.storage`, `whippet.transports`, `whippe
 server's own and may change with any release.
 """
 
-from pkgutil import extend_path
+import pkgutil
 
 # A zip for Spark holds a part of this package, and may come before an installation that holds all of it.
-__path__ = extend_path(__path__, __name__)
+__path__ = pkgutil.extend_path(__path__, __name__)
 __all__: list[str] = []

@@ -10,12 +10,12 @@
                 print(message.offset, message.payload)
 
 Every command of the server is a method of the client as well: `await client.create_stream("orders")`. The names in
-`__all__` are the public ones; they stay when the modules behind them are rearranged.
+`__all__` are the public ones; they stay when the modules behind them are rearranged. docs/python.md describes them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 from whippet.app.client import (
     AutoCommit,
@@ -31,7 +31,7 @@ from whippet.app.client import (
 )
 from whippet.app.client.commands import FIRST, LAST, NEXT, by_key, from_offset, from_time, to_partition
 from whippet.app.commands.requests import Identifier
-from whippet.app.errors import CommandError
+from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Message
 
 __all__ = [
@@ -40,11 +40,13 @@ __all__ = [
     "NEXT",
     "AutoCommit",
     "Client",
+    "Code",
     "CommandError",
     "Consumer",
     "Disconnected",
     "FailedSend",
     "GroupConsumer",
+    "Identifier",
     "Message",
     "Producer",
     "Received",
@@ -67,11 +69,29 @@ def producer(client: Client, stream: Identifier, topic: Identifier, **options: A
     return Producer(client, stream, topic, **options)
 
 
+@overload
+def consumer(
+    client: Client, stream: Identifier, topic: Identifier, name: Identifier, *, group: Literal[True], **options: Any
+) -> GroupConsumer: ...
+
+
+@overload
+def consumer(
+    client: Client,
+    stream: Identifier,
+    topic: Identifier,
+    name: Identifier,
+    *,
+    group: Literal[False] = False,
+    **options: Any,
+) -> Consumer: ...
+
+
 def consumer(
     client: Client, stream: Identifier, topic: Identifier, name: Identifier, *, group: bool = False, **options: Any
 ) -> Consumer | GroupConsumer:
     """A consumer that reads one partition, or, with `group=True`, a member of the consumer group of that name, which
-    reads those partitions that the server assigns to it. `options` are those of `Consumer` or of `GroupConsumer`."""
+    reads the partitions that the server assigns to it. `options` are those of `Consumer` or of `GroupConsumer`."""
     if group:
         return GroupConsumer(client, stream, topic, name, **options)
     return Consumer(client, stream, topic, name, **options)

@@ -1,4 +1,4 @@
-"""Topics as tables and streams of Apache Spark; it needs `pip install 'whippet-gateway[spark]'`.
+"""Topics as tables and streams of Apache Spark; it needs the extra `spark` of whippet-gateway.
 
     from whippet.spark import register
 
@@ -6,9 +6,10 @@
     spark.read.format("whippet").option("subscribe", "orders/eu").load()
 
 Where Whippet is installed for the Python that Spark runs, Spark finds the data source by itself, and `register` is not
-needed. What can be set is described in docs/spark.md.
+needed. The names in `__all__` are the public ones; docs/spark.md describes them and every option.
 """
 
 from pyspark_whippet import log_sink, register
+from pyspark_whippet.listener import Lag, LagListener
 
-__all__ = ["log_sink", "register"]
+__all__ = ["Lag", "LagListener", "log_sink", "register"]

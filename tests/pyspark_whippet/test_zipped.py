@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,10 @@ def test_the_zip_is_all_that_an_executor_needs_besides_pyarrow_and_numpy(tmp_pat
     make(again)
     assert again.read_bytes() == zipped.read_bytes()
     assert zipped.stat().st_size < 300_000
+    with zipfile.ZipFile(zipped) as archive:
+        assert {name.partition("/")[0] for name in archive.namelist()} == {"pyspark_whippet", "whippet"}
+        assert {name.split("/")[1] for name in archive.namelist() if name.startswith("whippet/")} == {
+            "__init__.py",
+            "pipelines",
+            "spark.py",
+        }

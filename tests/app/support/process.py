@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -109,8 +109,9 @@ Start = Callable[..., Gateway]
 
 
 @contextlib.contextmanager
-def starting(folder: Path) -> Iterator[Start]:
-    """Starts gateways on a data folder and free ports. Settings override; the child runs `first` before it."""
+def starting(folder: Path, command: Sequence[str] = ()) -> Iterator[Start]:
+    """Starts gateways on a data folder and free ports. Settings override; the child runs `first` before it. `command`
+    starts a Whippet that is installed elsewhere."""
     started: list[Gateway] = []
 
     def start_one(first: str = "", **settings: str) -> Gateway:
@@ -118,7 +119,7 @@ def starting(folder: Path) -> Iterator[Start]:
         anywhere = {f"IGGY_{name}_ADDRESS": "127.0.0.1:0" for name in ("HTTP", "TCP", "QUIC")}
         environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
         process = subprocess.Popen(
-            [sys.executable, "-c", first + MAIN],
+            [*command] or [sys.executable, "-c", first + MAIN],
             cwd=folder.parent,
             env=environ,
             stdin=subprocess.PIPE,

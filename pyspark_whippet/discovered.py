@@ -1,0 +1,29 @@
+"""The class that Spark finds by itself where Whippet is installed: it stands in for the data source until it is used.
+
+Spark collects the data sources of all installed modules at once, in a process whose errors are a warning in its log at
+most. If a package were missing there, users would be told that there is no data source called `whippet`, and not why.
+So the data source is imported when Spark makes one: what is raised then is part of the error that the user sees.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+
+class DefaultSource(DataSource):
+    def __new__(cls, options: Any) -> Any:
+        try:
+            from pyspark_whippet.source import WhippetSource  # noqa: PLC0415 -- see above
+        except ImportError as error:
+            raise ImportError(
+                f"the data source 'whippet' cannot be loaded by {sys.executable}: {error}; the extra 'spark' of "
+                "whippet-gateway installs what it needs"
+            ) from error
+        return WhippetSource(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return "whippet"
