@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.app.support.process import starting
-from tests.pyspark_whippet.conftest import need_spark
+from tests.support.lake import need_spark
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "orders.py"
