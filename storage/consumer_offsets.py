@@ -73,7 +73,8 @@ class ConsumerOffsets:
         def report(answer: asyncio.Future[None]) -> None:
             error = None if answer.cancelled() else answer.exception()
             if error is not None:
-                self._changed = {**changes, **self._changed}
+                # What holds now is due, not what failed: a later round may have been written and acknowledged since.
+                self._changed = {key: self._stored.get(key) for key in changes} | self._changed
                 failure = WriteFailed(files.folder, error) if isinstance(error, OSError) else error
                 _log.error("consumer offsets: %s", failure)
                 if done is not None and not done.done():

@@ -1,0 +1,117 @@
+"""Stored offsets on their way to the files: what was acknowledged holds, whatever becomes of other rounds of writing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.storage.support.world import opened, partition_in, reached, settled, texts, with_topic
+from tests.support.running import HANGS_S
+from whippet.storage.errors import WriteFailed
+from whippet.storage.files import Buffer, Files
+from whippet.storage.offsets import Kind
+from whippet.storage.partition import Partition
+
+CONSUMER = Kind.CONSUMER
+
+
+class FailsOnce(Files):
+    """A disk whose next write to a file of offsets waits until it is told to go on, and fails then."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.reached = threading.Event()
+        self.going = threading.Event()
+        self._paths: dict[int, str] = {}
+
+    def open_for_writing(self, path: str) -> int:
+        handle = super().open_for_writing(path)
+        self._paths[handle] = path
+        return handle
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        if self.armed and "/offsets/" in self._paths.get(handle, ""):
+            self.armed = False
+            self.reached.set()
+            assert self.going.wait(HANGS_S)
+            raise OSError(28, "No space left on device")
+        return super().write(handle, buffers, position)
+
+
+async def failing(disk: FailsOnce, partition: Partition, offset: int) -> asyncio.Task[None]:
+    """A commit that is in the hands of the disk and will fail."""
+    disk.armed = True
+    commit = asyncio.create_task(partition.store_offset(CONSUMER, 1, offset))
+    await reached(disk.reached)
+    return commit
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_an_acknowledged_offset_outlives_an_older_commit_that_failed(tmp_path: Path, begun: bool) -> None:
+    disk = FailsOnce()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts(*(b"x" for _ in range(100))))
+        if begun:
+            await partition.store_offset(CONSUMER, 1, 1)
+        failed = await failing(disk, partition, 20)
+        newer = asyncio.create_task(partition.store_offset(CONSUMER, 1, 90))
+        await settled()
+        disk.going.set()
+        with pytest.raises(WriteFailed):
+            await failed
+        await newer
+        assert partition.offset_of(CONSUMER, 1) == 90
+    async with partition_in(tmp_path) as partition:
+        assert partition.offset_of(CONSUMER, 1) == 90
+
+
+async def test_a_deleted_offset_does_not_come_back_with_an_older_commit_that_failed(tmp_path: Path) -> None:
+    disk = FailsOnce()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a", "b"))
+        failed = await failing(disk, partition, 1)
+        deleted = asyncio.create_task(partition.delete_offset(CONSUMER, 1))
+        await settled()
+        disk.going.set()
+        with pytest.raises(WriteFailed):
+            await failed
+        assert await deleted
+    async with partition_in(tmp_path) as partition:
+        assert partition.offset_of(CONSUMER, 1) is None
+
+
+async def test_a_purged_partition_has_no_offset_of_a_commit_that_failed_before(tmp_path: Path) -> None:
+    disk = FailsOnce()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a", "b"))
+        failed = await failing(disk, partition, 1)
+        purged = asyncio.create_task(partition.purge())
+        await settled()
+        disk.going.set()
+        with pytest.raises(WriteFailed):
+            await failed
+        await purged
+        await partition.append(texts("c", "d"))
+    async with partition_in(tmp_path) as partition:
+        assert partition.offset_of(CONSUMER, 1) is None
+
+
+async def test_a_commit_that_failed_is_written_with_the_next_round(tmp_path: Path) -> None:
+    disk = FailsOnce()
+    async with opened(tmp_path, files=disk) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a", "b"))
+        failed = await failing(disk, partition, 1)
+        disk.going.set()
+        with pytest.raises(WriteFailed):
+            await failed
+        await partition.store_offset(CONSUMER, 2, 0)
+    async with partition_in(tmp_path) as partition:
+        assert (partition.offset_of(CONSUMER, 1), partition.offset_of(CONSUMER, 2)) == (1, 0)
