@@ -16,10 +16,12 @@ from collections.abc import Callable
 import msgspec
 
 from whippet.storage import files
+from whippet.storage.catalog import NOT_UNDERSTOOD
 
 logger = logging.getLogger(__name__)
 
 NAME = "returning_clients.json"
+ASIDE = f"{NAME}.damaged"
 RETURN_US = 600 * 1_000_000
 """Who has been away for longer is a stranger again: somebody else may have the address."""
 AWAY_MAX = 10_000
@@ -62,9 +64,15 @@ class ReturningClients:
                 return msgspec.json.decode(file.read(), type=list[str])
         except FileNotFoundError:
             return []
-        except (OSError, msgspec.DecodeError) as error:
+        except OSError as error:
             logger.warning("%s cannot be read, and counts for nothing: %s", path, error)
-            return []
+        except NOT_UNDERSTOOD as error:
+            logger.warning("%s cannot be understood, and is set aside as %s: %s", path, ASIDE, error)
+            try:
+                os.replace(path, os.path.join(self._folder, ASIDE))
+            except OSError as refused:
+                logger.warning("%s cannot be set aside: %s", path, refused.strerror or refused)
+        return []
 
     def _write(self) -> None:
         self._away = {who: left_at for who, left_at in self._away.items() if self._clock() - left_at < RETURN_US}

@@ -31,6 +31,8 @@ from whippet.storage.layout import (
 )
 from whippet.storage.options import TopicOptions
 
+NOT_UNDERSTOOD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a damaged document may raise; invalid UTF-8 is no DecodeError."""
 PARTITIONS_MAX = 2**20
 """Of one topic: a document that says more was not written by this program, and is not tried."""
 
@@ -239,8 +241,17 @@ class Catalog:
 
     def _documents(self, folder: str, found: Found) -> dict[int, bytes]:
         path = self._layout.below(folder)
-        named = self._numbered_documents(path, found)
-        return {identity: read_all(self._files, f"{path}/{name}") for name, identity in named}
+        return {
+            identity: self._content(f"{path}/{name}", found) for name, identity in self._numbered_documents(path, found)
+        }
+
+    def _content(self, path: str, found: Found) -> bytes:
+        """Nothing where it cannot be read: its number is taken all the same."""
+        try:
+            return read_all(self._files, path)
+        except OSError as error:
+            found.problems.append(f"{path}: cannot be read: {error.strerror}")
+            return b""
 
     def _read(self, path: str, kind: type[Document], found: Found) -> Document | None:
         try:
@@ -249,7 +260,7 @@ class Catalog:
             found.problems.append(f"{path}: missing")
         except IsADirectoryError:
             found.problems.append(f"{path}: a folder")
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_UNDERSTOOD as error:
             found.problems.append(f"{path}: cannot be understood: {error}")
         return None
 

@@ -14,6 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from whippet.storage import scan
+from whippet.storage.catalog import NOT_UNDERSTOOD
 from whippet.storage.files import Files, make_folders, read_all, replace, write_all
 from whippet.storage.index import Index, decode, encode, entries_in
 from whippet.storage.layout import (
@@ -179,7 +180,7 @@ def _finish_noted(files: Files, folder: str) -> list[Damage]:
     """Finishes a deletion; one whose note cannot be read is not guessed at, and the note is kept aside."""
     try:
         finish_intent(files, folder)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_UNDERSTOOD as error:
         path = f"{folder}/{INTENT_FILE}"
         kept = move_aside(files, folder, INTENT_FILE)
         return [Damage(path, 0, 0, 0, 0, f"a deletion was under way and its note cannot be read: {error}", kept)]

@@ -20,7 +20,16 @@ import msgspec
 
 from whippet.storage import recovery, retention
 from whippet.storage.batch import Limits
-from whippet.storage.catalog import Catalog, Found, GroupDocument, Stream, StreamDocument, Topic, TopicDocument
+from whippet.storage.catalog import (
+    NOT_UNDERSTOOD,
+    Catalog,
+    Found,
+    GroupDocument,
+    Stream,
+    StreamDocument,
+    Topic,
+    TopicDocument,
+)
 from whippet.storage.completion import to_the_end
 from whippet.storage.errors import (
     CatalogueError,
@@ -190,7 +199,7 @@ class Store:
             return
         try:
             identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_UNDERSTOOD as error:
             raise UnsupportedFormat(f"{path}: cannot be understood: {error}") from error
         except OSError as error:
             raise UnsupportedFormat(f"{path}: cannot be read: {error.strerror}") from error

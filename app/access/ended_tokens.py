@@ -18,6 +18,7 @@ from collections.abc import Iterator
 import msgspec
 
 from whippet.storage import files
+from whippet.storage.catalog import NOT_UNDERSTOOD
 
 _log = logging.getLogger(__name__)
 
@@ -158,5 +159,5 @@ def _entries(content: bytes, path: str) -> Iterator[Entry]:
     for number, line in enumerate(content.split(b"\n")[:-1], 1):
         try:
             yield _LINE.decode(line)
-        except msgspec.MsgspecError as error:
+        except NOT_UNDERSTOOD as error:
             _log.error("%s: line %d cannot be understood, a token may count that had ended: %s", path, number, error)

@@ -17,6 +17,7 @@ from blake3 import blake3
 
 from whippet.app.access.users import User, Users
 from whippet.app.errors import Code, CommandError
+from whippet.storage.catalog import NOT_UNDERSTOOD
 from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -152,6 +153,10 @@ def _read(documents: Mapping[int, bytes]) -> list[Token]:
     for token_id, content in sorted(documents.items()):
         try:
             tokens.append(msgspec.structs.replace(msgspec.json.decode(content, type=Token), id=token_id))
-        except msgspec.DecodeError as error:
-            _log.error("tokens/%d.json cannot be understood, the token is not accepted: %s", token_id, error)
+        except NOT_UNDERSTOOD as error:
+            _log.error(
+                "tokens/%d.json cannot be understood and is left alone, the token is refused: %s",
+                token_id,
+                error,
+            )
     return tokens

@@ -22,6 +22,7 @@ from whippet.app.commands.requests import Identifier, UserStatus
 from whippet.app.config import ConfigError
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Shelf
+from whippet.storage.catalog import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.store import Store
 
@@ -381,8 +382,10 @@ def _read(documents: Mapping[int, bytes]) -> tuple[list[User], set[int]]:
     for user_id, content in sorted(documents.items()):
         try:
             document = msgspec.structs.replace(msgspec.json.decode(content, type=UserDocument), id=user_id)
-        except msgspec.DecodeError as error:
-            _log.error("users/%d.json cannot be understood, this user cannot log in: %s", user_id, error)
+        except NOT_UNDERSTOOD as error:
+            _log.error(
+                "users/%d.json cannot be understood and is left alone, this user cannot log in: %s", user_id, error
+            )
             unreadable.add(user_id)
             continue
         if user_id == ROOT:

@@ -77,11 +77,14 @@ def test_those_who_are_away_are_bounded_and_the_first_to_leave_is_forgotten(clie
     assert clients.expects("1")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1}', b"\xff"])
-def test_a_file_that_cannot_be_read_counts_for_nothing(tmp_path: Path, clock: Clock, content: bytes) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b'{"a": 1}', b"\xff", b'["\xff"]'])
+def test_a_file_that_cannot_be_understood_counts_for_nothing_and_is_set_aside(
+    tmp_path: Path, clock: Clock, content: bytes
+) -> None:
     (tmp_path / NAME).write_bytes(content)
     clients = ReturningClients(str(tmp_path), clock)
     clients.arrived(WHO)
+    assert (tmp_path / f"{NAME}.damaged").read_bytes() == content
     assert ReturningClients(str(tmp_path), clock).expects(WHO)
 
 

@@ -299,6 +299,41 @@ def test_answered_requests_leave_no_line_behind(start: Start) -> None:
     assert not [line for line in gateway.err if "/ping" in line or "uvicorn" in line]
 
 
+def test_a_corrupt_byte_in_a_document_costs_only_what_the_document_says(start: Start, folder: Path) -> None:
+    root = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "root's password"}
+    gateway = start(**root)
+    with httpx.Client(trust_env=False, base_url=f"http://{gateway.address()}") as client:
+        log_in(client, "root", "root's password")
+        for name in ("alice", "bob"):
+            user = {"username": name, "password": name * 2, "status": "active", "permissions": None}
+            client.post("/users", json=user).raise_for_status()
+            token = client.post("/personal-access-tokens", json={"name": f"of {name}", "expiry": 0}).raise_for_status()
+        bobs_token = token.json()["token"]
+        client.delete("/users/logout").raise_for_status()
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    (folder / "runtime" / "returning_clients.json").write_text('["10.0.0.1 somebody"]')
+    paths = ["users/1.json", "tokens/0.json", "runtime/returning_clients.json"]
+    for path in paths:
+        content = (folder / path).read_bytes()
+        middle = content.index(b'"') + 2
+        (folder / path).write_bytes(content[:middle] + b"\xff" + content[middle + 1 :])
+    gateway = start()
+    with httpx.Client(trust_env=False, base_url=f"http://{gateway.address()}") as client:
+        assert client.get("/ping").status_code == 200
+        login = {"username": "alice", "password": "alicealice"}
+        assert client.post("/users/login", json=login).status_code >= 400
+        log_in(client, "bob", "bobbob")
+        assert client.post("/personal-access-tokens/login", json={"token": bobs_token}).status_code == 200
+    for path in paths:
+        gateway.line(f"{path} cannot be understood")
+
+
+def log_in(client: httpx.Client, username: str, password: str) -> None:
+    answer = client.post("/users/login", json={"username": username, "password": password}).raise_for_status()
+    client.headers["Authorization"] = f"Bearer {answer.json()['access_token']['token']}"
+
+
 def test_all_files_that_the_hard_limit_allows_may_be_opened(start: Start) -> None:
     gateway = start()
     gateway.address()

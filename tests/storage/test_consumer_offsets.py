@@ -1,4 +1,4 @@
-"""Stored offsets on their way to the files: what was acknowledged holds, whatever becomes of other rounds of writing."""
+"""Stored offsets on their way to the files: what was acknowledged holds, whatever becomes of other rounds."""
 
 from __future__ import annotations
 

@@ -308,14 +308,15 @@ async def test_users_are_the_same_after_a_restart(tmp_path: Path) -> None:
         assert await refusal(users.log_in("alice", "secret", HOME)) == Code.INVALID_CREDENTIALS
 
 
+@pytest.mark.parametrize("content", [b"{}", b"", b'{"id": 1, "mark": "\xff"}', b"[" * 100_000])
 async def test_documents_that_cannot_be_used_are_named_and_left_alone(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     async with world(tmp_path) as made:
         for name in ("alice", "bob", "carol"):
             await made.gateway.users.create(name, "secret", ACTIVE, None)
     folder = tmp_path / "users"
-    (folder / "1.json").write_bytes(b"{}")
+    (folder / "1.json").write_bytes(content)
     (folder / "3.json").write_bytes((folder / "2.json").read_bytes())
     damaged = (folder / "1.json").read_bytes(), (folder / "3.json").read_bytes()
     with caplog.at_level(logging.ERROR):
