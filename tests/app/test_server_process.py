@@ -91,7 +91,7 @@ def start(folder: Path) -> Iterator[Start]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_gateway_answers_ping_stops_when_told_and_starts_again(start: Start, number: signal.Signals) -> None:
     for _ in range(2):
-        gateway = start()
+        gateway = start(fresh=True)
         assert gateway.ping() == "pong"
         gateway.signal(number)
         assert gateway.end() == 0, str(gateway)

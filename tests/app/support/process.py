@@ -21,6 +21,8 @@ from typing import IO
 import httpx
 import pytest
 
+from tests.support.forked import Forked
+
 DEADLINE_S = 30
 
 MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve']))"
@@ -29,7 +31,7 @@ MAIN = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serve
 class Gateway:
     """A running child and everything it has said so far."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str] | Forked) -> None:
         self.process = process
         self.out: list[str] = []
         self.err: list[str] = []
@@ -111,22 +113,29 @@ Start = Callable[..., Gateway]
 @contextlib.contextmanager
 def starting(folder: Path, command: Sequence[str] = ()) -> Iterator[Start]:
     """Starts gateways on a data folder and free ports. Settings override; the child runs `first` before it. `command`
-    starts a Whippet that is installed elsewhere."""
+    starts a Whippet that is installed elsewhere.
+
+    One that is `fresh`, or has something to run first, is a new interpreter, as its users start it.
+    """
     started: list[Gateway] = []
 
-    def start_one(first: str = "", **settings: str) -> Gateway:
+    def start_one(first: str = "", *, fresh: bool = False, **settings: str) -> Gateway:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
         anywhere = {f"IGGY_{name}_ADDRESS": "127.0.0.1:0" for name in ("HTTP", "TCP", "QUIC")}
         environ = inherited | {"IGGY_SYSTEM_PATH": str(folder)} | anywhere | settings
-        process = subprocess.Popen(
-            [*command] or [sys.executable, "-c", first + MAIN],
-            cwd=folder.parent,
-            env=environ,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process: subprocess.Popen[str] | Forked
+        if command or fresh or first:
+            process = subprocess.Popen(
+                [*command] or [sys.executable, "-c", first + MAIN],
+                cwd=folder.parent,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        else:
+            process = Forked(MAIN, env=environ, cwd=folder.parent)
         started.append(Gateway(process))
         return started[-1]
 

@@ -6,9 +6,10 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
+
+from tests.support.forked import Forked
 
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
@@ -39,7 +40,7 @@ class Server:
         self.websocket = "127.0.0.1:0"
         self._settings = {"IGGY_SYSTEM_PATH": str(folder / "data"), "IGGY_HTTP_ENABLED": "false", **settings}
         self._folder = folder
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
 
     @property
     def port(self) -> int:
@@ -49,21 +50,14 @@ class Server:
         """Returns when clients can connect."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
         with self.log.open("a") as log:
-            self._process = process = subprocess.Popen(
-                [sys.executable, "-c", MAIN],
-                cwd=self._folder,
-                env=inherited
-                | {
-                    "IGGY_TCP_ADDRESS": self.address,
-                    "IGGY_QUIC_ADDRESS": self.quic,
-                    "IGGY_WEBSOCKET_ADDRESS": self.websocket,
-                }
-                | self._settings,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert process.stdout
+            addresses = {
+                "IGGY_TCP_ADDRESS": self.address,
+                "IGGY_QUIC_ADDRESS": self.quic,
+                "IGGY_WEBSOCKET_ADDRESS": self.websocket,
+            }
+            env = inherited | addresses | self._settings
+            self._process = process = Forked(MAIN, env=env, cwd=self._folder, errors=log)
+        process.stdin.close()
         alarm = threading.Timer(START_SECONDS_MAX, process.kill)
         alarm.start()
         with process.stdout as banner:
