@@ -66,6 +66,8 @@ tree:
 	@cp -al whippet/. $(TREE)/whippet
 	@cp -al app bench pipelines storage transports $(TREE)/whippet
 	@cp -al pyspark_whippet tests deploy $(TREE)
+	@# Programs that other interpreters run import these by their bare names.
+	@cp -al tests/sdk/programs/scenario.py tests/sdk/programs/versions.py $(TREE)
 
 types: setup tree  ## mypy, strict
 	cd $(TREE) && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache

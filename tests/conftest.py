@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 -- only where tests run in several processes
 
-    class Dealing(LoadScopeScheduling):
+    class Dealing(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             return "spark" if nodeid.startswith(WITH_SPARK) else nodeid.partition("::")[0]
 

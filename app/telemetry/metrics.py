@@ -80,7 +80,7 @@ def render(sampled: Sampled, *, as_openmetrics: bool = False) -> bytes:
     """Both forms end with the mark of OpenMetrics, a comment to others: clients of Iggy look for it."""
     collected = _Collected(sampled)
     if as_openmetrics:
-        return _plain_integers(openmetrics.generate_latest(collected))  # type: ignore[no-untyped-call]
+        return _plain_integers(openmetrics.generate_latest(collected))
     return _plain_integers(as_text(collected)) + b"# EOF\n"
 
 

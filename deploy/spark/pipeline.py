@@ -12,6 +12,7 @@ import argparse
 import sys
 
 from whippet.pipelines import command
+from whippet.pipelines.pipeline_file import Pipeline
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
     parser.add_argument("--trace", action="store_true", help="if it fails, show where in the code")
     given = parser.parse_args()
 
-    def run(pipeline: command.Pipeline) -> int:
+    def run(pipeline: Pipeline) -> int:
         return command.run(pipeline, once=given.once, progress_s=given.progress)
 
     return command.with_file(given.file, run, trace=given.trace)

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from whippet.pipelines.sinks.postgres import PostgresSink
+from whippet.pipelines.sinks.stdout import StdoutSink
+from whippet.pipelines.sources.topic import TopicSource
+
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
 from whippet.pipelines import pipeline_file, plan
@@ -114,8 +118,11 @@ def test_variables_are_put_in_and_shown_as_they_were_written() -> None:
     pipeline = pipeline_file.read(
         text.replace('"shop"', '"${S}$${x}"'), environ={"PW": "p%40ss", "T": "t0k3n", "S": "s1"}
     )
-    assert pipeline.source.stream == "s1${x}"
-    assert pipeline.sinks[0].connection_string.text == "postgresql://me:p%40ss@db/shop"
+    source, sink = pipeline.source, pipeline.sinks[0]
+    assert isinstance(source, TopicSource)
+    assert source.stream == "s1${x}"
+    assert isinstance(sink, PostgresSink)
+    assert sink.connection_string.text == "postgresql://me:p%40ss@db/shop"
     shown = "\n".join(plan.lines(pipeline, look=False))
     assert 'stream = "${S}$${x}"' in shown
     assert "connection_string = ******" in shown
@@ -147,7 +154,7 @@ def test_several_sinks_and_settings_of_spark() -> None:
     pipeline = pipeline_file.read(
         f'{text}[spark]\nmaster = "local[2]"\ndriver.memory = "2g"\nsql.shuffle.partitions = 4'
     )
-    assert [sink.print_payload for sink in pipeline.sinks] == [False, True]
+    assert [isinstance(sink, StdoutSink) and sink.print_payload for sink in pipeline.sinks] == [False, True]
     assert pipeline.spark == {
         "spark.master": "local[2]",
         "spark.driver.memory": "2g",

@@ -18,6 +18,7 @@ from pyspark_whippet.errors import DataLossError, OptionError
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.options import decode
 from pyspark_whippet.settings import Settings
+from pyspark_whippet.topics import Gateway
 from tests.support.lake import Lake
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Load = Callable[..., "DataFrame"]
-SEGMENTS = {"options": {"segment_size": "1 MiB"}}
+SEGMENTS: dict[str, Any] = {"options": {"segment_size": "1 MiB"}}
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_a_segment_without_its_index_is_read_all_the_same(lake: Lake, filled: st
 
 
 def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: str) -> None:
-    files, gateway = Folder(settings(filled, lake.folder)), origins.Gateway(decode(lake.options, {}).access)
+    files, gateway = Folder(settings(filled, lake.folder)), Gateway(decode(lake.options, {}).access)
     end = closed(filled, lake)[-1].end
     rows = everything(lake, filled)
     times = {microseconds(rows[at]["timestamp"]) for at in range(0, end, 97)}
@@ -342,7 +343,7 @@ def test_a_table_and_a_stream_come_from_files_too(load: Load, lake: Lake, filled
     assert frame.rdd.getNumPartitions() == len(closed(filled, lake))
     total = whole(lake, filled).end
     joined = load(filled, **{"from": "all"}, path=lake.folder)
-    assert joined.agg({"offset": "sum"}).first()[0] == total * (total - 1) // 2
+    assert joined.agg({"offset": "sum"}).collect()[0][0] == total * (total - 1) // 2
     assert joined.select("offset").distinct().count() == total
     with pytest.raises(Exception, match="option 'path' is required with from=files"):
         load(filled, **{"from": "files"})

@@ -267,7 +267,7 @@ def test_the_consumer_that_is_named_has_its_offsets_stored(follow: Follow, run: 
     topic = lake.topic()
     lake.send(topic, [str(n) for n in range(30)])
     run(follow(topic, consumerName="spark-job", maxOffsetsPerTrigger=10), Seen())
-    query = {"consumer_id": "spark-job", "partition_id": 0}
+    query: dict[str, str | int] = {"consumer_id": "spark-job", "partition_id": 0}
     stored = lake.http.get(f"{lake.path(topic)}/consumer-offsets", params=query).raise_for_status().json()
     assert stored["stored_offset"] == 29
 
@@ -376,7 +376,9 @@ def test_progress_has_the_offsets_of_both_ends(follow: Follow, run: Run, lake: L
     topic = lake.topic()
     lake.send(topic, ["a", "b"])
     query = run(follow(topic), Seen())
-    source = query.lastProgress["sources"][0]
+    progress = query.lastProgress
+    assert progress is not None
+    source = progress["sources"][0]
     assert _offsets(source["endOffset"]) == _offsets(source["latestOffset"]) == {topic: {"0": 2}}
 
 

@@ -105,7 +105,8 @@ def test_offsets_and_times_say_where_to_begin_and_end(load: Load, lake: Lake) ->
     second = load(topic).where("value = binary('x')").first()
     assert second is not None
     lake.send(topic, ["later"], 1)
-    instant = load(topic).where("value = binary('later')").first().timestamp.astimezone(UTC)
+    (latest,) = load(topic).where("value = binary('later')").collect()
+    instant = latest.timestamp.astimezone(UTC)
     assert texts(load(topic, startingTimestamp=instant.isoformat(), startingOffsetsByTimestampStrategy="latest")) == [
         "later"
     ]
@@ -155,7 +156,7 @@ def test_what_is_gone_is_an_error_unless_it_may_be_skipped(load: Load, lake: Lak
         lake.send(topic, ["x" * 1000] * 1200)
     lake.http.delete(f"{lake.path(topic)}/partitions/0", params={"segments_count": 1}).raise_for_status()
     assert load(topic).count() < 3600
-    first = load(topic).orderBy("offset").first().offset
+    first = load(topic).orderBy("offset").take(1)[0].offset
     begin = f'{{"{topic}": {{"0": 0}}}}'
     with pytest.raises(Exception, match=rf"partition 0: offset 0 is gone \(server returned {first}\); set failOnData"):
         load(topic, startingOffsets=begin).count()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -29,7 +29,7 @@ def session(lake: Lake) -> Iterator[Session]:
     found.close()
 
 
-def record_batch(**columns: list[object]) -> object:
+def record_batch(**columns: Sequence[object]) -> object:
     return pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
 
 
@@ -58,7 +58,9 @@ def test_json_carries_what_batches_carry(
             assert page.offsets[0] == page.offsets[-1] - len(page) + 1
             for i in range(len(page)):
                 assert page.user_headers is not None
-                found.append((page.payloads[places[i] : places[i + 1]], page.user_headers[i], page.ids[i].tobytes()))
+                found.append(
+                    (bytes(page.payloads[places[i] : places[i + 1]]), page.user_headers[i], page.ids[i].tobytes())
+                )
     assert sorted(value for value, _, _ in found) == sorted(b"%d" % n for n in range(500))
     assert len({identity for _, _, identity in found}) == 500
     block = user_headers.encode([("k", b"v", "string"), ("n", b"\x07", "uint8")])

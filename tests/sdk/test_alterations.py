@@ -21,7 +21,7 @@ def program(newest: Sdk, server: Server) -> Any:
 
 @pytest.fixture(scope="module")
 def said(program: Any) -> dict[str, Any]:
-    return program.findings()
+    return dict(program.findings())
 
 
 def test_streams_are_listed_by_number_and_found_in_every_way(said: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 import pytest
@@ -47,7 +47,7 @@ class Group:
         producer.until("ready")
         return producer
 
-    def join(self, sdk: Sdk, auto_commit: list[object], members: int = 1) -> Program:
+    def join(self, sdk: Sdk, auto_commit: Sequence[object], members: int = 1) -> Program:
         task = {"group": "g", "auto_commit": auto_commit, "members": members}
         member = self._start(sdk, "member", **self._task, **task)
         if (sdk.version, sdk.transport) == DROWSY:
@@ -155,7 +155,7 @@ def group(server: Server, inspector: Inspector, start: Callable[..., Program], n
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, AFTER_EACH], ids=" ".join)
 def test_clients_of_one_process_get_each_message_once_between_them(
-    sdk: Sdk, group: Group, auto_commit: list[object]
+    sdk: Sdk, group: Group, auto_commit: Sequence[object]
 ) -> None:
     producer = group.produce(sdk, partitions=5, count=100)
     program = group.join(sdk, auto_commit, members=3)
@@ -173,7 +173,7 @@ def test_clients_of_one_process_get_each_message_once_between_them(
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH, INTERVAL], ids=lambda words: str(words[-1]))
 def test_processes_of_all_versions_share_a_group_and_get_each_message_once(
-    sdks: dict[str, Sdk], group: Group, auto_commit: list[object]
+    sdks: dict[str, Sdk], group: Group, auto_commit: Sequence[object]
 ) -> None:
     partitions = 2 * len(sdks)
     producer = group.produce(sdks[NEWEST], partitions, count=100)
@@ -199,7 +199,7 @@ def test_more_members_than_partitions_leave_some_without_messages(sdk: Sdk, grou
 
 @pytest.mark.parametrize("auto_commit", [WHEN_POLLING, WHEN_EACH], ids=lambda words: str(words[-1]))
 def test_who_joins_while_messages_flow_gets_a_share_and_nothing_comes_twice(
-    pair: tuple[Sdk, Sdk], group: Group, auto_commit: list[object]
+    pair: tuple[Sdk, Sdk], group: Group, auto_commit: Sequence[object]
 ) -> None:
     producer = group.produce(pair[0], partitions=4, count=300)
     first = group.join(pair[0], auto_commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from operator import ge
 
@@ -40,10 +41,13 @@ def test_clients_carry_on_after_restarts_and_nothing_acknowledged_is_lost(
     def progress() -> tuple[int, int, int]:
         return len(acknowledged(producer)), len(follower.all("consumed")), len(member.all("consumed"))
 
+    def reached(goal: list[int]) -> bool:
+        return all(map(ge, progress(), goal))
+
     restarts = 2
     for restart in range(restarts + 1):
         goal = [done + AT_LEAST for done in progress()]
-        until(lambda goal=goal: all(map(ge, progress(), goal)), f"{goal} after {restart} restarts")
+        until(partial(reached, goal), f"{goal} after {restart} restarts")
         if restart < restarts:
             end(server)
             server.start()

@@ -46,7 +46,7 @@ ONLY_RECEIVED = {
 
 @pytest.fixture(scope="module")
 def surface(newest: Sdk) -> dict[str, list[str]]:
-    return newest.run("surface")["surface"]
+    return dict(newest.run("surface")["surface"])
 
 
 @pytest.fixture(scope="module")

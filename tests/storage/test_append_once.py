@@ -37,7 +37,7 @@ from whippet.storage.files import Files
 from whippet.storage.layout import PRODUCERS_FILE
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition
-from whippet.storage.producers import Producer
+from whippet.storage.producers import Producer, Record
 from whippet.storage.store import Store
 
 LEVELS = list(Durability)
@@ -418,7 +418,7 @@ async def test_given_a_record_of_another_batch_at_its_offset_should_not_count(tm
         (file,) = files_of(tmp_path)
         found = producer_file.scan(file.read_bytes()).written[0]
         await partition.append(texts("c"))
-        forged = producer_file.Record(by(1, identity=b"q"), 2, 1, found.record.timestamp, 12345)
+        forged = Record(by(1, identity=b"q"), 2, 1, found.record.timestamp, 12345)
         file.write_bytes(file.read_bytes() + producer_file.encode(forged, 0))
         folder = tmp_path.with_name("copy")
         shutil.copytree(tmp_path, folder)

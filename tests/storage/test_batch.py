@@ -161,7 +161,7 @@ def test_given_a_place_when_stamped_should_change_32_bytes_and_no_frame() -> Non
     whole = sized(20, 9)
     before = bytes(whole)
     stamp(whole, 2**64 - 1, 2**64 - 1, 2**64 - 1, check(whole).checksums)
-    assert (whole[24:40], whole[48:]) == (before[24:40], before[48:])
+    assert whole[24:40] + whole[48:] == before[24:40] + before[48:]
     check(whole)
 
 

@@ -363,13 +363,17 @@ def test_given_syncs_that_go_on_failing_should_refuse_to_reopen_and_to_write_and
 # ----------------------------------------------------------------------------------------------------------- full disks
 
 
+def _has_failed(partition: Partition) -> bool:
+    return partition.failed is not None
+
+
 def test_given_messages_in_memory_when_the_disk_is_full_should_serve_them_and_write_them_once_there_is_room() -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
         store = await _with_partition(disk, Durability.MEMORY)
         partition = _only(store)
         sent = [await _append(partition, f"before {i}") for i in range(3)]
         disk.refuse = lambda act, path: errno.ENOSPC if act == "write" else None
-        while partition.failed is None:
+        while not _has_failed(partition):
             sent.append(await _append(partition, f"in memory {len(sent)}"))
             await asyncio.sleep(0)
         with pytest.raises(WriteFailed, match="No space left on device"):
@@ -381,7 +385,7 @@ def test_given_messages_in_memory_when_the_disk_is_full_should_serve_them_and_wr
         disk.refuse = lambda act, path: None
         async with asyncio.timeout(5):
             await partition.until(len(sent) - 1, Durability.WRITTEN)
-        assert partition.failed is None
+        assert not _has_failed(partition)
         sent.append(await _append(partition, "after"))
         assert [payload for _, payload in await read_everything(partition)] == sent
         await store.close()

@@ -148,8 +148,7 @@ def test_given_an_index_put_twice_or_dropped_when_others_come_should_count_once(
     for batches in (3, 1, 2):
         cache.put(one, index_of(batches))
     cache.put(two, index_of(1))
-    assert one.index is not None
-    assert len(one.index) == 2
+    assert len(one.index or ()) == 2
     cache.drop(one)
     cache.drop(one)
     assert one.index is None

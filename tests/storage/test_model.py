@@ -304,7 +304,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
 
 def test_given_any_acts_in_any_order_when_looked_at_should_be_a_list_of_messages() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         PartitionMachine,
         settings=settings(
             max_examples=120,

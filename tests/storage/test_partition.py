@@ -41,7 +41,7 @@ from whippet.storage.partition import Partition
 CONSUMER, GROUP = Kind.CONSUMER, Kind.GROUP
 MEMORY, WRITTEN, SYNCED = Durability
 
-BUFFERED = {"durability": MEMORY, "messages_required_to_save": 1000, "bytes_required_to_save": 1 << 20}
+BUFFERED: dict[str, Any] = {"durability": MEMORY, "messages_required_to_save": 1000, "bytes_required_to_save": 1 << 20}
 """Level MEMORY, and nothing is written unless somebody asks for it."""
 
 
@@ -307,7 +307,8 @@ async def test_given_readers_and_writers_at_once_when_read_should_be_a_run_witho
                 seen += payloads(await partition.read(len(seen), 7))
             return seen
 
-        *_, first, second = await asyncio.gather(*(write(name) for name in range(4)), follow(), follow())
+        writing = asyncio.gather(*(write(name) for name in range(4)))
+        _, first, second = await asyncio.gather(writing, follow(), follow())
         assert first == second
         for name in range(4):
             mine = [text for text in first if text.startswith(b"%d-" % name)]
@@ -686,8 +687,9 @@ async def test_given_an_append_that_waits_for_room_when_the_partition_is_removed
 ) -> None:
     disk = SlowDisk()
     whole = len(sized(1, 1000))
-    for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
-        async with opened(tmp_path / next(iter(options)), files=disk, shards=2, **options) as store:
+    for limit in ("partition_unflushed_bytes_max", "unflushed_bytes_max"):
+        options: dict[str, Any] = {"shards": 2, limit: whole}
+        async with opened(tmp_path / limit, files=disk, **options) as store:
             (partition,) = await with_topic(store)
             disk.stop()
             appends = [asyncio.create_task(partition.append(sized(1, 1000))) for _ in range(3)]
@@ -701,7 +703,8 @@ async def test_given_an_append_that_waits_for_room_when_the_partition_is_removed
             # Those that found room before it was closed were written; the others are told.
             refused = [isinstance(answer, PartitionClosed) for answer in answers]
             assert refused == sorted(refused)
-            assert all(refused[i] or answer.base_offset == i for i, answer in enumerate(answers))
+            written = [answer.base_offset for answer in answers if not isinstance(answer, BaseException)]
+            assert written == list(range(len(written)))
 
 
 # ----------------------------------------------------------------------------------------------------- consumer offsets
@@ -871,7 +874,7 @@ async def test_given_appends_flushes_reads_and_offsets_at_once_when_purged_shoul
             await partition.until(5)
             await partition.purge()
         going = False
-        assert (await asyncio.gather(*busy))[0] > 0
+        assert ((await asyncio.gather(*busy))[0] or 0) > 0
 
 
 async def test_given_an_offset_to_store_when_a_purge_comes_first_should_be_refused(tmp_path: Path) -> None:

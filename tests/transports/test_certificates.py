@@ -7,6 +7,7 @@ import logging
 import ssl
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -69,7 +70,7 @@ def test_one_that_others_could_read_is_closed_to_them(tmp_path: Path, caplog: py
     assert "others" in caplog.text
 
 
-def files(folder: Path, pair: Pair) -> dict[str, str]:
+def files(folder: Path, pair: Pair) -> dict[str, Any]:
     (folder / "c.pem").write_bytes(pair.certificate)
     (folder / "k.key").write_bytes(pair.key)
     return {"cert_file": str(folder / "c.pem"), "key_file": str(folder / "k.key")}

@@ -81,8 +81,11 @@ def address_of(gateway: Gateway, scheme: str = "tcp") -> str:
 
 
 def place_of(gateway: Gateway, token: str) -> Place:
-    hosts = [address_of(gateway, scheme).rsplit(":", 1) for scheme in ("tcp", "http", "quic")]
-    return Place(*((host, int(port)) for host, port in hosts), token)  # type: ignore[call-arg]
+    def address(scheme: str) -> tuple[str, int]:
+        host, port = address_of(gateway, scheme).rsplit(":", 1)
+        return host, int(port)
+
+    return Place(address("tcp"), address("http"), address("quic"), token)
 
 
 def _ended_well(gateway: Gateway) -> None:
@@ -122,7 +125,9 @@ async def _warmed_up(address: str) -> None:
 
 
 async def _rounds(gateway: Gateway) -> None:
-    sizes, address, leftovers, before = [], address_of(gateway), Leftovers(gateway), {}
+    sizes: list[int] = []
+    before: dict[str, int] = {}
+    address, leftovers = address_of(gateway), Leftovers(gateway)
     async with await App.connect(f"iggy://root:rootZroot@{address}") as root:
         await root.create_user("fuzzer", "fuzzerZfuzzer", permissions=ALL_BUT_USERS)
     for number in range(ROUNDS):
@@ -203,6 +208,8 @@ async def _serves_fully(address: str) -> None:
             found = [message.payload for batch in polled.batches for message in batches.messages(batch)]
             assert found == payloads
         await root.store_consumer_offset("after", "all", ME, 499, 0)
-        assert (await root.get_consumer_offset("after", "all", ME, 0)).stored_offset == 499
+        stored = await root.get_consumer_offset("after", "all", ME, 0)
+        assert stored is not None
+        assert stored.stored_offset == 499
         assert (await root.get_stats()).messages_count == 1000
         await root.delete_stream("after")

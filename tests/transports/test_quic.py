@@ -138,7 +138,7 @@ async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) ->
         await make_topic(root)
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
         # It takes the beginning of each, and no more.
-        root.quic._write_stream_limits = lambda **_: None
+        root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         unwanted = [root.open() for _ in range(quic_connection.IN_HAND_MAX)]
         for stream_id in unwanted:
             root.say(stream_id, poll(1))
@@ -372,8 +372,8 @@ async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
         await make_topic(root)
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
         # It raises no window any more.
-        root.quic._write_stream_limits = lambda **_: None
-        root.quic._write_connection_limits = lambda **_: None
+        root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
+        root.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
         root.begin(poll(1))
         await root.terminated
         with pytest.raises(Closed):
@@ -425,7 +425,7 @@ async def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -
         connection = next(iter(world.listener._connections))
         connection.lose()
         heard: list[bytes] = []
-        client.datagram_received = lambda data, addr: heard.append(data)  # type: ignore[method-assign]
+        client.datagram_received = lambda data, addr: heard.append(bytes(data))  # type: ignore[method-assign, arg-type]
         client.begin(PING)
         await until(lambda: bool(heard))
         assert heard[0].endswith(given)

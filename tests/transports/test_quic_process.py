@@ -17,9 +17,10 @@ from aioquic.asyncio.client import connect
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from tests.app.access.support.world import ROOT
 from tests.app.support.process import Gateway, Start, starting
 from tests.transports.support.quic import Client
-from tests.transports.support.raw import LOG_IN, ROOT, frame
+from tests.transports.support.raw import LOG_IN, frame
 from whippet.transports import certificates
 
 GET_CLUSTER_METADATA = 12

@@ -422,6 +422,7 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
 def only_other(world: Served, than: Raw) -> tcp.Connection:
     own = "{}:{}".format(*than.link.getsockname()[:2])
     (found,) = (one for one in world.listener._connections if one.address != own)
+    assert isinstance(found, tcp.Connection)
     return found
 
 
@@ -703,7 +704,9 @@ async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplo
         await stuck.send(frame(SEND, message_body(*[MIB] * 16)))
         assert await stuck.answer() == OK
         await stuck.send(poll(100))
-        while all(one._writable is None for one in world.listener._connections):  # noqa: ASYNC110
+        (connection,) = world.listener._connections
+        assert isinstance(connection, tcp.Connection)
+        while connection._writable is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await world.listener.stop(0.2)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [

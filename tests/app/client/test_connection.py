@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ async def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(
     certificate, key = certificates.self_signed()
     (tmp_path / "certificate.pem").write_bytes(certificate)
     (tmp_path / "key.pem").write_bytes(key)
-    names = {"cert_file": str(tmp_path / "certificate.pem"), "key_file": str(tmp_path / "key.pem")}
+    names: dict[str, Any] = {"cert_file": str(tmp_path / "certificate.pem"), "key_file": str(tmp_path / "key.pem")}
     async with serving(tmp_path / "data", tls=certificates.context(Tls(enabled=True, **names), "")) as server:
         address = f"{server.address}&tls=true"
         assert await refusal(Client.connect(address)) == Code.CANNOT_ESTABLISH_CONNECTION
@@ -70,8 +71,7 @@ async def test_an_encrypted_connection_and_one_whose_certificate_is_not_trusted(
 
 async def test_without_reconnection_a_lost_connection_is_the_end_until_somebody_says_otherwise(tmp_path: Path) -> None:
     async with connected(tmp_path) as (server, client):
-        assert client.is_connected
-        assert not client.comes_back
+        assert (client.is_connected, client.comes_back) == (True, False)
         waiting = [client.get_streams() for _ in range(3)]
         server.cut()
         for one in waiting:
@@ -96,7 +96,7 @@ async def test_requests_wait_for_a_server_that_starts_again(tmp_path: Path) -> N
         await client.create_stream("s")
         await server.stop()
         await until(lambda: not client.is_connected)
-        waiting = [client.get_stream("s"), client.create_topic("s", "t"), client.get_topics("s")]
+        waiting = (client.get_stream("s"), client.create_topic("s", "t"), client.get_topics("s"))
         await settled()
         assert not any(one.done() for one in waiting)
         await server.start()

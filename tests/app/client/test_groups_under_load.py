@@ -19,6 +19,7 @@ import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from tests.app.client.support.server import Server, connected, until
 from tests.support.running import run
 from whippet.app.client import AutoCommit, Client, GroupConsumer, Producer, Received
 from whippet.app.client.commands import to_partition
+from whippet.app.client.tcp import TcpConnection
 from whippet.app.commands import requests as ask
 from whippet.app.commands.answers import Polled
 from whippet.storage import batch as batches
@@ -212,7 +214,7 @@ class Member:
         self._client = client
         self._chance = chance
         self._mode = mode
-        self._leaving = False
+        self._leaving = asyncio.Event()
         self.awake = asyncio.Event()
         self.awake.set()
         self._consumer = GroupConsumer(
@@ -225,18 +227,18 @@ class Member:
     async def _work(self) -> None:
         consumer = self._consumer
         await consumer.join()
-        while not self._leaving:
+        while not self._leaving.is_set():
             async for message in consumer:
                 self._record.process(self._number, message)
                 if self._mode.is_off and self._chance.random() < 0.2:
                     await consumer.commit()
                 await self.awake.wait()
-                if self._leaving:
+                if self._leaving.is_set():
                     break
             await self.awake.wait()
 
     async def leave(self) -> None:
-        self._leaving = True
+        self._leaving.set()
         self.awake.set()
         await self.task
         began = self._record.place()
@@ -248,7 +250,9 @@ class Member:
         """Wherever it is: with a poll or a commit under way, or with messages in hand."""
         sessions = len(server.gateway.sessions)
         began = self._record.place()
-        self._client._connection._transport.abort()
+        connection = self._client._connection
+        assert isinstance(connection, TcpConnection)
+        connection._transport.abort()
         self.task.cancel()
         await asyncio.wait([self.task])
         await until(lambda: len(server.gateway.sessions) < sessions)
@@ -300,6 +304,10 @@ class Company:
             if member.task.done():
                 member.task.result()
 
+    def has_worked_until(self, tick: int) -> bool:
+        self.check()
+        return self._record.ticks >= tick
+
     async def catch_up(self) -> None:
         """Everybody works: what is sent by now is processed before they have asked all too often."""
         self.wake()
@@ -338,7 +346,7 @@ async def play(path: Path, mode: AutoCommit, seed: int) -> Record:
                 producers.create_task(produce(client, record, partition_id, Random(chance.random()), enough))
             for number in range(EVENTS):
                 due = record.ticks + chance.randint(1, 60)
-                await record.until(lambda due=due: company.check() or record.ticks >= due)
+                await record.until(partial(company.has_worked_until, due))
                 await company.event()
                 if number % 20 == 19:
                     await company.catch_up()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.app.access.support.world import Person, World, refusal, world
@@ -45,7 +46,7 @@ ACTIVE = UserStatus.ACTIVE
 ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
 FIRST = ask.Strategy(ask.StrategyKind.FIRST)
 BALANCED = ask.Partitioning(ask.PartitioningKind.BALANCED)
-HERE: tuple[Any, ...] = (0, 0)
+HERE = (0, 0)
 
 COMMANDS: dict[int, tuple[str, ask.Request]] = {
     1: (OPEN, ask.Ping()),
@@ -116,14 +117,15 @@ def grants() -> Iterator[tuple[str, Permissions | None]]:
         yield f"G.{flag}", Permissions(GlobalPermissions(**{flag: True}))
     for flag in flags(StreamPermissions):
         for stream_id in (0, 1):
-            of_stream = StreamPermissions(**{flag: True})
+            of_stream = msgspec.convert({flag: True}, StreamPermissions)
             yield f"S.{flag}" if stream_id == 0 else "", Permissions(streams={stream_id: of_stream})
     for flag in flags(TopicPermissions):
         for stream_id, topic_id in ((0, 0), (0, 1), (1, 0)):
             of_topic = StreamPermissions(topics={topic_id: TopicPermissions(**{flag: True})})
             yield f"T.{flag}" if (stream_id, topic_id) == (0, 0) else "", Permissions(streams={stream_id: of_topic})
     every_topic = dict.fromkeys((0, 1), TopicPermissions(*[True] * 4))
-    yield "", Permissions(streams={1: StreamPermissions(*[True] * 6, every_topic)})
+    everything: dict[str, Any] = dict.fromkeys(flags(StreamPermissions), True)
+    yield "", Permissions(streams={1: StreamPermissions(**everything, topics=every_topic)})
     yield "everything", ALL
 
 

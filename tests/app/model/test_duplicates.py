@@ -27,7 +27,7 @@ def take(window: Window, numbers: Sequence[int], now: int = 0) -> Taken:
 def send(window: Window, numbers: Sequence[int], now: int = 0) -> list[int]:
     taken = take(window, numbers, now)
     window.decided(taken, now)
-    return taken.fresh.tolist()
+    return list(map(int, taken.fresh))
 
 
 async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:

@@ -122,7 +122,8 @@ class Members(RuleBasedStateMachine):
 
     def read_for(self, client: int, wanted: int | None, count: int, auto_commit: bool | None) -> None:
         partition = self.group.partition_to_poll(client, wanted)
-        owns = self.owners().get(partition if wanted is None else wanted) == client
+        asked = partition if wanted is None else wanted
+        owns = asked is not None and self.owners().get(asked) == client
         assert owns == (partition is not None)
         if partition is None:
             return

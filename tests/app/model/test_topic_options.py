@@ -247,7 +247,7 @@ def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
     assert [text for key, text in texts(derived).items() if key in OWN] == ["true", f"{UNLIMITED}", f"{UNLIMITED}"]
     off = choose([from_text("message_deduplication", "false")])
     explicit, derived = defaults(system).describe(document(options=off))
-    assert (texts(explicit), OWN & texts(derived).keys()) == ({"message_deduplication": "false"}, set())
+    assert (texts(explicit), OWN & texts(derived).keys()) == ({"message_deduplication": "false"}, frozenset())
 
 
 def test_what_the_server_has_is_what_holds_there() -> None:

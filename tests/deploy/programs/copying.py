@@ -6,20 +6,20 @@ spark-submit --py-files whippet-spark.zip copying.py URL FROM TO FOLDER
 import os
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from pyspark_whippet import register
 
 ROWS = 5_000
 
 
-def main(url, source, target, folder):
+def main(url: str, source: str, target: str, folder: str) -> None:
     spark = SparkSession.builder.appName("copying").getOrCreate()
     register(spark)
     # The password is in the environment, not in the plan.
     options = {"url": url, "username": os.environ["WHIPPET_USERNAME"], "password": os.environ["WHIPPET_PASSWORD"]}
 
-    def stored(topic):
+    def stored(topic: str) -> DataFrame:
         return spark.read.format("whippet").options(**options).option("subscribe", topic).load()
 
     values = spark.range(ROWS).selectExpr("cast(id as string) as value").repartition(4)

@@ -3,12 +3,13 @@
 import os
 import sys
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 ROWS = 2_000
 
 
-def main(address, zipped, url, source, target, folder):
+def main(address: str, zipped: str, url: str, source: str, target: str, folder: str) -> None:
     sys.path.insert(0, zipped)
     from pyspark_whippet import log_sink, register  # noqa: PLC0415 -- it has come with the zip
 
@@ -17,13 +18,13 @@ def main(address, zipped, url, source, target, folder):
     register(spark)
     options = {"url": url, "username": os.environ["WHIPPET_USERNAME"], "password": os.environ["WHIPPET_PASSWORD"]}
 
-    def stored(topic):
+    def stored(topic: str) -> DataFrame:
         return spark.read.format("whippet").options(**options).option("subscribe", topic).load()
 
     values = spark.range(ROWS).selectExpr("cast(id as string) as value")
     values.write.format("whippet").mode("append").options(**options).option("topic", source).save()
 
-    def copied(folder):
+    def copied(folder: str) -> DataStreamWriter:
         stream = spark.readStream.format("whippet").options(**options).option("subscribe", source)
         values = stream.option("startingOffsets", "earliest").load().select("value")
         return values.writeStream.option("checkpointLocation", folder)

@@ -8,7 +8,9 @@ import re
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 
+from pyarrow import RecordBatch
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
@@ -17,13 +19,15 @@ from pyspark_whippet import register
 ROWS, TASKS, STOPPED_SECONDS = 4_000, 4, 60
 
 
-def stored(url):
+def stored(url: str) -> int:
     """Messages of all topics."""
     with urllib.request.urlopen(f"{url}/metrics") as answer:
-        return int(re.search(r"^messages (\d+)", answer.read().decode(), re.MULTILINE).group(1))
+        found = re.search(r"^messages (\d+)", answer.read().decode(), re.MULTILINE)
+    assert found
+    return int(found.group(1))
 
 
-def main(url, topic):
+def main(url: str, topic: str) -> None:
     spark = (
         SparkSession.builder.appName("straggling")
         .config("spark.speculation", "true")
@@ -36,8 +40,9 @@ def main(url, topic):
     register(spark)
     before = stored(url)
 
-    def stopping(batches):
+    def stopping(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
         task = TaskContext.get()
+        assert task
         deadline = time.monotonic() + STOPPED_SECONDS
         if task.attemptNumber() > 0:
             # The other tasks are done, and the first copy of this one has written some of its rows.

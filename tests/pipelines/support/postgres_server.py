@@ -47,7 +47,8 @@ class Database:
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(psycopg.OperationalError):
-                return self.connect().close()
+                self.connect().close()
+                return
         raise AssertionError("it has not recovered")
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -68,8 +69,9 @@ def running_postgres() -> Iterator[Database]:
         if as_whom:
             for path in (folder, password):
                 os.chown(path, as_whom["user"], as_whom["group"])
-        make = [programs / "initdb", "-D", data, "-U", USER, "-A", "scram-sha-256", "--no-sync", "-E", "UTF8"]
-        done = subprocess.run([*make, f"--pwfile={password}"], cwd=folder, capture_output=True, check=False, **as_whom)
+        make = [str(programs / "initdb"), "-D", str(data), "-U", USER, "-A", "scram-sha-256", "--no-sync", "-E", "UTF8"]
+        command = [*make, f"--pwfile={password}"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=False, text=False, **as_whom)
         assert done.returncode == 0, done.stderr.decode()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -83,8 +85,8 @@ def _served(programs: Path, folder: Path, port: int, as_whom: dict[str, Any]) ->
     settings = {"listen_addresses": "127.0.0.1", "port": port, "unix_socket_directories": folder, "fsync": "off"}
     options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
     with (folder / "log").open("wb") as log:
-        command = [programs / "postgres", "-D", folder / "data", *options]
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, **as_whom)
+        command = [str(programs / "postgres"), "-D", str(folder / "data"), *options]
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, text=False, **as_whom)
         try:
             database = Database(port)
             _wait(database, process, folder / "log")

@@ -14,7 +14,7 @@ from pyspark_whippet import register
 BATCH = 400
 
 
-def main(url, password, source, folder, once=""):
+def main(url: str, password: str, source: str, folder: str, once: str = "") -> None:
     spark = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.ui.enabled", "false")

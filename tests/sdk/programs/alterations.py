@@ -1,16 +1,18 @@
 """Lists, renames, empties and deletes streams, topics and partitions."""
 
-from apache_iggy import Consumer, IggyExpiry, MaxTopicSize, PollingStrategy, SendMessage
-from scenario import carry_out, connected, milliseconds, refusal, say
+from typing import Any
+
+from apache_iggy import Consumer, IggyClient, IggyExpiry, MaxTopicSize, PollingStrategy, SendMessage
+from scenario import Task, carry_out, connected, milliseconds, refusal, say
 
 TOO_LONG = "é" * 128
 
 
-def stream_seen(stream):
+def stream_seen(stream: Any) -> list[Any] | None:
     return stream and [stream.name, stream.topics_count, stream.messages_count]
 
 
-def topic_seen(topic):
+def topic_seen(topic: Any) -> list[Any] | None:
     if topic is None:
         return None
     return [
@@ -23,15 +25,15 @@ def topic_seen(topic):
     ]
 
 
-def expiry_seen(expiry):
+def expiry_seen(expiry: Any) -> float | str:
     return expiry.duration.total_seconds() if isinstance(expiry, IggyExpiry.ExpireDuration) else type(expiry).__name__
 
 
-def size_seen(size):
+def size_seen(size: Any) -> int | str:
     return size.bytes if isinstance(size, MaxTopicSize.Custom) else type(size).__name__
 
 
-async def counted(client, stream, topic):
+async def counted(client: IggyClient, stream: str, topic: str) -> list[list[Any]]:
     """Of each partition, what it says it has, and what can be read of it."""
     details = await client.get_topic(stream, topic)
     found = []
@@ -49,12 +51,12 @@ async def counted(client, stream, topic):
     return found
 
 
-async def fill(client, stream, topic, partitions=2):
+async def fill(client: IggyClient, stream: str, topic: str, partitions: int = 2) -> None:
     for partition in range(partitions):
         await client.send_messages(stream, topic, partition, [SendMessage("a"), SendMessage("b")])
 
 
-async def streams(client, name):
+async def streams(client: IggyClient, name: str) -> tuple[str, str]:
     first, second = f"{name}-first", f"{name}-second"
     await client.create_stream(first)
     await client.create_stream(second)
@@ -82,7 +84,7 @@ async def streams(client, name):
     return first, second
 
 
-async def topics(client, stream):
+async def topics(client: IggyClient, stream: str) -> None:
     expiry, size = IggyExpiry.ExpireDuration(milliseconds(90_000)), MaxTopicSize.Custom(3 << 30)
     await client.create_topic(stream, "t", 2, "gzip", expiry, size)
     await client.create_topic(stream, "other", 1)
@@ -115,7 +117,7 @@ async def topics(client, stream):
     )
 
 
-async def partitions(client, stream):
+async def partitions(client: IggyClient, stream: str) -> None:
     await fill(client, stream, "t")
     fresh = (await client.get_topic(stream, "t")).partitions[1]
     say(partition=[fresh.segments_count, fresh.current_offset, fresh.messages_count], has_a_size=fresh.size > 0)
@@ -140,7 +142,7 @@ async def partitions(client, stream):
     await client.delete_partitions(stream, "t", 1)
 
 
-async def emptied(client, first, second):
+async def emptied(client: IggyClient, first: str, second: str) -> None:
     await client.purge_topic(first, "t")
     say(purged=await counted(client, first, "t"))
     confirmed = await client.send_messages(first, "t", 0, [SendMessage("new")])
@@ -161,12 +163,12 @@ async def emptied(client, first, second):
     )
 
 
-async def deleted(client, first, second):
+async def deleted(client: IggyClient, first: str, second: str) -> None:
     await client.delete_topic(first, "t")
     identity = (await client.get_topic(first, "other")).id
     await client.delete_topic(first, identity)
     say(
-        deleted_topic=[topic_seen(await client.get_topic(first, "t")), stream_seen(await client.get_stream(first))[1:]],
+        deleted_topic=[topic_seen(await client.get_topic(first, "t")), (await client.get_stream(first)).topics_count],
         topics_left=[topic.name for topic in await client.get_topics(first)],
         again=[await refusal(client.delete_topic, first, "t"), await refusal(client.delete_topic, "nobody", "t")],
     )
@@ -180,7 +182,7 @@ async def deleted(client, first, second):
     )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     first, second = await streams(client, task["name"])
     await topics(client, first)

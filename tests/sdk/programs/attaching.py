@@ -6,18 +6,18 @@ With one node the SDK never does so by itself; the requests are made by hand.
 import struct
 
 from apache_iggy import GlobalPermissions, Permissions, SendMessage
-from scenario import carry_out, connected, refusal, say
+from scenario import Task, carry_out, connected, refusal, say
 
 ATTACH, ROUTING, POLL_ON_PRIMARY = 14, 103, 104
 IDENTITY_BYTES = 32
 """Of a client, its session, and what the session has seen: how a route begins, and all of an attachment."""
 
 
-def named(name):
+def named(name: str) -> bytes:
     return struct.pack("<BB", 2, len(name)) + name.encode()
 
 
-async def main(task):
+async def main(task: Task) -> None:
     stream, user = task["name"], f"{task['name'][-30:]}-u"
     member, helper = await connected(task), await connected(task)
     await member.create_stream(stream)

@@ -1,26 +1,28 @@
 """Makes the stream and the topics of the task, and looks at them in every way that the SDK has."""
 
+from typing import Any
+
 from apache_iggy import IggyClient
-from scenario import carry_out, connected, milliseconds, refusal, say
+from scenario import Task, carry_out, connected, milliseconds, refusal, say
 from versions import topic_settings
 
 
-def stream_seen(stream):
+def stream_seen(stream: Any) -> list[Any] | None:
     return stream and [stream.id, stream.name, stream.topics_count, stream.messages_count]
 
 
-def topic_seen(topic):
+def topic_seen(topic: Any) -> list[Any] | None:
     return topic and [topic.id, topic.name, topic.partitions_count, topic.messages_count]
 
 
-def keywords(topic):
+def keywords(topic: dict[str, Any]) -> dict[str, Any]:
     durations = {key: milliseconds(topic[key]) for key in ("message_expiry",) if key in topic}
     return topic_settings(
         {key: value for key, value in topic.items() if key not in ("name", "partitions_count")} | durations
     )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client: IggyClient = await connected(task)
     stream, absent = task["stream"], "nobody made this"
     say(absent=stream_seen(await client.get_stream(stream)))

@@ -1,12 +1,13 @@
 """A consumer that goes on while its topic changes beneath it: what it gets after each change."""
 
 import asyncio
+from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitWhen, SendMessage
-from scenario import ATTENTIVE, carry_out, connected, milliseconds, say, text
+from scenario import ATTENTIVE, Task, carry_out, connected, milliseconds, say, text
 
 
-async def main(task):
+async def main(task: Task) -> None:
     stream, topic = task["name"], "t"
     client, own = await connected(task), await connected(task, ATTENTIVE.replace("&", "?"))
     await client.create_stream(stream)
@@ -21,13 +22,14 @@ async def main(task):
         # Offsets begin again after a purge; a consumer that does not expect that keeps quiet about what it knows.
         allow_replay=True,
     )
-    consumed, more = [], asyncio.Event()
+    consumed: list[list[Any]] = []
+    more = asyncio.Event()
 
-    async def note(message):
+    async def note(message: Any) -> None:
         consumed.append([message.partition_id(), text(message)])
         more.set()
 
-    async def sent(*partitions, after):
+    async def sent(*partitions: int, after: str) -> None:
         """What is consumed until all of these messages are."""
         expected = [[partition, f"{after} {partition}"] for partition in partitions]
         for partition, content in expected:

@@ -1,17 +1,17 @@
 """Connects in every way that the task names, and uses each connection that it gets."""
 
 from apache_iggy import IggyClient
-from scenario import carry_out, refusal, say
+from scenario import Task, carry_out, refusal, say
 
 
-async def by_string(string):
+async def by_string(string: str) -> None:
     client = IggyClient.from_connection_string(string)
     await client.connect()
     await client.ping()
     assert await client.get_stream("nobody made this") is None
 
 
-async def by_constructor(address, logins):
+async def by_constructor(address: str, logins: list[tuple[str, str]]) -> list[str | None]:
     """What each login in turn is answered; the connection is used after every one, and before."""
     client = IggyClient(address)
     await client.connect()
@@ -24,7 +24,7 @@ async def by_constructor(address, logins):
     return answers
 
 
-async def main(task):
+async def main(task: Task) -> None:
     if "logins" in task:
         say(answers=await by_constructor(task["address"], task["logins"]))
     else:

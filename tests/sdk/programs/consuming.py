@@ -1,22 +1,23 @@
 """Consumes a partition in one group for every mode of committing, all of them at the same time."""
 
 import asyncio
+from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import auto_commit, carry_out, connected, heard, milliseconds, say, send, text
+from scenario import Task, auto_commit, carry_out, connected, heard, milliseconds, say, send, text
 from versions import consumer_group
 
 
 class Consumer:
     """One group with one member."""
 
-    def __init__(self, name, words, batch, expected, iterates):
+    def __init__(self, name: str, words: list[Any], batch: int, expected: int, iterates: bool) -> None:
         self.name, self.words, self.batch = name, words, batch
         self.expected, self.iterates = expected, iterates
-        self.consumed = []
+        self.consumed: list[str] = []
         self.done, self.stop = asyncio.Event(), asyncio.Event()
 
-    async def begin(self, task):
+    async def begin(self, task: Task) -> None:
         self.client = await connected(task)
         self.consumer = await consumer_group(
             self.client,
@@ -31,21 +32,21 @@ class Consumer:
         self.running = asyncio.ensure_future(self.iterate() if self.iterates else self.call_back())
         await self.done.wait()
 
-    async def note(self, message):
+    async def note(self, message: Any) -> None:
         self.consumed.append(text(message))
         if len(self.consumed) >= self.expected:
             self.done.set()
 
-    async def call_back(self):
+    async def call_back(self) -> None:
         await self.consumer.consume_messages(self.note, self.stop)
 
-    async def iterate(self):
+    async def iterate(self) -> None:
         async for message in self.consumer.iter_messages():
             await self.note(message)
             if self.done.is_set():
                 return
 
-    async def end(self):
+    async def end(self) -> None:
         self.stop.set()
         await self.running
         consumer = self.consumer
@@ -59,7 +60,7 @@ class Consumer:
         )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     if task["produce"]:
         client = await connected(task)
         await client.create_stream(task["stream"])

@@ -1,15 +1,16 @@
 """Follows all partitions of a topic by itself: it knows where it is, and polls on from there, come what may."""
 
 import asyncio
+from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Lasting, carry_out, heard, say, text
+from scenario import Lasting, Task, carry_out, heard, say, text
 from versions import poll as poll_messages
 
 PAUSE_SECONDS = 0.005
 
 
-async def poll(lasting, task, partition, offset):
+async def poll(lasting: Lasting, task: Task, partition: int, offset: int) -> list[Any]:
     """The next messages; none while the server is away."""
     strategy = PollingStrategy.Offset(offset)
     try:
@@ -21,7 +22,7 @@ async def poll(lasting, task, partition, offset):
     return found
 
 
-async def main(task):
+async def main(task: Task) -> None:
     lasting = Lasting(task)
     await lasting.connect()
     stopped = asyncio.ensure_future(heard("stop"))

@@ -1,9 +1,11 @@
 """Sends messages with headers of every kind, and with ids, and says what comes back."""
 
 import struct
+from collections.abc import Iterator
+from typing import Any
 
 from apache_iggy import Consumer, HeaderKey, HeaderValue, PollingStrategy, SendMessage
-from scenario import carry_out, connected, say
+from scenario import Task, carry_out, connected, say
 
 EXTREMES = {
     "Raw": (b"\x00\xff" * 127, b"\x00"),
@@ -28,11 +30,11 @@ PLAIN = {
 IDS = (None, 0, 1, 2**64, 2**128 - 1)
 
 
-def plain(value):
+def plain(value: object) -> object:
     return {"hex": value.hex()} if isinstance(value, bytes) else value
 
 
-def seen(headers):
+def seen(headers: Any) -> list[list[Any]] | None:
     """Every pair with the kinds of both, in order."""
     if headers is None:
         return None
@@ -40,7 +42,7 @@ def seen(headers):
     return sorted([[kind, plain(key), of, plain(value)] for kind, key, of, value in fields], key=str)
 
 
-def every_kind():
+def every_kind() -> Iterator[dict[HeaderKey, HeaderValue]]:
     """Two messages; between them every kind stands for the key and for the value, with its least and its greatest."""
     for first in (0, 1):
         yield {
@@ -49,17 +51,17 @@ def every_kind():
         }
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     stream, topic = task["name"], "t"
     await client.create_stream(stream)
     await client.create_topic(stream, topic, 1)
 
-    async def sent(messages):
+    async def sent(messages: list[SendMessage]) -> list[Any]:
         """What is read of messages that were sent."""
         answer = await client.send_messages(stream, topic, 0, messages)
         first = answer.confirmations[0].base_offset
-        return await client.poll_messages(
+        found = await client.poll_messages(
             stream,
             topic,
             consumer=Consumer.Single("reader"),
@@ -68,6 +70,7 @@ async def main(task):
             auto_commit=False,
             partition_id=0,
         )
+        return list(found)
 
     typed = list(every_kind())
     found = await sent([SendMessage("typed", headers) for headers in typed])
@@ -78,7 +81,7 @@ async def main(task):
     )
     (plainly,) = await sent([SendMessage(b"plain", PLAIN)])
     back = plainly.user_headers()
-    say(plain_back=back.to_scalar_dict() == PLAIN, kinds=[[plain(row[1]), row[2]] for row in seen(back)])
+    say(plain_back=back.to_scalar_dict() == PLAIN, kinds=[[plain(row[1]), row[2]] for row in seen(back) or []])
 
     (ambiguous,) = await sent([SendMessage("x", {HeaderKey.Int8(1): "a", HeaderKey.UnsignedInt64(1): "b"})])
     both = ambiguous.user_headers()

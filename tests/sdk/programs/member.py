@@ -1,13 +1,14 @@
 """Members of a group, each with a connection of its own: they say what they consume, until they are told to stop."""
 
 import asyncio
+from typing import Any
 
-from apache_iggy import PollingStrategy
-from scenario import Lasting, auto_commit, carry_out, heard, milliseconds, say, text
-from versions import consume_endlessly, consumer_group
+from apache_iggy import IggyClient, PollingStrategy
+from scenario import Lasting, Task, auto_commit, carry_out, heard, milliseconds, say, text
+from versions import Note, consume_endlessly, consumer_group
 
 
-async def joined(client, task):
+async def joined(client: IggyClient, task: Task) -> Any:
     return await consumer_group(
         client,
         task["group"],
@@ -21,7 +22,7 @@ async def joined(client, task):
     )
 
 
-async def consume(consumer, note, lasting, restless):
+async def consume(consumer: Any, note: Note, lasting: Lasting, restless: bool) -> None:
     """Until something is wrong. A restless one takes a silence for that.
 
     Consumers of 0.7 and 0.8 may come back from a lost connection logged in, but in no group, and wait.
@@ -34,12 +35,12 @@ async def consume(consumer, note, lasting, restless):
     await consuming
 
 
-async def member(task, index):
+async def member(task: Task, index: int) -> None:
     lasting = Lasting(task)
     await lasting.connect()
     consumer = await joined(lasting.client, task)
 
-    async def note(message):
+    async def note(message: Any) -> None:
         lasting.worked()
         say(consumed=text(message), member=index)
 
@@ -51,7 +52,7 @@ async def member(task, index):
                 consumer = await joined(lasting.client, task)
 
 
-async def main(task):
+async def main(task: Task) -> None:
     members = [asyncio.ensure_future(member(task, index)) for index in range(task.get("members", 1))]
     stop = asyncio.ensure_future(heard("stop"))
     await asyncio.wait([stop, *members], return_when=asyncio.FIRST_COMPLETED)

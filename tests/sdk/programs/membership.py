@@ -1,22 +1,32 @@
 """Groups by hand: made, joined, polled as, left and deleted; and consumers by their own names."""
 
-from apache_iggy import Consumer, PollingStrategy, SendMessage
-from scenario import carry_out, connected, refusal, say
+from typing import Any
+
+from apache_iggy import Consumer, IggyClient, PollingStrategy, SendMessage
+from scenario import Task, carry_out, connected, refusal, say
 
 PARTITIONS = 4
 EACH = 5
 
 
-def group_seen(group):
+def group_seen(group: Any) -> list[Any] | None:
     return group and [group.id, group.name, group.partitions_count, group.members_count]
 
 
-def members_seen(group):
+def members_seen(group: Any) -> list[list[int]]:
     assert [member.partitions_count for member in group.members] == [len(member.partitions) for member in group.members]
     return sorted(member.partitions for member in group.members)
 
 
-async def poll(client, task, consumer, count=10, auto_commit=True, strategy=None, partition=None):
+async def poll(
+    client: IggyClient,
+    task: Task,
+    consumer: Any,
+    count: int = 10,
+    auto_commit: bool = True,
+    strategy: PollingStrategy | None = None,
+    partition: int | None = None,
+) -> list[str]:
     messages = await client.poll_messages(
         task["name"],
         "t",
@@ -29,9 +39,10 @@ async def poll(client, task, consumer, count=10, auto_commit=True, strategy=None
     return [message.payload().decode() for message in messages]
 
 
-async def all_of(client, task, consumer, count=10):
+async def all_of(client: IggyClient, task: Task, consumer: Any, count: int = 10) -> list[str]:
     """Until a whole round of the partitions gives nothing."""
-    found, empty = [], 0
+    found: list[str] = []
+    empty = 0
     while empty < PARTITIONS:
         messages = await poll(client, task, consumer, count)
         empty = 0 if messages else empty + 1
@@ -39,7 +50,7 @@ async def all_of(client, task, consumer, count=10):
     return found
 
 
-async def kept(client, stream):
+async def kept(client: IggyClient, stream: str) -> None:
     await client.create_topic(stream, "t", PARTITIONS)
     for group in ("g", "h"):
         await client.create_consumer_group(stream, "t", group)
@@ -62,7 +73,7 @@ async def kept(client, stream):
     say(groups_left=[group.name for group in await client.get_consumer_groups(stream, "t")])
 
 
-async def shared(task, stream):
+async def shared(task: Task, stream: str) -> None:
     # What is theirs members ask at every heartbeat.
     first, second = await connected(task, "?heartbeat_interval=20ms"), await connected(task)
     group = Consumer.Group("g")
@@ -97,7 +108,7 @@ async def shared(task, stream):
     say(after_leaving=[group_seen(details), members_seen(details)], left=await refusal(poll, second, task, group))
     for partition in range(PARTITIONS):
         await first.send_messages(stream, "t", partition, [SendMessage(f"{partition}:last")])
-    found = []
+    found: list[str] = []
     while len(found) < PARTITIONS:
         found += await poll(first, task, group)
     say(alone_again=sorted(found))
@@ -108,7 +119,7 @@ async def shared(task, stream):
     say(deleted=group_seen(await first.get_consumer_group(stream, "t", "g")))
 
 
-async def single(client, task):
+async def single(client: IggyClient, task: Task) -> None:
     """Consumers by name and by number, each with its own offset in each partition."""
     named, numbered, last = Consumer.Single("named"), Consumer.Single(7), PollingStrategy.Last()
     say(
@@ -125,7 +136,7 @@ async def single(client, task):
     )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client, stream = await connected(task), task["name"]
     await client.create_stream(stream)
     await kept(client, stream)

@@ -1,9 +1,11 @@
 """Stores and deletes offsets by hand, consumes them again, and makes consumers that cannot be."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
-from apache_iggy import AutoCommit, PollingStrategy
-from scenario import carry_out, connected, heard, milliseconds, refusal, say, send, text
+from apache_iggy import AutoCommit, IggyClient, PollingStrategy
+from scenario import Task, carry_out, connected, heard, milliseconds, refusal, say, send, text
 from versions import MODERN, consumer_group
 
 MESSAGES = 20
@@ -12,11 +14,12 @@ UNHURRIED = milliseconds(100)
 SDK takes care) the answer of that poll then comes to whoever asks next, which is an "invalid format" to him."""
 
 
-async def consume(consumer, expected):
+async def consume(consumer: Any, expected: int) -> list[int]:
     """This many messages, then it ends."""
-    consumed, stop = [], asyncio.Event()
+    consumed: list[int] = []
+    stop = asyncio.Event()
 
-    async def note(message):
+    async def note(message: Any) -> None:
         if len(consumed) < expected:
             consumed.append(int(text(message)))
         if len(consumed) == expected:
@@ -26,24 +29,26 @@ async def consume(consumer, expected):
     return consumed
 
 
-async def fill(client, task, partition):
+async def fill(client: IggyClient, task: Task, partition: int) -> None:
     await send(client, task, partition, [f"{100 * partition + number}" for number in range(MESSAGES)])
 
 
-async def filled(client, task, first, partitions):
+async def filled(client: IggyClient, task: Task, first: int, partitions: int) -> None:
     """A topic with messages in the first of its partitions."""
     await client.create_topic(task["stream"], task["topic"], partitions)
     for partition in range(first):
         await fill(client, task, partition)
 
 
-def group(client, task, name, strategy=None, **options):
+def group(
+    client: IggyClient, task: Task, name: str, strategy: PollingStrategy | None = None, **options: Any
+) -> Awaitable[Any]:
     options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": UNHURRIED} | options
     strategy = strategy or PollingStrategy.Next()
     return consumer_group(client, name, task["stream"], task["topic"], polling_strategy=strategy, **options)
 
 
-async def by_hand(client, task, allow_replay):
+async def by_hand(client: IggyClient, task: Task, allow_replay: bool) -> None:
     """What every call in turn is answered, and what the test sees to be stored after it."""
     name = f"replay {allow_replay}"
     task = task | {"topic": name}
@@ -51,7 +56,7 @@ async def by_hand(client, task, allow_replay):
     consumer = await group(client, task, name, partition_id=0, allow_replay=allow_replay)
     say(consumed=await consume(consumer, 10 if allow_replay else 5))
     await fill(client, task, 1)
-    calls = {
+    calls: dict[str, tuple[Any, ...]] = {
         "store 4": (consumer.store_offset, 4, None),
         "store 2": (consumer.store_offset, 2, 0),
         "store 3 elsewhere": (consumer.store_offset, 3, 1),
@@ -65,19 +70,19 @@ async def by_hand(client, task, allow_replay):
         await heard("go on")
 
 
-async def begin(*arguments, **options):
+async def begin(*arguments: Any, **options: Any) -> None:
     """What is wrong with a consumer is seen when it is made, or, by the SDK 0.6, when it begins to consume."""
     await (await group(*arguments, **options)).consume_messages(None, None)
 
 
-async def impossible(client, task):
+async def impossible(client: IggyClient, task: Task) -> None:
     say(no_group=await refusal(begin, client, task, "nobody made this", create_consumer_group_if_not_exists=False))
     retries = {"init_retries": 2, "init_retry_interval": milliseconds(10)}
     for key in ("stream", "topic"):
         say(absent=await refusal(begin, client, task | {key: "nobody made this"}, "g", **retries))
 
 
-async def patient(client, task):
+async def patient(client: IggyClient, task: Task) -> None:
     """A consumer that is made before its topic."""
     later = task | {"topic": "later"}
     made = asyncio.ensure_future(
@@ -88,7 +93,7 @@ async def patient(client, task):
     say(patient=await consume(await made, 1))
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     await client.create_stream(task["stream"])
     await filled(client, task, first=2, partitions=2)

@@ -1,7 +1,9 @@
 """Describes the options that topics may have, and makes topics with them."""
 
-from apache_iggy import Durability, IggyExpiry, MaxTopicSize
-from scenario import carry_out, connected, milliseconds, refusal, say
+from typing import Any
+
+from apache_iggy import Durability, IggyClient, IggyExpiry, MaxTopicSize
+from scenario import Task, carry_out, connected, milliseconds, refusal, say
 
 EVERY = {
     "compression_algorithm": "gzip",
@@ -25,7 +27,7 @@ AS_TEXT = {
     "message_deduplication": "true",
     "message_deduplication_expiry": "1 hour",
 }
-REFUSED = (
+REFUSED: tuple[dict[str, Any], ...] = (
     {"options": {"colour": "red"}},
     {"options": {"enforce_fsync": "true"}},
     {"options": {"durability": "sometimes"}},
@@ -38,21 +40,21 @@ REFUSED = (
 )
 
 
-def plain(value):
+def plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else value
 
 
-def kind_of(value):
+def kind_of(value: Any) -> list[Any] | None:
     return None if value is None else [type(value).__name__, plain(value.value)]
 
 
-def typed(options):
+def typed(options: Any) -> dict[str, Any]:
     """Every key with the kind of its value, and the value."""
     assert {type(key).__name__ for key in options} <= {"String"}
     return {key.value: kind_of(value) for key, value in options.items()}
 
 
-async def seen(client, stream, topic):
+async def seen(client: IggyClient, stream: str, topic: str) -> dict[str, Any]:
     details = await client.get_topic(stream, topic)
     listed = next(one for one in await client.get_topics(stream) if one.name == topic)
     assert details.options.to_scalar_dict() == listed.options.to_scalar_dict()
@@ -60,7 +62,7 @@ async def seen(client, stream, topic):
     return {"explicit": typed(details.options), "derived": typed(details.derived_options)}
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client, stream = await connected(task), task["name"]
     await client.create_stream(stream)
     catalogue = await client.describe_options("topic")
@@ -68,7 +70,7 @@ async def main(task):
         catalogue={spec.key: [spec.kind, kind_of(spec.default_value), bool(spec.description)] for spec in catalogue},
         empty=[await client.describe_options("stream"), await client.describe_options("user")],
     )
-    topics = {"none": {}, "every": EVERY, "text": {"options": AS_TEXT}}
+    topics: dict[str, dict[str, Any]] = {"none": {}, "every": EVERY, "text": {"options": AS_TEXT}}
     for name, settings in topics.items():
         await client.create_topic(stream, name, 1, **settings)
         say(**{name: await seen(client, stream, name)})

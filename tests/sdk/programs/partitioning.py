@@ -1,20 +1,22 @@
 """Sends with every partitioning, and says where the server confirms each batch to be."""
 
+from typing import Any
+
 from apache_iggy import Consumer, IggyClient, Partitioning, PollingStrategy, SendMessage
-from scenario import carry_out, connected, refusal, say
+from scenario import Task, carry_out, connected, refusal, say
 
 KEYS = ("a", "b", "key-1", b"a", "ключ", b"\x00" * 255)
 
 
-def confirmed(answer):
+def confirmed(answer: Any) -> list[list[int]]:
     return [[one.stream_id, one.topic_id, one.partition_id, one.base_offset] for one in answer.confirmations]
 
 
-async def count_of(client, stream, topic):
+async def count_of(client: IggyClient, stream: str, topic: str) -> list[int]:
     return [partition.messages_count for partition in (await client.get_topic(stream, topic)).partitions]
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client: IggyClient = await connected(task)
     name = task["name"]
     await client.create_stream(name)
@@ -23,7 +25,9 @@ async def main(task):
     stream, topic = (await client.get_stream(name)).id, (await client.get_topic(name, "t")).id
     say(ids=[stream, topic])
 
-    async def send(partitioning, size=1, to=("t",), by=client):
+    async def send(
+        partitioning: Partitioning | int, size: int = 1, to: tuple[str, ...] = ("t",), by: IggyClient = client
+    ) -> list[list[int]]:
         messages = [SendMessage(f"{number}") for number in range(size)]
         return confirmed(await by.send_messages(name, *to, partitioning, messages))
 

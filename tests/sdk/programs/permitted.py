@@ -1,18 +1,21 @@
 """What a user may do: one user for every set of permissions of the task, who tries everything."""
 
+from typing import Any
+
 from apache_iggy import (
     Consumer,
     GlobalPermissions,
+    IggyClient,
     Permissions,
     PollingStrategy,
     SendMessage,
     StreamPermissions,
     TopicPermissions,
 )
-from scenario import carry_out, connected, refusal, say
+from scenario import Task, carry_out, connected, refusal, say
 
 
-def permissions_of(grants, stream, topic):
+def permissions_of(grants: dict[str, list[str]], stream: int, topic: int) -> Permissions:
     """{"everywhere": [...], "stream": [...], "topic": [...]}: flags at each level, for this stream and this topic."""
     flags = {level: dict.fromkeys(grants.get(level, ()), True) for level in ("everywhere", "stream", "topic")}
     topics = {topic: TopicPermissions(**flags["topic"])} if flags["topic"] else None
@@ -20,7 +23,7 @@ def permissions_of(grants, stream, topic):
     return Permissions(GlobalPermissions(**flags["everywhere"]), streams)
 
 
-def acts(client, new_name, stream, topic):
+def acts(client: IggyClient, new_name: str, stream: str, topic: str) -> dict[str, tuple[Any, ...]]:
     """Everything that needs a right; none of them leaves anything that another would meet."""
     poll = {"polling_strategy": PollingStrategy.First(), "count": 1, "auto_commit": True, "partition_id": 0}
     return {
@@ -46,7 +49,7 @@ def acts(client, new_name, stream, topic):
     }
 
 
-async def main(task):
+async def main(task: Task) -> None:
     root, name = await connected(task), task["name"]
     for stream in (name, f"{name}-other"):
         await root.create_stream(stream)

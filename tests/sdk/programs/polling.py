@@ -1,11 +1,13 @@
 """Fills a partition with numbered messages, then makes the polls of the task one after the other."""
 
+from typing import Any
+
 from apache_iggy import PollingStrategy
-from scenario import carry_out, connected, refusal, say, send, text
+from scenario import Task, carry_out, connected, refusal, say, send, text
 from versions import poll
 
 
-def strategy_of(words, times):
+def strategy_of(words: list[Any], times: dict[int, int]) -> PollingStrategy:
     """["Offset", 5]; ["Timestamp", 5, 1] is 1 us later than the message at offset 5."""
     name, *value = words
     if name == "Timestamp":
@@ -14,7 +16,7 @@ def strategy_of(words, times):
     return getattr(PollingStrategy, name)(*value)
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     stream, topic = task["stream"], task["topic"]
     await client.create_stream(stream)

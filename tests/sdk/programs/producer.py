@@ -7,13 +7,13 @@ Labelled messages have ids and headers besides, where the SDK can.
 import asyncio
 
 from apache_iggy import SendMessage
-from scenario import Lasting, carry_out, heard, refusal, say, send_all
+from scenario import Lasting, Task, carry_out, heard, refusal, say, send_all
 from versions import labelled
 
 PAUSE_SECONDS = 0.002
 
 
-async def main(task):
+async def main(task: Task) -> None:
     lasting = Lasting(task)
     await lasting.connect()
     if task.get("create", True):

@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from typing import Any
 
 from apache_iggy import (
     BackgroundProducerConfig,
     BackpressureMode,
     Consumer,
     DirectProducerConfig,
+    IggyClient,
     IggyExpiry,
     MaxTopicSize,
     Partitioning,
@@ -16,22 +18,22 @@ from apache_iggy import (
     ProducerSharding,
     SendMessage,
 )
-from scenario import carry_out, connected, milliseconds, refusal, say
+from scenario import Task, carry_out, connected, milliseconds, refusal, say
 
 MANY = 3000
 
 
-def texts(*numbers):
+def texts(*numbers: int) -> list[SendMessage]:
     return [SendMessage(f"{number}") for number in range(*numbers)]
 
 
-def confirmed(answer):
+def confirmed(answer: Any) -> list[list[int]]:
     return [[one.partition_id, one.base_offset] for one in answer.confirmations]
 
 
-async def stored(client, stream, topic, partition=0):
-    found, answer = [], True
-    while answer:
+async def stored(client: IggyClient, stream: str, topic: str, partition: int = 0) -> list[str]:
+    found: list[str] = []
+    while True:
         answer = await client.poll_messages(
             stream,
             topic,
@@ -41,15 +43,16 @@ async def stored(client, stream, topic, partition=0):
             auto_commit=False,
             partition_id=partition,
         )
+        if not answer:
+            return found
         found += [message.payload().decode() for message in answer]
-    return found
 
 
-def numbers(*of):
+def numbers(*of: int) -> list[str]:
     return [f"{number}" for number in range(*of)]
 
 
-async def making(client, name):
+async def making(client: IggyClient, name: str) -> None:
     """A producer makes the stream and the topic it is bound to, if it may."""
     say(
         unmade=[
@@ -70,7 +73,7 @@ async def making(client, name):
     )
 
 
-async def direct(client, name):
+async def direct(client: IggyClient, name: str) -> None:
     await client.create_topic(name, "other", 1)
     stream, other = (await client.get_stream(name)).id, (await client.get_topic(name, "other")).id
     async with await client.producer(name, "t", mode=DirectProducerConfig(batch_length=10)) as producer:
@@ -95,7 +98,7 @@ async def direct(client, name):
     say(paced_ms=(time.perf_counter() - begin) * 1000)
 
 
-async def background(client, name):
+async def background(client: IggyClient, name: str) -> None:
     modes = {
         "ordered": BackgroundProducerConfig(num_shards=4, sharding=ProducerSharding.ORDERED),
         "balanced": BackgroundProducerConfig(num_shards=3, sharding=ProducerSharding.BALANCED, max_in_flight=4),
@@ -127,7 +130,7 @@ async def background(client, name):
     say(timed_out=[await refusal(producer.send, texts(1)) for _ in range(3)])
 
 
-async def failing(client, name):
+async def failing(client: IggyClient, name: str) -> None:
     """A direct producer tells what was stored and what was not."""
     await client.create_topic(name, "failing", 1)
     producer = await client.producer(name, "failing", mode=DirectProducerConfig(batch_length=2), send_retries=None)
@@ -143,11 +146,11 @@ async def failing(client, name):
         say(sent_again=confirmed(again), stored_again=await stored(client, name, "failing"))
 
 
-def confirmed_of(error):
+def confirmed_of(error: Any) -> Any:
     return [[one.partition_id, one.base_offset] for one in error.committed]
 
 
-async def retrying(client, name):
+async def retrying(client: IggyClient, name: str) -> None:
     """What is not there yet is waited for."""
     await client.create_topic(name, "late", 1)
     retries = {"send_retries": 100, "send_retry_interval": milliseconds(20)}
@@ -159,7 +162,7 @@ async def retrying(client, name):
     say(retried=confirmed(await sending), stored_late=await stored(client, name, "late"))
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client, name = await connected(task), task["name"]
     await client.create_stream(name)
     await making(client, name)

@@ -1,10 +1,10 @@
 """Requests as bytes: what the SDK has no call for. The test makes them, and reads the answers."""
 
 from apache_iggy import SendMessage
-from scenario import carry_out, connected, say
+from scenario import Task, carry_out, connected, say
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     await client.create_stream(task["name"])
     await client.create_topic(task["name"], "t", 1)

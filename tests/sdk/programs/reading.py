@@ -1,30 +1,34 @@
 """Reads all partitions of a topic from the beginning: by polling, and, where a group is named, as its only member."""
 
 import asyncio
+from typing import Any
 
-from apache_iggy import AutoCommit, AutoCommitWhen, PollingStrategy
-from scenario import carry_out, connected, milliseconds, say, text
+from apache_iggy import AutoCommit, AutoCommitWhen, IggyClient, PollingStrategy
+from scenario import Task, carry_out, connected, milliseconds, say, text
 from versions import consumer_group, labels, origin, poll
 
 
-async def polled(client, task, partition):
+async def polled(client: IggyClient, task: Task, partition: int) -> list[Any]:
     """Everything, however little each answer holds."""
-    found, answer = [], True
-    while answer:
+    found: list[Any] = []
+    while True:
         strategy = PollingStrategy.Offset(len(found))
         answer = await poll(client, task["stream"], task["topic"], partition, strategy, 500, False)
+        if not answer:
+            break
         found += answer
     assert [message.offset() for message in found] == list(range(len(found)))
     return found
 
 
-def seen(message):
+def seen(message: Any) -> list[Any]:
     return [text(message), str(message.id()), message.timestamp()]
 
 
-async def consumed(client, task, expected):
+async def consumed(client: IggyClient, task: Task, expected: int) -> list[str]:
     """This many messages, from all partitions."""
-    found, stop = [], asyncio.Event()
+    found: list[str] = []
+    stop = asyncio.Event()
     # The others commit in the background, which the end of this program may overtake.
     committing = AutoCommit.When(AutoCommitWhen.PollingMessages())
     consumer = await consumer_group(
@@ -37,7 +41,7 @@ async def consumed(client, task, expected):
         poll_interval=milliseconds(5),
     )
 
-    async def note(message):
+    async def note(message: Any) -> None:
         found.append(text(message))
         if len(found) == expected:
             stop.set()
@@ -46,7 +50,7 @@ async def consumed(client, task, expected):
     return found
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     by_polling = [await polled(client, task, partition) for partition in range(task["partitions"])]
     if "group" in task:

@@ -7,10 +7,14 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, SendMessage
 from versions import MODERN
 
+Task = dict[str, Any]
+"""As the test wrote it; what is in it is between the test and the program."""
 SECONDS_MAX = 40
 PATIENT = "?reconnection_retries=unlimited&reconnection_interval=20ms&reestablish_after=20ms"
 """Of a client that waits for a server that restarts, and is there at once when it is back."""
@@ -19,10 +23,10 @@ ATTENTIVE = "&heartbeat_interval=100ms" if MODERN else ""
 GIVE_UP_SECONDS = 2
 
 
-def carry_out(scenario):
+def carry_out(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
     """Runs an async function on the task that this program was given."""
 
-    async def bounded():
+    async def bounded() -> None:
         code = 1
         try:
             async with asyncio.timeout(SECONDS_MAX):
@@ -37,11 +41,11 @@ def carry_out(scenario):
     asyncio.run(bounded())
 
 
-def say(**finding):
+def say(**finding: object) -> None:
     print(json.dumps(finding), flush=True)  # noqa: T201 -- this is how it speaks
 
 
-async def connected(task, options="", credentials="iggy:iggy"):
+async def connected(task: Task, options: str = "", credentials: str = "iggy:iggy") -> IggyClient:
     """A client that has logged in, as most programs begin."""
     scheme = f"iggy+{task.get('transport', 'tcp')}"
     if scheme == "iggy+quic":
@@ -60,29 +64,29 @@ class Lasting:
     has to go on makes a new client then.
     """
 
-    def __init__(self, task):
+    def __init__(self, task: Task) -> None:
         self.task = task
-        self.client = None
+        self.client: IggyClient = None
         self.worked()
 
-    def worked(self):
+    def worked(self) -> None:
         self.worked_at = time.monotonic()
 
-    def works(self):
+    def works(self) -> bool:
         return time.monotonic() - self.worked_at < GIVE_UP_SECONDS
 
-    async def connect(self):
+    async def connect(self) -> None:
         self.client = await connected(self.task, PATIENT + ATTENTIVE)
         self.worked()
 
-    async def failed(self, error):
+    async def failed(self, error: object) -> bool:
         """Whether there is a new client."""
         say(interrupted=str(error))
         await asyncio.sleep(0.01)
         return not self.works() and await refusal(self.connect) is None
 
 
-async def refusal(method, *arguments, **options):
+async def refusal(method: Callable[..., Awaitable[object]], *arguments: Any, **options: Any) -> str | None:
     """None when a call of the SDK succeeds, else what it says."""
     try:
         await method(*arguments, **options)
@@ -91,29 +95,29 @@ async def refusal(method, *arguments, **options):
     return None
 
 
-async def send(client, task, partition, payloads):
+async def send(client: IggyClient, task: Task, partition: int, payloads: Sequence[str | bytes]) -> None:
     await send_all(client, task, partition, [SendMessage(payload) for payload in payloads])
 
 
-async def send_all(client, task, partition, messages):
+async def send_all(client: IggyClient, task: Task, partition: int, messages: list[SendMessage]) -> None:
     await client.send_messages(task["stream"], task["topic"], partition, messages)
 
 
-async def heard(word):
+async def heard(word: str) -> None:
     """Waits until the test says a word."""
     while (line := await asyncio.to_thread(sys.stdin.readline)) and line.strip() != word:
         pass
 
 
-def text(message):
-    return message.payload().decode()
+def text(message: Any) -> str:
+    return str(message.payload(), "utf-8")
 
 
-def milliseconds(number):
+def milliseconds(number: float) -> datetime.timedelta:
     return datetime.timedelta(milliseconds=number)
 
 
-def auto_commit(words):
+def auto_commit(words: Sequence[Any]) -> AutoCommit:
     """["When", "ConsumingEachMessage"], ["IntervalOrAfter", 20, "ConsumingEveryNthMessage", 7]: interval in ms."""
     kind, *rest = words
     interval = [milliseconds(rest.pop(0))] if "Interval" in kind else []

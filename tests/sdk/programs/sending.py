@@ -2,28 +2,29 @@
 
 import hashlib
 import time
+from typing import Any
 
-from apache_iggy import PollingStrategy, SendMessage
-from scenario import carry_out, connected, refusal, say, send
+from apache_iggy import IggyClient, PollingStrategy, SendMessage
+from scenario import Task, carry_out, connected, refusal, say, send
 from versions import poll, where
 
 
-def made(payload):
+def made(payload: str | dict[str, Any]) -> str | bytes:
     """A payload of the task: text as it is, bytes as {"hex": ...}, a big one as {"size": ...} or {"text_size": ...}."""
     if isinstance(payload, str):
         return payload
     if "hex" in payload:
-        return bytes.fromhex(payload["hex"])
+        return bytes.fromhex(str(payload["hex"]))
     if "text_size" in payload:
-        return "x" * payload["text_size"]
-    return bytes(range(256)) * (payload["size"] // 256)
+        return "x" * int(payload["text_size"])
+    return bytes(range(256)) * (int(payload["size"]) // 256)
 
 
-def digest(payload):
+def digest(payload: str | bytes) -> str:
     return hashlib.sha256(payload.encode() if isinstance(payload, str) else payload).hexdigest()
 
 
-def seen(message):
+def seen(message: Any) -> dict[str, Any]:
     content = message.payload()
     short = {"payload": content.hex()} if len(content) < 256 else {}
     return {
@@ -38,17 +39,18 @@ def seen(message):
     }
 
 
-async def poll_all(client, task, partition):
+async def poll_all(client: IggyClient, task: Task, partition: int) -> list[Any]:
     """Everything in a partition, however little each answer holds."""
-    found, answer = [], True
-    while answer:
+    found: list[Any] = []
+    while True:
         strategy = PollingStrategy.Offset(len(found))
         answer = await poll(client, task["stream"], task["topic"], partition, strategy, 1000, False)
+        if not answer:
+            return found
         found += answer
-    return found
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client = await connected(task)
     await client.create_stream(task["stream"])
     await client.create_topic(task["stream"], task["topic"], task["partitions"])

@@ -4,12 +4,12 @@ import asyncio
 import time
 
 from apache_iggy import AutoLogin, IggyClient, TcpConfig, TcpReconnectionConfig
-from scenario import carry_out, connected, heard, milliseconds, refusal, say
+from scenario import Task, carry_out, connected, heard, milliseconds, refusal, say
 
 FINAL = TcpReconnectionConfig(enabled=False)
 
 
-async def by_hand(task):
+async def by_hand(task: Task) -> None:
     client = IggyClient(task["address"])
     before = [await refusal(client.ping), await refusal(client.get_stats)]
     await client.connect()
@@ -31,7 +31,7 @@ async def by_hand(task):
     say(before=before, by_hand=[await refusal(*step) for step in steps])
 
 
-async def configured(task):
+async def configured(task: Task) -> None:
     """Every way to say who one is in a configuration."""
     address = task["address"]
     logins = {
@@ -41,7 +41,7 @@ async def configured(task):
         "wrong token": AutoLogin.personal_access_token("A" * 40),
         "nobody": AutoLogin.disabled(),
     }
-    answers = {}
+    answers: dict[str, list[object]] = {}
     for name, login in logins.items():
         begin = time.perf_counter()
         config = TcpConfig(
@@ -57,7 +57,7 @@ async def configured(task):
     say(configured=answers)
 
 
-async def over_tls(task):
+async def over_tls(task: Task) -> None:
     """Answers for clients that check the certificate against a file, against nothing they have, and not at all."""
     config = {
         "server_address": task["tls_address"],
@@ -81,7 +81,7 @@ async def over_tls(task):
     say(tls=answers)
 
 
-async def restarted(task):
+async def restarted(task: Task) -> None:
     """A client that waits for a server that is away, one that gives up, and one that has changed its password."""
     patience = TcpReconnectionConfig(interval=milliseconds(20), reestablish_after=milliseconds(20))
     login = AutoLogin.username_password("iggy", "iggy")
@@ -117,7 +117,7 @@ async def restarted(task):
     )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     for act in task["acts"]:
         await {"by_hand": by_hand, "configured": configured, "over_tls": over_tls, "restarted": restarted}[act](task)
 

@@ -1,7 +1,9 @@
 """Asks for the statistics of the server, does things that they count, and asks again."""
 
-from apache_iggy import SendMessage
-from scenario import carry_out, connected, say
+from typing import Any
+
+from apache_iggy import IggyClient, SendMessage
+from scenario import Task, carry_out, connected, say
 
 NUMBERS = (
     "process_id",
@@ -29,7 +31,7 @@ NUMBERS = (
 TEXTS = ("hostname", "os_name", "os_version", "kernel_version", "iggy_server_version")
 
 
-async def seen(client):
+async def seen(client: IggyClient) -> dict[str, Any]:
     stats = await client.get_stats()
     return {name: getattr(stats, name) for name in NUMBERS + TEXTS} | {
         "run_time": stats.run_time.total_seconds(),
@@ -40,7 +42,7 @@ async def seen(client):
     }
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client, name = await connected(task), task["name"]
     say(before=await seen(client))
     await client.create_stream(name)

@@ -1,5 +1,7 @@
 """Makes users and changes them in every way that the SDK has, and tries after each change who can log in."""
 
+from typing import Any
+
 from apache_iggy import (
     AutoLogin,
     GlobalPermissions,
@@ -11,8 +13,10 @@ from apache_iggy import (
     TopicPermissions,
     UserStatus,
 )
-from scenario import carry_out, connected, milliseconds, refusal, say
+from scenario import Task, carry_out, connected, milliseconds, refusal, say
 
+Users = tuple[Any, Any, Any]
+"""One with permissions, one without, and one who is not active."""
 TREE = Permissions(
     GlobalPermissions(read_servers=True, manage_topics=True, send_messages=True),
     {
@@ -29,11 +33,11 @@ BAD_NAMES = ("ab", "a" * 51)
 BAD_PASSWORDS = ("ab", "a" * 101)
 
 
-def seen(user):
+def seen(user: Any) -> list[Any] | None:
     return user and [user.id, user.username, user.status == UserStatus.Active]
 
 
-async def login(task, user, password):
+async def login(task: Task, user: str, password: str) -> str | None:
     """What a new client is answered."""
     config = TcpConfig(
         server_address=task["address"],
@@ -43,7 +47,7 @@ async def login(task, user, password):
     return await refusal(IggyClient(config).connect)
 
 
-async def made(client, task, name):
+async def made(client: IggyClient, task: Task, name: str) -> Users:
     full = await client.create_user(f"{name}-full", "first-secret", UserStatus.Active, TREE)
     plain = await client.create_user(f"{name}-plain", "ユーザー🦀")
     idle = await client.create_user(f"{name}-idle", "secret", UserStatus.Inactive)
@@ -71,7 +75,7 @@ async def made(client, task, name):
     return full, plain, idle
 
 
-async def updated(client, task, name, users):
+async def updated(client: IggyClient, task: Task, name: str, users: Users) -> None:
     full, plain, _ = users
     await client.update_user(plain.id, username=f"{name}-renamed")
     await client.update_user(f"{name}-idle", status=UserStatus.Active)
@@ -94,7 +98,7 @@ async def updated(client, task, name, users):
     )
 
 
-async def permitted(client, users):
+async def permitted(client: IggyClient, users: Users) -> None:
     full, plain, _ = users
     await client.update_permissions(full.id, OTHER)
     await client.update_permissions(plain.id, TREE)
@@ -110,7 +114,7 @@ async def permitted(client, users):
     )
 
 
-async def secret(client, task, name, users):
+async def secret(client: IggyClient, task: Task, name: str, users: Users) -> IggyClient:
     _, plain, idle = users
     soon = TcpReconnectionConfig(reestablish_after=milliseconds(10))
     own = IggyClient(TcpConfig(server_address=task["address"], reconnection=soon))
@@ -132,7 +136,7 @@ async def secret(client, task, name, users):
     return own
 
 
-async def gone(client, task, name, users, own):
+async def gone(client: IggyClient, task: Task, name: str, users: Users, own: IggyClient) -> None:
     full, _, idle = users
     await client.delete_user(full.id)
     await client.delete_user(f"{name}-renamed")
@@ -145,7 +149,7 @@ async def gone(client, task, name, users, own):
     )
 
 
-async def main(task):
+async def main(task: Task) -> None:
     client, name = await connected(task), task["name"]
     users = await made(client, task, name)
     await updated(client, task, name, users)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -35,7 +36,8 @@ CONSUMER = 7
 CONSUMED = MESSAGES - 2
 
 
-class Spoilt(NamedTuple):
+@dataclass(frozen=True)
+class Spoilt:
     """A data folder and how to get at its parts."""
 
     root: Path
@@ -135,7 +137,7 @@ async def everything(partition: Partition) -> list[tuple[int, bytes]]:
     return found
 
 
-def look(root: Path, *, salt: str = "appended", **changes: object) -> Seen:
+def look(root: Path, *, salt: str = "appended", **changes: Any) -> Seen:
     """Opens the folder, reads everything, appends a batch to every partition, closes."""
 
     async def act() -> Seen:
@@ -166,7 +168,7 @@ def look(root: Path, *, salt: str = "appended", **changes: object) -> Seen:
     return asyncio.run(act())
 
 
-def reopened(spoilt: Spoilt, *, lost: Iterable[int] = (), **changes: object) -> Seen:
+def reopened(spoilt: Spoilt, *, lost: Iterable[int] = (), **changes: Any) -> Seen:
     """Opens the spoilt folder and checks what is always so: all but the `lost` offsets are served, with their own
     content; the other partition has all; appending goes on after the newest offset; no byte is gone; and the next
     opening finds the same and what was appended."""

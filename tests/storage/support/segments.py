@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +38,8 @@ class FilesInMemoryOfTheSystem(Files):
         pass
 
 
-class Piece(NamedTuple):
+@dataclass(frozen=True)
+class Piece:
     """A batch as it stands in a log."""
 
     content: bytes

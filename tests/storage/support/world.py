@@ -20,7 +20,7 @@ from whippet.storage.files import Buffer, Files
 from whippet.storage.log import Fetched
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition import Partition
-from whippet.storage.store import Store
+from whippet.storage.store import Store, now_us
 
 Answer = TypeVar("Answer")
 
@@ -91,7 +91,7 @@ async def opened(
 ) -> AsyncIterator[Store]:
     """A store that is closed at the end, with no saver unless one is asked for."""
     chosen = StoreOptions(path=str(path), **{"saver_interval_s": None, **options})
-    store = await Store.open(chosen, files=files, **({} if clock is None else {"clock": clock}))
+    store = await Store.open(chosen, files=files, clock=clock or now_us)
     try:
         yield store
     finally:

@@ -277,7 +277,7 @@ async def test_a_media_type_that_is_not_known_is_answered_415(tmp_path: Path) ->
 async def test_more_than_the_level_of_the_topic_may_be_asked_for_and_never_less(
     tmp_path: Path, level: Durability
 ) -> None:
-    settings = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
+    settings: dict[str, Any] = {"messages_required_to_save": 1000} if level is Durability.MEMORY else {}
     async with with_topic(tmp_path, durability=level, **settings) as world:
         partition = world.gateway.store.partition(0, 0, 0)
         assert partition is not None

@@ -74,7 +74,7 @@ def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], chance: r
 def stored(http: httpx.Client, partition_id: int) -> Iterator[str]:
     position = 0
     while True:
-        query = {"partition_id": partition_id, "kind": "offset", "value": position, "count": 1000}
+        query: dict[str, str | int] = {"partition_id": partition_id, "kind": "offset", "value": position, "count": 1000}
         lines = http.get(f"{TOPIC}/messages", params=query, headers={"accept": "text/plain"}).raise_for_status().text
         found = lines.splitlines()
         if not found:

@@ -319,7 +319,7 @@ async def test_leases_are_bounded_for_a_user_and_over_all(tmp_path: Path) -> Non
 
 async def another_user(made: World) -> httpx.AsyncClient:
     """Who may do everything with messages."""
-    flags = ("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams")
+    flags = ["manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams"]
     flags += ("manage_topics", "read_topics", "poll_messages", "send_messages")
     permissions = {"global": dict.fromkeys(flags, True), "streams": None}
     user = {"username": "alice", "password": "alice's", "status": "active", "permissions": permissions}

@@ -101,12 +101,17 @@ async def test_a_polled_message_has_every_member_of_the_reference(tmp_path: Path
 @pytest.mark.parametrize("count", [1, 2, 12, 13, 50, 1000, 1100, 3000])
 @pytest.mark.parametrize("kind", ["uniform", "mixed", "named", "with headers"])
 async def test_what_is_sent_is_one_good_batch_and_comes_back(tmp_path: Path, count: int, kind: str) -> None:
-    sizes = {"uniform": lambda i: 100, "mixed": lambda i: 1 + i * 7 % 300}.get(kind, lambda i: 20)
-    expected = [bytes([i % 256]) * sizes(i) for i in range(count)]
+    def size(i: int) -> int:
+        return {"uniform": 100, "mixed": 1 + i * 7 % 300}.get(kind, 20)
+
+    expected = [bytes([i % 256]) * size(i) for i in range(count)]
     entries = [header_entry("string", b"n", "uint8", b"\x07")]
 
     def given(i: int) -> dict[str, Any]:
-        more = {"named": {"id": i and 2**127 + i}, "with headers": {"user_headers": entries if i % 3 else None}}
+        more: dict[str, dict[str, Any]] = {
+            "named": {"id": i and 2**127 + i},
+            "with headers": {"user_headers": entries if i % 3 else None},
+        }
         return message(expected[i], **more.get(kind, {}))
 
     async with with_topic(tmp_path) as world:
@@ -245,7 +250,8 @@ async def test_user_headers_have_a_limit(tmp_path: Path) -> None:
         )
         raw = b64(b"x" * 100_001)
         assert await world.root.refused("POST", MESSAGES, sent(message(user_headers=raw))) == (400, 4017, None)
-        for wrong in ("%%", "abc", [1], {"k": 1}, [{"key": {}}], 5, [header_entry("text", b"k", "raw", b"v")]):
+        malformed: tuple[object, ...] = ("%%", "abc", [1], {"k": 1}, [{"key": {}}], 5)
+        for wrong in (*malformed, [header_entry("text", b"k", "raw", b"v")]):
             found = await world.root.refused("POST", MESSAGES, sent(message(user_headers=wrong)))
             assert found[:2] == (422, 422), wrong
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -19,10 +20,16 @@ from whippet.transports.http.protocol import AHEAD_MAX
 
 SHORT = 0.2
 LONG = 60.0
-PATIENT = {"first_byte_time": LONG, "headers_time": LONG, "body_time": LONG, "idle_time": LONG, "answer_time": LONG}
+PATIENT: dict[str, Any] = {
+    "first_byte_time": LONG,
+    "headers_time": LONG,
+    "body_time": LONG,
+    "idle_time": LONG,
+    "answer_time": LONG,
+}
 
 
-def patient(**short: float) -> dict[str, float]:
+def patient(**short: float) -> dict[str, Any]:
     """All deadlines are far off but these."""
     return PATIENT | short
 
@@ -162,7 +169,7 @@ async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
 
     operation = Operation(name="slow", method="POST", path="/slow", summary="", subject="", handler=slow, public=True)
 
-    limits = dict.fromkeys(PATIENT, SHORT)
+    limits: dict[str, Any] = dict.fromkeys(PATIENT, SHORT)
     async with serving(tmp_path, operations=(*routes.OPERATIONS, operation), **limits) as world:
         link = await world.link()
         request = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"

@@ -46,7 +46,7 @@ async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path
 
 
 async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
-    limits = {"first_byte_time": 0.2, "connections": 2}
+    limits: dict[str, Any] = {"first_byte_time": 0.2, "connections": 2}
     async with serving(tmp_path / "data", tls=made(tmp_path), **limits) as world:
         silent = [await world.link() for _ in range(2)]
         plain = await world.link()

@@ -132,7 +132,7 @@ class Modern(Raw):
         code = requests.code_of(request)
         operation = OF_CODE.get(code, READ)
         body = b"".join(requests.encode(request))
-        named = {"client": self.client, "session": self.session, "number": self.next_number}
+        named: dict[str, Any] = {"client": self.client, "session": self.session, "number": self.next_number}
         if operation == READ:
             named["code"] = code
         else:

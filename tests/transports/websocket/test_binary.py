@@ -11,6 +11,7 @@ import struct
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 import websockets
 
@@ -181,7 +182,7 @@ async def test_an_answer_that_is_too_long_for_a_frame_comes_in_several_messages(
         await root.send(poll(100))
         parts = [await root.link.recv(decode=False) for _ in range(9)]
         assert [len(part) for part in parts[:-1]] == [1000] * 8
-        assert len(b"".join(cast(list[bytes], parts))) == 8 + 16 + 40 * 64 + 20 * 303
+        assert len(b"".join(parts)) == 8 + 16 + 40 * 64 + 20 * 303
 
 
 async def test_requests_ahead_are_answered_in_their_order_however_many(tmp_path: Path) -> None:
@@ -286,7 +287,7 @@ async def test_unmasked_frames_are_taken_where_that_is_configured(tmp_path: Path
 
 @pytest.mark.parametrize("key", ["max_message_size", "max_frame_size"])
 async def test_a_message_that_is_too_large_closes_where_a_size_is_configured(tmp_path: Path, key: str) -> None:
-    async with talking(tmp_path, websocket=Websocket(**{key: 1000})) as world:
+    async with talking(tmp_path, websocket=msgspec.convert({key: 1000}, Websocket)) as world:
         client = await world.raw()
         await client.send(frame(2, PING * 125) + frame(2, bytes(1001))[:20])
         assert [await client.answer() for _ in range(125)] == [OK] * 125

@@ -16,6 +16,7 @@ from tests.transports.websocket.support.talking import Talking, frame, talking
 from whippet.app import rates
 from whippet.app.config.listeners import Http, HttpReaders, Websocket, WebsocketChannel
 from whippet.transports.websocket import channel, listener, members, watching
+from whippet.transports.websocket.subscribing import open_subscription
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
@@ -509,7 +510,7 @@ async def test_news_of_the_catalogue_are_said(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         listening, acting = await root(world), await root(world)
         everything_, of_topic = await subscribed(listening, to="events"), 0
-        acts = [
+        acts: list[tuple[str, dict[str, Any], str, str]] = [
             ("create_stream", {"name": "s"}, "created", "stream"),
             ("update_stream", {"stream": "s", "name": "z"}, "updated", "stream"),
             ("update_stream", {"stream": "z", "name": "s"}, "updated", "stream"),
@@ -605,7 +606,7 @@ async def test_news_that_may_not_be_heard_neither_count_nor_take_the_place_of_ot
         own = await first.ask("create_stream", name="own")
         nothing = ("manage_stream", "manage_topics", "read_topics", "poll_messages", "send_messages")
         rights = dict.fromkeys(nothing, False) | {"read_stream": True, "topics": None}
-        everywhere = ("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams")
+        everywhere = ["manage_servers", "read_servers", "manage_users", "read_users", "manage_streams"]
         everywhere += ("read_streams", "manage_topics", "read_topics", "poll_messages", "send_messages")
         permissions = {"global": dict.fromkeys(everywhere, False), "streams": {own["id"]: rights}}
         hers = {"username": "alice", "password": "alicealice", "status": "active", "permissions": permissions}
@@ -679,7 +680,7 @@ async def test_who_goes_before_his_subscription_has_begun_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
 ) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
-    opening = channel.open_subscription
+    opening = open_subscription
 
     async def slowly(*given: Any) -> Any:
         found = await opening(*given)

@@ -10,7 +10,7 @@ import sys
 from apache_iggy import IggyClient, PollingStrategy, SendMessage
 
 
-async def main(address):
+async def main(address: str) -> None:
     client = IggyClient.from_connection_string(f"iggy+http://iggy:iggy@{address}")
     await client.connect()
     await client.ping()

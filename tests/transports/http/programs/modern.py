@@ -6,7 +6,9 @@ Run with the interpreter of the SDK: modern.py <address of the HTTP port> <a per
 import asyncio
 import json
 import sys
+from collections.abc import Awaitable
 from datetime import timedelta
+from typing import Any
 
 from apache_iggy import (
     Consumer,
@@ -23,12 +25,12 @@ from apache_iggy import (
 )
 
 
-def headers_of(message):
+def headers_of(message: Any) -> list[str] | None:
     headers = message.user_headers()
     return None if headers is None else sorted(map(str, headers.to_scalar_dict().items()))
 
 
-async def refusal(asked):
+async def refusal(asked: Awaitable[object]) -> str:
     try:
         await asked
     except Exception as error:  # noqa: BLE001 -- what it says is what is looked at
@@ -36,7 +38,7 @@ async def refusal(asked):
     return ""
 
 
-async def catalogue(client, found):
+async def catalogue(client: IggyClient, found: dict[str, Any]) -> None:
     await client.create_stream("orders")
     await client.create_topic("orders", "eu", partitions_count=2)
     topic = await client.get_topic("orders", "eu")
@@ -61,7 +63,7 @@ async def catalogue(client, found):
     found["server"] = (await client.get_stats()).streams_count
 
 
-async def messages(client, found):
+async def messages(client: IggyClient, found: dict[str, Any]) -> None:
     sent = await client.send_messages(
         "orders",
         "eu",
@@ -91,7 +93,7 @@ async def messages(client, found):
     found["produced"] = (await client.get_topic("made", "along")).messages_count
 
 
-async def users(client, found):
+async def users(client: IggyClient, found: dict[str, Any]) -> None:
     everything = GlobalPermissions(read_streams=True)
     await client.create_user("alice", "secret", permissions=Permissions(everything, None))
     await client.update_user("alice", username="bob")
@@ -104,8 +106,8 @@ async def users(client, found):
     found["gone"] = await client.get_user("bob")
 
 
-async def main(address, token):
-    found = {}
+async def main(address: str, token: str) -> None:
+    found: dict[str, Any] = {}
     client = IggyClient(HttpConfig(api_url=f"http://{address}", heartbeat_interval=timedelta(seconds=1)))
     await client.connect()
     await client.login_user("iggy", "iggy")

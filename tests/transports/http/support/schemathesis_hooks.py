@@ -110,12 +110,11 @@ def before_call(context: Any, case: Any, kwargs: Any) -> None:
     if operation_name == "send_messages":
         _make_valid(case.headers or {}, query, body)
     if isinstance(body, dict):
-        for name, value in (
+        valid: tuple[tuple[str, object], ...] = (
             *(("username", "bob"), ("password", "secret"), ("current_password", "secret")),
             *(("generation", WORLD.lease["generation"]), ("partition_id", 0), ("offset", 0)),
-        ):
-            if name in body and operation_name in VALID:
-                body[name] = value
+        )
+        body |= {name: value for name, value in valid if name in body and operation_name in VALID}
 
 
 def _make_valid(headers: Any, query: Any, body: Any) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.transports.wire.classic.support.worlds import U32, U64
 from tests.transports.wire.modern.support import worlds
 from whippet.app.commands import answers as say
 from whippet.app.errors import Code, CommandError
@@ -65,9 +66,7 @@ def test_a_compression_that_clients_do_not_know_is_none(algorithm: int) -> None:
     assert decode(301, encode(301, (topic,))) == (msgspec.structs.replace(topic, compression_algorithm=1),)
 
 
-@given(
-    stream_id=worlds.U32, topic_id=worlds.U32, partition_id=worlds.U32, offset=worlds.U64, count=st.integers(1, 1000)
-)
+@given(stream_id=U32, topic_id=U32, partition_id=U32, offset=U64, count=st.integers(1, 1000))
 def test_a_send_is_confirmed_with_its_place(
     stream_id: int, topic_id: int, partition_id: int, offset: int, count: int
 ) -> None:

@@ -92,7 +92,7 @@ def test_options_of_something_else_are_not_described(scope: int) -> None:
 DESTINATION = bytes.fromhex("010400000000 010400000000 020400000000")
 
 
-def send(batch: bytes, count: int, destination: bytes = DESTINATION) -> bytes:
+def send(batch: bytes | bytearray, count: int, destination: bytes = DESTINATION) -> bytes:
     return struct.pack("<I", len(destination) + 4) + destination + struct.pack("<I", count) + batch
 
 
