@@ -7,6 +7,7 @@ reported.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -620,7 +621,7 @@ async def test_a_folder_that_is_open_elsewhere_is_refused_in_one_line(spoilt: Sp
     assert str(spoilt.root) in str(refused.value)
     assert "\n" not in str(refused.value)
     await store.close()
-    assert reopened(spoilt).reports == []
+    assert (await asyncio.to_thread(reopened, spoilt)).reports == []
 
 
 # ------------------------------------------------------------------------------------------------------ stored offsets
