@@ -8,19 +8,24 @@ import os
 import msgspec
 
 from whippet.app.commands import groups
-from whippet.app.commands.registry import carry_out
-from whippet.app.commands.requests import PollMessages
+from whippet.app.commands.answers import Polled
+from whippet.app.commands.registry import Destination, admit, carry_out
+from whippet.app.commands.requests import PollMessages, Request, SendMessages
 from whippet.app.errors import Code, CommandError
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
-from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports import offload
+from whippet.transports.wire import destination
+from whippet.transports.wire.classic import answers, frames, requests, sends
 from whippet.transports.wire.classic.dialect import Dialect
 
 _log = logging.getLogger(__name__)
 
 STRANGER_FRAME_BYTES = 64 << 10
 """A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
+SMALL_BYTES = 16 << 10
+"""A send up to this size is decoded at once, whoever sends it."""
 FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
 """After these the connection ends: the client has to begin anew."""
 
@@ -58,13 +63,20 @@ class ClassicConversation:
     async def answer(self, frame: memoryview) -> list[Readable]:
         code = frames.code_of(frame)
         try:
-            request = requests.decode(code, frame[frames.HEADER_BYTES :], self.dialect, os.urandom, self._limits)
+            payload = frame[frames.HEADER_BYTES :]
+            if code == frames.SEND_MESSAGES and len(payload) > SMALL_BYTES:
+                request: Request = await self._decode_send(payload)
+            else:
+                request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
             if self.room is not None and isinstance(request, PollMessages):
                 request = msgspec.structs.replace(request, room=self.room)
             answer = await carry_out(self._gateway, self.session, request)
             if code != frames.SEND_MESSAGES:
                 # A send was noticed when it was decoded.
                 self.dialect.on_request(request, self._gateway.clock())
+            if isinstance(answer, Polled):
+                size, items = sum(map(len, answer.batches)), answer.messages_count
+                return frames.success(await offload.call(size, items, answers.encode, code, answer, self.dialect))
             return frames.success(answers.encode(code, answer, self.dialect))
         except CommandError as refused:
             self.over = refused.code in FAREWELLS
@@ -73,6 +85,13 @@ class ClassicConversation:
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
             _log.exception("%s: command %d ended in a defect", self.session.address, code)
             return [frames.failure(Code.ERROR)]
+
+    async def _decode_send(self, payload: memoryview) -> Request:
+        """Who sends, and where to, is looked at before the messages are: a stranger must not cost much."""
+        stream, topic, _, count, _ = destination.read(payload)
+        admit(self._gateway, self.session, SendMessages, Destination(stream, topic))
+        decode = sends.decode
+        return await offload.call(len(payload), count, decode, payload, self.dialect, os.urandom, self._limits)
 
     def close(self) -> None:
         self.dialect.close()

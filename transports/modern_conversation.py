@@ -11,14 +11,16 @@ import msgspec
 import xxhash
 
 from whippet.app.commands import groups
-from whippet.app.commands.registry import carry_out
-from whippet.app.commands.requests import PollMessages
-from whippet.app.errors import Code, CommandError
+from whippet.app.commands.registry import Destination, admit, carry_out
+from whippet.app.commands.requests import PollMessages, SendMessages
+from whippet.app.errors import Code, CommandError, of_storage
 from whippet.app.gateway import Gateway
 from whippet.app.model.answered import Answered
 from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
-from whippet.storage.batch import Readable
+from whippet.storage.batch import HEADER, Limits, Readable, check
+from whippet.storage.errors import InvalidBatch
+from whippet.transports import offload
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.wire.modern import answers, frames, registration, requests
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
@@ -85,6 +87,7 @@ class ModernConversation:
         """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
         self._gateway = gateway
         self._answered: Answered | None = None
+        self._limits = Limits.of(gateway.store.options)
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
 
@@ -197,6 +200,8 @@ class ModernConversation:
         self, asked: frames.Request, code: int, body: memoryview, operation_number: int
     ) -> list[Readable]:
         request = requests.decode(code, body)
+        if isinstance(request, SendMessages):
+            request = await self._checked(request)
         if self.room is not None and isinstance(request, PollMessages):
             request = msgspec.structs.replace(request, room=self.room)
         answer: Any = await carry_out(self._gateway, self.session, request)
@@ -204,6 +209,19 @@ class ModernConversation:
         if asked.operation not in PLAIN:
             content = frames.results(content)
         return frames.reply(asked, operation_number, content)
+
+    async def _checked(self, request: SendMessages) -> SendMessages:
+        """The log checks each batch that it is given, on the event loop; a large one is checked here, in a thread."""
+        (batch,) = request.batches
+        size, count = len(batch), HEADER.unpack_from(batch)[6]
+        if not offload.is_large(size, count):
+            return request
+        admit(self._gateway, self.session, SendMessages, Destination(request.stream, request.topic))
+        try:
+            checked = await offload.call(size, count, check, batch, self._limits)
+        except InvalidBatch as error:
+            raise of_storage(error) from error
+        return msgspec.structs.replace(request, checked=(checked,))
 
     async def _register(self, asked: frames.Request, body: memoryview) -> list[Readable]:
         protocol = self._gateway.config.system.protocol

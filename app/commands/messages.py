@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
 import xxhash
@@ -23,6 +24,10 @@ from whippet.storage.producers import Producer
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.sessions import Session
+
+
+BATCHES_A_TURN = 64
+"""After so many batches of one request, the others on the event loop get their turn."""
 
 
 class Followed(NamedTuple):
@@ -47,6 +52,8 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
         # All or nothing: a request that is refused after some of its batches would be sent again as a whole.
         partition.check_room(sum(map(len, request.batches)))
     for number, batch in enumerate(request.batches):
+        if number % BATCHES_A_TURN == BATCHES_A_TURN - 1:
+            await asyncio.sleep(0)
         checked = request.checked[number] if request.checked else None
         if bounds is None:
             appended = await partition.append(batch, request.durability, checked=checked)

@@ -145,6 +145,25 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
         gateway.measured.commands[type(request)][session.transport].add(perf_counter() - began)
 
 
+class Destination(NamedTuple):
+    """The part of a request that comes before its body."""
+
+    stream: ask.Identifier
+    topic: ask.Identifier
+
+
+def admit(gateway: Gateway, session: Session, kind: type[ask.Request], destination: Destination) -> None:
+    """Refuses what `carry_out` would refuse for its sender or its destination, before a large body is decoded."""
+    command = BY_REQUEST[kind]
+    try:
+        user, target = _who_asks(gateway, session, command), _find(gateway, command, destination)
+        if user is not None and target is not None:
+            _check_right(command, target, user)
+    except CommandError as refused:
+        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        raise
+
+
 def _who_asks(gateway: Gateway, session: Session, command: Command) -> User | None:
     """None: it does not matter."""
     if session.stale:
@@ -162,11 +181,16 @@ def _permitted(gateway: Gateway, command: Command, request: ask.Request, user: U
     target = _find(gateway, command, request)
     if target is None:
         return None
-    if command.right is not None and not (command.own_user and gateway.users.is_same(user, request.user)):  # type: ignore[attr-defined]
-        granted = user.permissions is not None and command.right(user.permissions, target.stream_id, target.topic_id)
-        if not granted:
-            raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
+    if not (command.own_user and gateway.users.is_same(user, request.user)):  # type: ignore[attr-defined]
+        _check_right(command, target, user)
     return target
+
+
+def _check_right(command: Command, target: Target, user: User) -> None:
+    if command.right is None:
+        return
+    if user.permissions is None or not command.right(user.permissions, target.stream_id, target.topic_id):
+        raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
 
 
 async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:
@@ -180,7 +204,7 @@ async def _change(gateway: Gateway, session: Session, command: Command, request:
     return answer
 
 
-def _find(gateway: Gateway, command: Command, request: ask.Request) -> Target | None:
+def _find(gateway: Gateway, command: Command, request: ask.Request | Destination) -> Target | None:
     """What the request names, None when that is not there and nothing is the answer."""
     wanted = getattr(request, "stream", None)
     if wanted is None:

@@ -18,6 +18,7 @@ from whippet.transports.http.budget import Budget
 from whippet.transports.http.errors import CLOSE, Refused
 
 UNNOTICED_BYTES = 16 * 1024
+LOOKED_AT_BYTES = 4096
 Body = bytes | bytearray
 
 BROKEN = "Failed to parse the request body as JSON: "
@@ -73,6 +74,11 @@ def too_long(limit: int) -> Refused:
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON
+
+
+def members_of(body: Body) -> int:
+    """About how many values a JSON text has; a short one is not looked at."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{") if len(body) > LOOKED_AT_BYTES else 0
 
 
 def media_type(value: bytes | None) -> bytes:

@@ -16,12 +16,14 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from whippet.app.commands.registry import Destination, admit
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
+from whippet.transports import offload
 from whippet.transports.http import bearer, bodies, expanding, parameters
 from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
 from whippet.transports.http.api import Api
-from whippet.transports.http.bodies import Gone
+from whippet.transports.http.bodies import Gone, members_of
 from whippet.transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
 from whippet.transports.http.operation import Call, Operation
 
@@ -88,6 +90,8 @@ class Endpoint:
 
     async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
         headers, limit = call.headers, self._body_limit
+        if self.operation.admits is not None:
+            admit(call.api.gateway, call.session, self.operation.admits, Destination(call.stream, call.topic))
         media = bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         if form is None:
@@ -100,7 +104,11 @@ class Endpoint:
         async with reading as body:
             if coding is not None:
                 body = await expanding.expanded(bytes(body), coding, limit)  # noqa: PLW2901
-            call.body = self._decode(decoder, bytes(body)) if form is None else form.read(call, body)
+            size = len(body)
+            if form is None:
+                call.body = await offload.call(size, members_of(body), self._decode, decoder, bytes(body))
+            else:
+                call.body = await offload.call(size, form.items(body), form.read, call, body)
             del body
             return await self._handler(call)
 

@@ -18,11 +18,14 @@ from whippet.transports.http.errors import Refused
 Coding = Callable[[bytes], Iterator[bytes]]
 
 PIECE_BYTES = 64 * 1024
+SMALL_BYTES = 16 * 1024
+"""A larger body may have thousands of empty members or blocks, each of which takes time."""
 AT_ONCE_BYTES = 256 * 1024
 MEMBERS_MAX = 1024
-"""Of a gzip body; each costs some microseconds, and an empty one has twenty bytes."""
+"""Members of a gzip body, or frames of a zstd body. Each costs some microseconds, and an empty one has few bytes."""
 WINDOW_BYTES_MAX = 8 << 20
 """What a zstd frame may have us remember: the bound that RFC 9659 sets for HTTP."""
+CUT_OFF = "it ends too early"
 ACCEPTED = (b"accept-encoding", b"zstd, gzip")
 
 
@@ -43,7 +46,8 @@ async def expanded(body: bytes, coding: Coding, limit: int) -> bytes:
     pieces = coding(body)
     left = limit
     try:
-        left = _gather(pieces, found, left, AT_ONCE_BYTES)
+        if len(body) <= SMALL_BYTES:
+            left = _gather(pieces, found, left, AT_ONCE_BYTES)
         if left >= 0:
             left = await asyncio.to_thread(_gather, pieces, found, left, limit)
     except (zlib.error, zstandard.ZstdError, _Broken) as error:
@@ -93,16 +97,14 @@ def _gzip(body: bytes) -> Iterator[bytes]:
             if position < size:
                 decompressor = zlib.decompressobj(16 + zlib.MAX_WBITS)
     if not decompressor.eof:
-        raise _Broken("it ends too early")
+        raise _Broken(CUT_OFF)
 
 
 def _zstd(body: bytes) -> Iterator[bytes]:
+    _check_frames(memoryview(body))
     reader = zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).stream_reader(body, read_across_frames=True)
     while piece := reader.read(PIECE_BYTES):
         yield piece
-    # The reader ends in silence where the body ends, in the middle of a frame too.
-    if not _is_whole(memoryview(body)):
-        raise _Broken("it ends too early")
 
 
 _CODINGS: dict[bytes, Coding] = {b"gzip": _gzip, b"x-gzip": _gzip, b"zstd": _zstd}
@@ -111,10 +113,14 @@ _SKIPPED, _SKIPPED_BYTES = 0x184D2A50, 8
 _RLE = 1
 
 
-def _is_whole(body: memoryview) -> bool:
-    """Whether the last frame is there to its end; what they hold was expanded already (RFC 8878, 3.1)."""
-    position, size = 0, len(body)
+def _check_frames(body: memoryview) -> None:
+    """Refuses too many frames, and a last one that is cut off: the reader takes its time with the former, and ends
+    without an error at the latter (RFC 8878, 3.1)."""
+    position, size, frames = 0, len(body), 0
     while position < size:
+        frames += 1
+        if frames > MEMBERS_MAX:
+            raise _Broken(f"it has more than {MEMBERS_MAX} zstd frames")
         if int.from_bytes(body[position : position + 4], "little") & ~0xF == _SKIPPED:
             position += _SKIPPED_BYTES + int.from_bytes(body[position + 4 : position + _SKIPPED_BYTES], "little")
             continue
@@ -123,10 +129,11 @@ def _is_whole(body: memoryview) -> bool:
         last = False
         while not last:
             if position + 3 > size:
-                return False
+                raise _Broken(CUT_OFF)
             block = int.from_bytes(body[position : position + 3], "little")
             last = bool(block & 1)
             position += 3 + (1 if block >> 1 & 3 == _RLE else block >> 3)
         if zstandard.get_frame_parameters(head).has_checksum:
             position += 4
-    return position == size and size > 0
+    if position != size or not size:
+        raise _Broken(CUT_OFF)

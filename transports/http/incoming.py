@@ -16,6 +16,7 @@ from whippet.app.errors import Code, CommandError, of_storage
 from whippet.storage import batch as batches
 from whippet.storage.batch import HEADER, HEADER_BYTES, Checked, Writable
 from whippet.storage.errors import InvalidBatch
+from whippet.transports import offload
 from whippet.transports.http import userheaders
 from whippet.transports.http.bodies import Body
 from whippet.transports.http.errors import Refused
@@ -119,10 +120,26 @@ def _batches(call: Call, body: Body) -> Ready:
         position += length
     if not found:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
-    if len(found) == 1:
-        # The log finds out by itself whether it is good.
+    if len(found) == 1 and not offload.is_large(size, _messages_in(body)):
+        # The log checks it.
         return Ready((found[0],), ())
     return Ready(tuple(found), tuple(_checked(call, number, batch) for number, batch in enumerate(found)))
+
+
+def _lines_in(body: Body) -> int:
+    return body.count(b"\n") + body.count(b"\r")
+
+
+def _one_item(_: Body) -> int:
+    return 1
+
+
+def _messages_in(body: Body) -> int:
+    """Several batches are checked one by one, so they count as many."""
+    if len(body) < HEADER_BYTES:
+        return 0
+    _, _, _, _, length, _, count = HEADER.unpack_from(body)
+    return int(count) if length == len(body) else offload.ITEMS_AT_ONCE + 1
 
 
 def _checked(call: Call, number: int, batch: Writable) -> Checked:
@@ -174,8 +191,8 @@ TEXT = "text/plain"
 OCTETS = "application/octet-stream"
 
 FORMS = (
-    Form(NDJSON, _ndjson, "A JSON value a line, each of which is a message as it stands; empty lines are none"),
-    Form(TEXT, _text, "A message a line; empty lines are none"),
-    Form(OCTETS, _one, "One message"),
-    Form(BATCH, _batches, "Batches as clients of 0.9 send them, one behind the other; kept as they are", writable=True),
+    Form(NDJSON, _ndjson, "A JSON value a line, each a message as it stands; empty lines are skipped", _lines_in),
+    Form(TEXT, _text, "A message a line; empty lines are skipped", _lines_in),
+    Form(OCTETS, _one, "One message", _one_item),
+    Form(BATCH, _batches, "Batches as clients of 0.9 send them, one after the other", _messages_in, writable=True),
 )

@@ -15,6 +15,7 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, 
 from whippet.app.errors import Code, CommandError
 from whippet.storage.options import Durability
 from whippet.storage.producers import Producer
+from whippet.transports import offload
 from whippet.transports.http import incoming, outgoing, parameters, waiting
 from whippet.transports.http.answering import JSON, VIEW, Answer
 from whippet.transports.http.errors import Refused
@@ -130,7 +131,7 @@ async def send_messages(call: Call) -> Answer:
     if isinstance(body, Ready):
         to, ready = _destination(query), body
     else:
-        to, ready = _partitioning(body.partitioning), _packed(call, body)
+        to, ready = _partitioning(body.partitioning), await _packed(call, body)
     level = None if query.durability is UNSET else LEVELS[query.durability]
     request = ask.SendMessages(
         call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
@@ -153,7 +154,7 @@ def _producer(call: Call) -> Producer | None:
     return ask.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
 
 
-def _packed(call: Call, body: NewMessages) -> Ready:
+async def _packed(call: Call, body: NewMessages) -> Ready:
     query: SendQuery = call.query
     for field in ("partition_id", "partition", "key"):
         if getattr(query, field) is not UNSET:
@@ -161,7 +162,8 @@ def _packed(call: Call, body: NewMessages) -> Ready:
     incoming.refuse_headers(call)
     if not body.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
-    made = pack(body.messages, call.api.gateway.clock(), call.api.batch_limits)
+    now, limits = call.api.gateway.clock(), call.api.batch_limits
+    made = await offload.call(0, len(body.messages), pack, body.messages, now, limits)
     return Ready((made.batch,), (made.checked,))
 
 

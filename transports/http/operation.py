@@ -32,6 +32,8 @@ class Form(NamedTuple):
     read: Callable[[Call, Any], Any]
     """Its bytes become what the handler finds as the body of the call."""
     description: str
+    items: Callable[[Any], int]
+    """How many items its bytes have: many are read beside the event loop."""
     writable: bool = False
     """The bytes are given away: they become part of something that is changed in place."""
 
@@ -50,6 +52,9 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     ticket: bool = False
     """May be asked for with `?ticket=`, by clients that cannot send the header."""
     query: type[msgspec.Struct] | None = None
+    admits: type[Request] | None = None
+    """The request that it becomes; whether the caller may send it to the stream and the topic in the path is checked
+    before the body is read."""
     body: Any = None
     """What the JSON body is decoded into; None: no body is read."""
     decode: Callable[[Any, bytes], Any] | None = None

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from whippet.app.commands import answers
+from whippet.transports import offload
 from whippet.transports.http.answering import VIEW, Answer, compressed, weights_of
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.incoming import BATCH, NDJSON, OCTETS, TEXT
@@ -26,7 +27,6 @@ from whippet.transports.http.unpacking import PolledMessages, messages_of, paylo
 
 JSON = "application/json"
 VARY = (b"vary", b"accept, accept-encoding")
-_encoder = msgspec.json.Encoder()
 
 
 def form_of(accept: bytes | None) -> str:
@@ -69,11 +69,13 @@ async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
 
 async def _json(call: Call, polled: answers.Polled) -> bytes:
     messages: Any = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
-    return _encoder.encode(PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages))
+    found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
+    return await offload.call(_size(polled), len(messages), msgspec.json.encode, found)
 
 
 async def _ndjson(call: Call, polled: answers.Polled) -> bytes:
-    return _encoder.encode_lines(await messages_of(polled.batches, for_0_6=False))
+    messages = await messages_of(polled.batches, for_0_6=False)
+    return await offload.call(_size(polled), len(messages), msgspec.json.Encoder().encode_lines, messages)
 
 
 async def _batches(call: Call, polled: answers.Polled) -> bytes:
@@ -81,8 +83,16 @@ async def _batches(call: Call, polled: answers.Polled) -> bytes:
 
 
 async def _text(call: Call, polled: answers.Polled) -> bytes:
+    return await offload.call(_size(polled), polled.messages_count, _lines_of, polled)
+
+
+def _lines_of(polled: answers.Polled) -> bytes:
     payloads = payloads_of(polled.batches)
     return b"\n".join((*payloads, b"")) if payloads else b""
+
+
+def _size(polled: answers.Polled) -> int:
+    return sum(map(len, polled.batches))
 
 
 async def _octets(call: Call, polled: answers.Polled) -> bytes:

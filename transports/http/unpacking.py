@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from whippet.storage.batch import FRAME, FRAME_BYTES, Readable
+from whippet.transports import offload
 from whippet.transports.http import userheaders
 from whippet.transports.wire.classic.message import frame_type
 from whippet.transports.wire.classic.unbatching import Head, batches
@@ -66,7 +67,8 @@ async def messages_of(buffers: Iterable[Readable], *, for_0_6: bool) -> list[Pol
     found: list[PolledMessage | PolledMessage06] = []
     turn = TURN_MESSAGES
     for head, frames in batches(buffers):
-        found += _messages(head, frames, for_0_6)
+        count = head[6]
+        found += await offload.call(len(frames), count, lambda *given: list(_messages(*given)), head, frames, for_0_6)
         if len(found) >= turn:
             turn = len(found) + TURN_MESSAGES
             await asyncio.sleep(0)

@@ -127,7 +127,7 @@ class Channel:
         if not is_public:
             call.caller = await self._authenticate()
             call.authorization = self._authorization
-        command.fill(call, members)
+        await command.fill(call, members)
         if getattr(call.query, "wait", "") and len(self._apart) < APART_MAX:
             self._begin_apart(identity, command, call)
             return None

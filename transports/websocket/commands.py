@@ -23,9 +23,11 @@ from starlette.types import Message, Receive
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
+from whippet.transports import offload
 from whippet.transports.http import application, bodies, parameters, routes, system
 from whippet.transports.http.answering import JSON, Answer
 from whippet.transports.http.api import Api
@@ -148,7 +150,7 @@ class Command:
         self.in_query = frozenset(fields) - frozenset(self.in_path)
         self.decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
 
-    def fill(self, call: Call, members: Members) -> None:
+    async def fill(self, call: Call, members: Members) -> None:
         """Decodes the members other than `id` and `cmd`. A member that the operation does not have would do nothing, so
         it is refused; where there is a body, the body decides, as over HTTP."""
         operation = self.operation
@@ -157,8 +159,12 @@ class Command:
         if operation.query is not None:
             said = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
             call.query = parameters.decode_query(urlencode(said).encode(), operation.query)
+        if operation.admits is not None:
+            admit(call.api.gateway, call.session, operation.admits, Destination(call.stream, call.topic))
         if self.decoder is not None:
-            call.body = (operation.decode or bodies.decode)(self.decoder, _object(members))
+            body = _object(members)
+            decode = operation.decode or bodies.decode
+            call.body = await offload.call(len(body), bodies.members_of(body), decode, self.decoder, body)
         elif members:
             unknown = next(iter(members))[: parameters.NAME_SHOWN_MAX]
             raise Refused(HTTPStatus.BAD_REQUEST, f"`{operation.name}` has no member `{unknown}`", unknown)

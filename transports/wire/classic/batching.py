@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import (
     FRAME,
     FRAME_BYTES,
@@ -42,6 +43,10 @@ from whippet.transports.wire.classic.message import (
     windows,
 )
 
+BATCHES_MAX = 1024
+"""Of one request."""
+WINDOW_MESSAGES = 64
+"""So many times are looked at together, then twice as many."""
 RandomBytes = Callable[[int], bytes]
 """Makes ids for messages that have none."""
 
@@ -82,7 +87,7 @@ def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Pl
         _one_by_one(messages[first:last], lowest, random_bytes, place)
         if last - first > 1
         else _alone(messages[first], random_bytes, place)
-        for first, last, lowest in _runs([message.origin for message in messages])
+        for first, last, lowest in _runs_of_few([message.origin for message in messages])
     ]
 
 
@@ -120,20 +125,48 @@ def _runs_of(origins: Array) -> list[tuple[int, int, int]]:
     lowest = int(origins.min())
     if int(origins.max()) - lowest <= TIME_SPAN_MAX_US:
         return [(0, len(origins), lowest)]
-    return list(_runs(origins.tolist()))
+    return list(_runs(origins))
 
 
-def _runs(origins: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _runs_of_few(origins: list[int]) -> list[tuple[int, int, int]]:
+    """Without numpy where they all fit one batch, as they nearly always do."""
+    lowest = min(origins)
+    if max(origins) - lowest <= TIME_SPAN_MAX_US:
+        return [(0, len(origins), lowest)]
+    return list(_runs(np.array(origins, dtype=np.uint64)))
+
+
+def _runs(origins: Array) -> Iterator[tuple[int, int, int]]:
     """Messages that fit one batch, as first, last and lowest time: each run is as long as it can be."""
-    first = 0
-    lowest = highest = origins[0]
-    for i, origin in enumerate(origins):
-        low, high = min(lowest, origin), max(highest, origin)
-        if high - low > TIME_SPAN_MAX_US:
-            yield first, i, lowest
-            first, low, high = i, origin, origin
-        lowest, highest = low, high
-    yield first, len(origins), lowest
+    first, count = 0, len(origins)
+    for _ in range(BATCHES_MAX):
+        last = first
+        lowest = highest = origins[first]
+        window = WINDOW_MESSAGES
+        while last < count:
+            part = origins[last : last + window]
+            low, high = (
+                np.minimum(np.minimum.accumulate(part), lowest),
+                np.maximum(np.maximum.accumulate(part), highest),
+            )
+            too_far = high - low > TIME_SPAN_MAX_US
+            if too_far.any():
+                fitting = int(too_far.argmax())
+                last += fitting
+                lowest = low[fitting - 1] if fitting else lowest
+                break
+            last += len(part)
+            lowest, highest = low[-1], high[-1]
+            window *= 2
+        yield first, last, int(lowest)
+        first = last
+        if first == count:
+            return
+    raise CommandError(
+        Code.INVALID_MESSAGES_COUNT,
+        f"the origin times of the messages would take more than {BATCHES_MAX} batches, each of which spans at most"
+        f" {TIME_SPAN_MAX_US} us",
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- one by one
