@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import struct
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -153,10 +152,11 @@ def _end_of(segment: Segment) -> int:
 
 
 def offset_at(found: Sequence[Segment], timestamp_us: int) -> int | None:
-    """Of the first message that was appended then or later; None if there is none in these segments."""
-    # Times never fall: it is in the last segment that begins before then, or the first message of the next one.
-    first = bisect_left(found, timestamp_us, key=_first_timestamp)
-    for segment in found[max(first - 1, 0) :]:
+    """After the last message that was appended before; None if there is none in these segments."""
+    # Within a segment times never fall: it is in the last segment that begins before then, or the next one's first. All
+    # are looked at, from the newest on, because those that were written while a clock was ahead may begin later.
+    older = (number for number in reversed(range(len(found))) if _first_timestamp(found[number]) < timestamp_us)
+    for segment in found[next(older, 0) :]:
         batches = entries(segment)
         place = int(np.searchsorted(batches["timestamp"], timestamp_us))
         if place < len(batches):

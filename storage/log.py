@@ -130,6 +130,9 @@ class Log:
     def _write(self, entries: list[Entry]) -> OSError | None:
         done = 0
         while done < len(entries):
+            if self._begins_earlier(entries[done]):
+                # Within a segment times never fall, so that it can be searched by time.
+                self._roll()
             end = self._end_of_run(entries, done)
             error = self._write_run(entries[done:end])
             if error is not None:
@@ -139,9 +142,16 @@ class Log:
                 self._roll()
         return None
 
+    def _begins_earlier(self, entry: Entry) -> bool:
+        """Whether a batch is older than the one before it, after a clock that was ahead (Partition.append)."""
+        segment = self.segments[-1]
+        return bool(segment.batches) and entry.timestamp < self.last_timestamp(segment)
+
     def _end_of_run(self, entries: list[Entry], start: int) -> int:
         size = self.segments[-1].log_bytes
         for i in range(start, len(entries)):
+            if i > start and entries[i].timestamp < entries[i - 1].timestamp:
+                return i
             size += len(entries[i].batch)
             if size >= self._segment_bytes:
                 return i + 1
@@ -398,11 +408,13 @@ class Log:
         return index
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset whose message has this time or a later one; the next offset if there is none."""
+        """The offset after the last message that is older; times only fall after a clock that was ahead, so mostly that
+        is the first message of this time or a later one."""
         low, high = 0, len(self.segments) - 1
+        newest = self._last_timestamp_up_to(high)
         while low < high:
             middle = (low + high) // 2
-            if self._last_timestamp_up_to(middle) < timestamp:
+            if self._is_older(middle, timestamp, newest):
                 low = middle + 1
             else:
                 high = middle
@@ -410,6 +422,14 @@ class Log:
         index = self._index(segment)
         i = index.at_time(timestamp)
         return index.base_offset(i) if i < len(index) else segment.next_offset
+
+    def _is_older(self, number: int, timestamp: int, newest: int) -> bool:
+        """Whether a segment ends, or one after it begins, before a time. Only segments that were written while the
+        clock was ahead are later than the newest message: the next one that is not tells how old they are."""
+        if self._last_timestamp_up_to(number) <= newest:
+            return self._last_timestamp_up_to(number) < timestamp
+        following = (segment for segment in self.segments[number + 1 :] if 0 < self.last_timestamp(segment) <= newest)
+        return self.first_timestamp(next(following)) < timestamp
 
     def _last_timestamp_up_to(self, number: int) -> int:
         """Of a segment or, when its messages are all lost, of those before it: so that times never fall."""
@@ -422,6 +442,11 @@ class Log:
             index = self._index(segment)
             segment.last_timestamp = index.timestamp(len(index) - 1) if len(index) else 0
         return segment.last_timestamp
+
+    def first_timestamp(self, segment: Segment) -> int:
+        """0 when the segment has no messages."""
+        index = self._index(segment)
+        return index.timestamp(0) if len(index) else 0
 
     # ----------------------------------------------------------------------------------------------------- producers
 

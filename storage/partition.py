@@ -33,6 +33,7 @@ from whippet.storage.log import Entry, Fetched, Log, LogState
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, StoreOptions, TopicSettings
 from whippet.storage.producers import Bounds, Producer, Producers, Record
+from whippet.storage.retention import believable
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Order, Shard, Written
 from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
@@ -42,6 +43,10 @@ _log = logging.getLogger(__name__)
 
 CLIENT_FRAME_BYTES = 64
 """The header of a message on the older wire, which sizes are told in to this day."""
+
+AHEAD_MAX_US = 24 * 3600 * 1_000_000
+"""The newest message may be ahead of the clock by this much, and later ones get its time. Clocks are off by seconds, or
+by hours where a time zone was mistaken; beyond that the clock is taken to have been wrong when the message came."""
 
 HAND_OVER_BYTES = 256 << 10
 """From this much on the shard is given at once what was gathered: it writes while the loop checks what comes next."""
@@ -72,6 +77,8 @@ class Surroundings(msgspec.Struct, frozen=True):
     bounds: Bounds
     clock: Callable[[], int]
     loop: asyncio.AbstractEventLoop
+    made_at: int
+    """When the data folder was made: a clock that says an earlier time is wrong."""
     check_room: Callable[[PartitionId, int], None] | None
     """Refuses bytes for which the topic of a partition has no room; None: topics have room for everything."""
 
@@ -80,6 +87,7 @@ class Partition:
     """See the module."""
 
     __slots__ = (
+        "_doubted_at",
         "_exclusive",
         "_gathered",
         "_gathered_bytes",
@@ -154,6 +162,8 @@ class Partition:
         # Appends that could not go on at once, in the order in which they came; only the first looks for room.
         self._line: deque[asyncio.Future[None]] = deque()
         self._exclusive = Exclusion()
+        # When retention first met times that cannot be believed, after which nothing has come; 0: it has not.
+        self._doubted_at = 0
         # A purge failed: whether it was decided shows when the partition is re-opened.
         self._purging = False
         self._retry: asyncio.TimerHandle | None = None
@@ -249,7 +259,7 @@ class Partition:
         base = self.appended
         timestamp = shared.clock()
         if timestamp < self._last_timestamp:
-            timestamp = self._last_timestamp
+            timestamp = self._not_before_the_last(timestamp)
         else:
             self._last_timestamp = timestamp
         batches.stamp(batch, self.place.partition, base, timestamp, checked.checksums)
@@ -275,6 +285,20 @@ class Partition:
         else:
             await self._until_reached(end, level)
         return Appended(base, checked.message_count, timestamp, level)
+
+    def _not_before_the_last(self, now: int) -> int:
+        """The time of the newest message, unless the clock must have been ahead when it came: then it is given up, so
+        that not all later messages are stamped years ahead and kept for so much longer."""
+        ahead_us = self._last_timestamp - now
+        if ahead_us > AHEAD_MAX_US and now >= self._shared.made_at:
+            _log.warning(
+                "%s: the newest message is %.1f days ahead of the clock, which must have been wrong when it came; new "
+                "messages get the time that the clock has now",
+                self.place,
+                ahead_us / AHEAD_MAX_US,
+            )
+            self._last_timestamp = now
+        return self._last_timestamp
 
     @to_the_end
     async def append_once(
@@ -675,20 +699,29 @@ class Partition:
         return count
 
     async def closed_segments(self) -> list[Segment]:
-        """The segments that may be deleted, oldest first, each with the time of its last message."""
+        """The segments that may be deleted, oldest first, each with the time until which its messages came, as far as
+        the times of the messages can be believed."""
         if isinstance(self.failed, PartitionClosed):
             raise self.failed
-        log = self._log
+        log, clock, made_at = self._log, self._shared.clock, self._shared.made_at
+        self._not_before_the_last(clock())
+        newest = self._last_timestamp
 
-        def act() -> list[Segment]:
+        def act() -> tuple[list[Segment], int]:
             closed = []
             for segment in log.segments[:-1]:
                 copy = Segment(segment.start_offset, segment.log_bytes, segment.next_offset)
                 copy.last_timestamp = log.last_timestamp(segment)
                 closed.append(copy)
-            return closed
+            return closed, log.first_timestamp(log.segments[-1]) or newest
 
-        return await self._shard.call(act)
+        closed, following = await self._shard.call(act)
+        now = clock()
+        times = believable([segment.last_timestamp or 0 for segment in closed], following, made_at, now + AHEAD_MAX_US)
+        self._doubted_at = min(now, self._doubted_at or now) if None in times else 0
+        for segment, time in zip(closed, times, strict=True):
+            segment.last_timestamp = self._doubted_at if time is None else time
+        return closed
 
     @to_the_end
     async def purge(self) -> None:

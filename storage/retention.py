@@ -25,6 +25,24 @@ class Closed(msgspec.Struct, frozen=True):
     """How often the log had been purged that was looked at: what is decided does not hold after the next time."""
 
 
+def believable(times: Sequence[int], following: int, earliest: int, latest: int) -> list[int | None]:
+    """For the times of the segments of a log, in its order, by when their messages must have come: the time itself if
+    it does not contradict the others, else the next one that does not; None when there is no such one. `following` is
+    the time of what comes after them.
+
+    A clock that was ahead has left times after `latest`, one that was behind times before `earliest` or before older
+    ones. What came then may be as young as what came next, and is never taken for older.
+    """
+    believed: list[int | None] = []
+    for time in (*times, following):
+        believed.append(time if earliest <= time <= latest else None)
+        earliest = max(earliest, believed[-1] or 0)
+    for i in reversed(range(len(times))):
+        if believed[i] is None:
+            believed[i] = believed[i + 1]
+    return believed[:-1]
+
+
 def is_read(segment: Segment, barrier: int | None) -> bool:
     return barrier is None or barrier >= segment.next_offset - 1
 

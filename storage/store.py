@@ -138,6 +138,7 @@ class Store:
             bounds=Bounds(options.producers_max, options.producer_answers_max),
             clock=clock,
             loop=loop,
+            made_at=0,
             check_room=None if options.delete_oldest_segments else self._check_room,
         )
 
@@ -155,7 +156,8 @@ class Store:
         """Opens the folder, making it if it is not there. Damage is not raised: it is logged, and kept in `damage`."""
         store = cls(options, files or Files(), clock)
         try:
-            await store.shards[0].call(store._enter_folder)
+            made_at = await store.shards[0].call(store._enter_folder)
+            store._shared = msgspec.structs.replace(store._shared, made_at=made_at)
             found = await store.shards[0].call(lambda: store.catalog.load(recreate=options.recreate_missing_state))
             await store._open_partitions(found, progress or (lambda _: None))
         except BaseException:
@@ -165,7 +167,8 @@ class Store:
             store._saver = asyncio.create_task(store._save_regularly(options.saver_interval_s))
         return store
 
-    def _enter_folder(self) -> None:
+    def _enter_folder(self) -> int:
+        """Takes the lock; says when the folder was made."""
         root, path = self.layout.root, self.layout.below(LOCK_FILE)
         made = make_folders(self._files, root)
         for above in made:
@@ -179,12 +182,13 @@ class Store:
             # is about to be built upon, read, and called synced.
             self._files.sync_filesystem(root)
         self._files.sign(self._lock)
-        self._check_format()
+        made_at = self._check_format()
         for folder in (self.layout.streams, self.layout.below(USERS_FOLDER), self.layout.below(TOKENS_FOLDER)):
             make_folders(self._files, folder)
         self._files.sync_folder(root)
+        return made_at
 
-    def _check_format(self) -> None:
+    def _check_format(self) -> int:
         path = self.layout.below(FORMAT_FILE)
         if not self._files.exists(path):
             if self._files.exists(self.layout.streams) and self._files.list(self.layout.streams):
@@ -196,7 +200,7 @@ class Store:
                 self.problems.append(f"{path}: missing; made anew")
             identity = Identity(FORMAT_VERSION, str(uuid.uuid4()), self.clock())
             replace(self._files, path, msgspec.json.encode(identity) + b"\n")
-            return
+            return identity.created_at
         try:
             identity = msgspec.json.decode(read_all(self._files, path), type=Identity)
         except NOT_UNDERSTOOD as error:
@@ -207,6 +211,7 @@ class Store:
             raise UnsupportedFormat(
                 f"{path}: this folder has format version {identity.whippet_store}, this program has {FORMAT_VERSION}"
             )
+        return identity.created_at
 
     async def _open_partitions(self, found: Found, progress: Listener) -> None:
         self.streams, self.users, self.tokens, self.reserved = found.streams, found.users, found.tokens, found.reserved

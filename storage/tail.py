@@ -21,13 +21,15 @@ OBJECT_BYTES = 400
 class Tail:
     """Consecutive entries, the last one always the newest of the partition."""
 
-    __slots__ = ("_entries", "_gone", "_offsets")
+    __slots__ = ("_entries", "_fell_at", "_gone", "_offsets")
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._offsets: list[int] = []
         # Entries before this one were dropped; the lists are shortened only now and then, so that dropping is cheap.
         self._gone = 0
+        self._fell_at = -1
+        """Where times fell last, which they do only after a clock that was ahead."""
 
     def __len__(self) -> int:
         return len(self._entries) - self._gone
@@ -37,6 +39,8 @@ class Tail:
         return self._offsets[self._gone] if len(self) else None
 
     def push(self, entry: Entry) -> None:
+        if len(self) and entry.timestamp < self._entries[-1].timestamp:
+            self._fell_at = entry.base_offset
         self._entries.append(entry)
         self._offsets.append(entry.base_offset)
 
@@ -62,7 +66,11 @@ class Tail:
         return self._entries[i:]
 
     def offset_at(self, timestamp: int) -> int | None:
-        """The first offset at this time or later, if the tail can tell: None when an older message may be it."""
+        """As `Log.offset_at`, if the tail can tell: None when an older message may be it."""
+        if len(self) and self._fell_at >= self._offsets[self._gone]:
+            older = (entry for entry in reversed(self._entries[self._gone :]) if entry.timestamp < timestamp)
+            last = next(older, None)
+            return None if last is None else last.next_offset
         if not len(self) or self._entries[self._gone].timestamp >= timestamp:
             return None
         i = bisect_left(self._entries, timestamp, lo=self._gone, key=lambda entry: entry.timestamp)

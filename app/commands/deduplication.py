@@ -134,7 +134,9 @@ class Deduplication:
             if not found.messages:
                 return window
             for batch in _batches(b"".join(found.buffers)):
-                window.fill(batches.ids(batch, batches.frame_positions(batch)), batches.header(batch).base_timestamp)
+                # A clock that was ahead when the batch came must not keep its ids for years.
+                came_at = min(batches.header(batch).base_timestamp, now)
+                window.fill(batches.ids(batch, batches.frame_positions(batch)), came_at)
                 await asyncio.sleep(0)
             offset = found.next_offset
 
