@@ -7,6 +7,7 @@ run over a batch for each of them.
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -659,3 +660,18 @@ def test_given_any_sizes_when_asked_where_the_frames_are_should_agree_with_the_c
     whole = build([Message(b"x" * size) for size in sizes], NOON, random_bytes)
     checked: Checked = check(whole)
     assert positions(whole, frame_positions(whole)) == positions(whole, checked.frames) == starts(whole)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12, 13, 40])
+def test_given_messages_of_one_size_when_asked_where_the_frames_are_should_be_that_size(count: int) -> None:
+    """A number, whatever the count is, and not a list that has to be walked."""
+    for user_headers in (b"", b"header"):
+        whole = build([Message(b"x" * 9, i + 1, user_headers) for i in range(count)], NOON, random_bytes)
+        assert frame_positions(whole) == FRAME_BYTES + 9 + len(user_headers)
+
+
+@every_way
+def test_given_any_batch_when_asked_for_its_ids_should_be_those_of_its_messages(whole: bytearray) -> None:
+    for frames in (check(whole).frames, array("I", starts(whole))):
+        halves = batches.ids(whole, frames).tolist()
+        assert [low | high << 64 for low, high in halves] == [message.id for message in messages(whole)]

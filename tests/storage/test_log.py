@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.storage.support.segments import FIRST_SEGMENT, FilesInMemoryOfTheSystem, joined, open_log, pieces, stamped
 from tests.storage.support.world import NOON, Clock, offsets, partition_in, sized, texts
 from whippet.storage.errors import ReadFailed
-from whippet.storage.files import Files
+from whippet.storage.files import Buffer, Files
 
 FOLDER = "streams/0/topics/0/partitions/0"
 
@@ -97,3 +99,70 @@ async def test_given_a_disk_that_cannot_read_when_read_should_say_so_and_serve_a
                 await act
         disk.failing = False
         assert offsets(await partition.read(0, 9)) == list(range(8))
+
+
+class Rewriting(FilesInMemoryOfTheSystem):
+    """Notes which bytes of which log are written, and which files are synced."""
+
+    def __init__(self) -> None:
+        self.written: dict[str, tuple[int, bytes]] = {}
+        self.synced: list[str] = []
+        self._names: dict[int, str] = {}
+
+    def open_for_writing(self, path: str) -> int:
+        handle = super().open_for_writing(path)
+        self._names[handle] = path.rpartition("/")[2]
+        return handle
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        name = self._names[handle]
+        start, before = self.written.get(name, (position, b""))
+        assert position == start + len(before)
+        self.written[name] = (start, before + b"".join(bytes(buffer) for buffer in buffers))
+        return super().write(handle, buffers, position)
+
+    def sync(self, handle: int) -> None:
+        self.synced.append(self._names[handle])
+
+    def sync_folder(self, path: str) -> None:
+        self.synced.append("the folder")
+
+
+FRONT = pieces([[9, 9], [30], [5] * 20])
+SECOND_SEGMENT = f"{FRONT[-1].next_offset:020}"
+REAR = pieces([[7, 8], [40], [6] * 14], FRONT[-1].next_offset)
+NEXT_OFFSET = REAR[-1].next_offset
+
+
+@pytest.mark.parametrize("synced", range(NEXT_OFFSET + 1))
+def test_given_a_failed_sync_when_rewritten_should_write_and_sync_every_batch_that_was_not_synced(
+    tmp_path: Path, synced: int
+) -> None:
+    (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT))
+    (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(joined(REAR))
+    files = Rewriting()
+    opened = open_log(tmp_path, files=files)
+    files.written.clear()
+    files.synced.clear()
+    opened.log.rewrite_unsynced(synced)
+    expected = {}
+    for name, batches in ((FIRST_SEGMENT, FRONT), (SECOND_SEGMENT, REAR)):
+        again = [piece for piece in batches if piece.next_offset > synced]
+        if again:
+            expected[f"{name}.log"] = (again[0].position, joined(again))
+    assert files.written == expected
+    assert files.synced == [*expected, "the folder"]
+    opened.abandon()
+
+
+def test_given_a_segment_whose_end_is_lost_when_rewritten_from_there_should_leave_it_as_it_is(tmp_path: Path) -> None:
+    """Nothing in it is as young as what was not synced."""
+    (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT[:-1]))
+    (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(stamped([7], FRONT[-1].next_offset))
+    files = Rewriting()
+    opened = open_log(tmp_path, files=files)
+    files.written.clear()
+    opened.log.rewrite_unsynced(FRONT[-1].next_offset - 1)
+    assert list(files.written) == [f"{SECOND_SEGMENT}.log"]
+    assert (tmp_path / f"{FIRST_SEGMENT}.log").read_bytes() == joined(FRONT[:-1])
+    opened.abandon()

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from whippet.storage import producer_file
-from whippet.storage.errors import InvalidProducer, ProducerFenced, SequencePassed
+from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
 from whippet.storage.producers import EPOCH_MAX, ID_BYTES_MAX, SEQUENCE_MAX, Bounds, Producer, Producers, Record
 
 
@@ -60,6 +60,63 @@ def test_given_a_file_of_anything_when_scanned_should_find_the_whole_records_and
     assert [one.record for one in found.written] == [record(i, 2 * i) for i in range(3)]
     assert (found.damaged, found.end) == ([size], 5 * size)
     assert producer_file.scan(b"?" * 1000) == ([], [], 0)
+
+
+REMEMBERED = [record(sequence, 2 * sequence, epoch=2) for sequence in (3, 5, 6, 9)]
+
+
+@pytest.mark.parametrize(
+    ("identity", "epoch", "sequence", "remembered", "passed"),
+    [
+        (b"p", 2, 2, False, True),
+        (b"p", 2, 3, True, True),
+        (b"p", 2, 4, False, True),
+        (b"p", 2, 9, True, False),
+        (b"p", 2, 10, False, False),
+        (b"p", 1, 3, False, False),  # another epoch
+        (b"p", 3, 3, False, False),
+        (b"q", 2, 3, False, False),  # another producer
+    ],
+)
+def test_given_a_send_when_asked_about_should_be_told_from_those_of_other_producers_and_epochs(
+    identity: bytes, epoch: int, sequence: int, remembered: bool, passed: bool
+) -> None:
+    known = Producers(Bounds(), REMEMBERED)
+    producer = Producer(identity, epoch, sequence)
+    assert known.remembers(producer) is remembered
+    assert known.has_passed(producer) is passed
+    assert known.epoch_of(identity) == (2 if identity == b"p" else None)
+
+
+@pytest.mark.parametrize(
+    ("answers", "sequence", "refusal"),
+    [
+        (4, 2, SequenceForgotten),  # it may have been among those that are forgotten
+        (5, 2, SequencePassed),  # nothing was forgotten yet
+        (4, 4, SequencePassed),
+        (4, 8, SequencePassed),
+        (4, 3, None),
+        (4, 5, None),
+        (4, 9, None),
+    ],
+)
+def test_given_an_old_sequence_when_sent_again_should_be_answered_or_refused_with_the_reason(
+    answers: int, sequence: int, refusal: type[Exception] | None
+) -> None:
+    known = Producers(Bounds(answers=answers), REMEMBERED)
+    again = Producer(b"p", 2, sequence)
+    if refusal is None:
+        assert known.find(again, 0) == record(sequence, 2 * sequence, epoch=2)
+    else:
+        with pytest.raises(refusal):
+            known.find(again, 0)
+
+
+def test_given_a_new_sequence_or_epoch_when_found_should_be_a_new_send() -> None:
+    known = Producers(Bounds(answers=4), REMEMBERED)
+    assert known.find(Producer(b"p", 2, 10), 0) is None
+    assert known.find(Producer(b"p", 3, 0), 0) is None
+    assert known.find(Producer(b"q", 0, 0), 0) is None
 
 
 class Sender:

@@ -92,6 +92,7 @@ def test_given_a_number_of_segments_when_deleted_should_be_the_oldest_up_to_the_
         (150, 111, 20),  # 100 is more than 99.9
         (150, 56, 20),  # 50 is less than 50.4
         (150, 55, 30),  # 50 is more than 49.5
+        (190, 100, 30),  # 90 is not below 90
         (150, 1, 30),  # never the active segment, whatever the limit
         (1000, 1, 30),
     ],

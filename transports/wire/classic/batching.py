@@ -85,8 +85,6 @@ def plain(messages: Sequence[Plain], random_bytes: RandomBytes | None, place: Pl
         return [_alone(messages[0], random_bytes, place)]
     return [
         _one_by_one(messages[first:last], lowest, random_bytes, place)
-        if last - first > 1
-        else _alone(messages[first], random_bytes, place)
         for first, last, lowest in _runs_of_few([message.origin for message in messages])
     ]
 

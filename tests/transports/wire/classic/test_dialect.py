@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from whippet.app.commands import requests as ask
-from whippet.transports.wire.classic.dialect import EARLY_PING_US, Dialect
+from whippet.transports.wire.classic.dialect import Dialect
 
 NOW = 1_700_000_000_000_000
 SECOND = 1_000_000
@@ -44,9 +44,12 @@ def test_a_name_that_two_sdks_share_is_the_short_one_when_it_pings_at_once(versi
     assert before_login.header_size == 56
 
     late.on_login(version, "", NOW + 10)
-    late.on_request(ask.Ping(), NOW + 10 + EARLY_PING_US + 1)
+    late.on_request(ask.Ping(), NOW + 10 + 2 * SECOND + 1)
     late.on_request(ask.Ping(), NOW + 10 + 5 * SECOND)
     assert late.header_size == 64
+    late.on_login(version, "", NOW + 20 * SECOND)
+    late.on_request(ask.Ping(), NOW + 22 * SECOND)
+    assert late.header_size == 56
 
 
 def test_an_early_ping_means_nothing_for_other_names() -> None:

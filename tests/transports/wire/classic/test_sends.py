@@ -141,6 +141,12 @@ def test_positions_that_go_back_are_refused(count: int, mixed: bool, size: int) 
     assert refused(body.octets) == Code.MISSING_INDEX
 
 
+def test_the_position_of_the_second_of_two_messages_must_not_go_back_either() -> None:
+    body = Body(2, False, 56)
+    body.index(1, position=body.ends[0] - 1)
+    assert refused(body.octets) == Code.CANNOT_READ_INDEX_POSITION
+
+
 @every_way
 def test_offsets_of_messages_may_rise_and_must_not_fall(count: int, mixed: bool, size: int) -> None:
     body = Body(count, mixed, size)

@@ -233,10 +233,11 @@ def test_what_is_damaged_in_the_store_is_an_error_with_a_number(count: int) -> N
             unbatching.messages_of([damaged], 64)
 
 
+@pytest.mark.parametrize("length", [30, unbatching.LONG_BODY_BYTES])
 @pytest.mark.parametrize("several", [False, True])
 @both_sizes
-def test_our_client_sends_what_it_was_given(header_size: int, several: bool) -> None:
-    sent = [Classic(i + 1, 0, 0, NOW + i, b"x" * 30, FOO_BAR) for i in range(20)]
+def test_our_client_sends_what_it_was_given(header_size: int, several: bool, length: int) -> None:
+    sent = [Classic(i + 1, 0, 0, NOW + i, b"x" * length, FOO_BAR) for i in range(20)]
     given_ = (stored(sent[:5]), stored(sent[5:])) if several else (stored(sent),)
     request = ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10), given_)
     as_sent = [m._replace(user_headers=in_short_form(m.user_headers)) if header_size == 56 else m for m in sent]

@@ -93,6 +93,8 @@ def test_the_section_of_results_says_whether_something_was_refused() -> None:
     success = b"".join(frames.results([b"what", b"follows"]))
     code, rest = frames.refused(memoryview(success))
     assert (code, bytes(rest)) == (None, b"whatfollows")
+    code, rest = frames.refused(memoryview(b"".join(frames.results([]))))
+    assert (code, bytes(rest)) == (None, b"")
     refusal = b"".join(frames.refusal(Code.STREAM_NAME_ALREADY_EXISTS))
     assert refusal == bytes.fromhex("01000000 00000000 f4030000")
     code, rest = frames.refused(memoryview(refusal))

@@ -1,0 +1,117 @@
+"""How much of a log is looked at when it is opened, and what is said of a closed segment that is read whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.storage.support.segments import (
+    FIRST_SEGMENT,
+    PARTITION,
+    FilesInMemoryOfTheSystem,
+    expected,
+    joined,
+    open_log,
+    pieces,
+    read_log,
+)
+from whippet.storage import recovery
+from whippet.storage.segment import Damage, Segment
+
+KIB = 1 << 10
+
+
+class Reading(FilesInMemoryOfTheSystem):
+    """Notes from where on a log was read."""
+
+    def __init__(self) -> None:
+        self.first_read = 1 << 62
+        self._logs: set[int] = set()
+
+    def open_for_writing(self, path: str) -> int:
+        handle = super().open_for_writing(path)
+        if path.endswith(".log"):
+            self._logs.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self._logs.discard(handle)
+        super().close(handle)
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        if handle in self._logs:
+            self.first_read = min(self.first_read, position)
+        return super().read(handle, length, position)
+
+
+@pytest.mark.parametrize(
+    ("batches", "batch_kib", "checked_again"),
+    [
+        (40, 64, 15),  # those that begin in the last mebibyte
+        (40, 340, 3),
+        (6, 1500, 2),  # at least two batches, however large they are
+        (2, 1500, 2),
+        (1, 1500, 1),
+    ],
+)
+def test_given_a_log_that_was_closed_when_opened_should_read_only_its_end(
+    tmp_path: Path, batches: int, batch_kib: int, checked_again: int
+) -> None:
+    whole = pieces([[batch_kib * KIB]] * batches)
+    (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(whole))
+    closing = open_log(tmp_path)
+    closing.close()
+    files = Reading()
+    opened = open_log(tmp_path, files=files)
+    assert files.first_read == whole[-checked_again].position
+    assert opened.damage == []
+    assert opened.log.next_offset == batches
+    assert opened.log.state.batches == batches
+    assert opened.log.segments[-1].log_bytes == whole[-1].end
+    assert [offset for offset, _ in read_log(opened.log)] == list(range(batches))
+    opened.close()
+
+
+def test_given_a_log_that_has_grown_since_its_index_was_made_when_opened_should_have_all_of_it(tmp_path: Path) -> None:
+    whole = pieces([[64 * KIB]] * 40)
+    path = tmp_path / f"{FIRST_SEGMENT}.log"
+    path.write_bytes(joined(whole[:30]))
+    open_log(tmp_path).close()
+    path.write_bytes(joined(whole))
+    files = Reading()
+    opened = open_log(tmp_path, files=files)
+    assert files.first_read == whole[30 - 15].position
+    assert opened.damage == []
+    assert read_log(opened.log) == expected(whole)
+    opened.close()
+
+
+CLOSED = pieces([[9, 9], [30], [5] * 20])
+NEXT = CLOSED[-1].next_offset
+
+
+@pytest.mark.parametrize("kept", range(len(CLOSED) + 1))
+@pytest.mark.parametrize("after", [b"", b"x", b"\0" * 300])
+def test_given_a_closed_segment_when_it_ends_otherwise_than_its_batches_should_say_what_is_wrong(
+    tmp_path: Path, kept: int, after: bytes
+) -> None:
+    content = joined(CLOSED[:kept]) + after
+    end = CLOSED[kept - 1].end if kept else 0
+    next_offset = CLOSED[kept - 1].next_offset if kept else 0
+    path = tmp_path / f"{FIRST_SEGMENT}.log"
+    path.write_bytes(content)
+    segment = Segment(0, 12345, NEXT)
+    found = recovery.check_closed(FilesInMemoryOfTheSystem(), str(tmp_path), segment, PARTITION)
+    assert (segment.log_bytes, segment.batches, segment.whole) == (len(content), kept, True)
+    if kept == len(CLOSED) and not after:
+        assert found == []
+        return
+    (damage,) = found
+    assert damage == Damage(str(path), end, len(after), next_offset, NEXT, damage.reason)
+    if not after:
+        assert damage.reason == "the file ends before the next segment begins"
+    else:
+        assert damage.reason.startswith(
+            "the file ends inside a batch header" if after == b"x" else f"no batch of partition {PARTITION}"
+        )
