@@ -8,7 +8,7 @@ PYTHON2 ?= python2.7
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
 .PHONY: run pipelines test test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
-  fuzz schemathesis autobahn spark-zip wheel lock clean
+  fuzz schemathesis autobahn mutants spark-zip wheel lock clean
 
 run: $(VENV)/.installed-server  ## set up what the server needs, then start it on its embedded local store
 	exec $(BIN)/whippet serve
@@ -104,6 +104,9 @@ fuzz: setup  ## a live server against bytes that no client should send: make fuz
 schemathesis: setup  ## the HTTP API against its OpenAPI document: make schemathesis SECONDS=600
 	WHIPPET_SCHEMATHESIS_SECONDS=$(or $(SECONDS),300) $(BIN)/python -m pytest -s tests/transports/http/test_schemathesis.py
 
+mutants: setup  ## do the tests notice? Small mistakes, one at a time: make mutants PACKAGE=storage N=50 SEED=1
+	$(BIN)/python -m tests.mutants.sample $(or $(PACKAGE),storage) -n $(or $(N),50) --seed $(or $(SEED),1) $(if $(AGAIN),--again)
+
 autobahn: setup  ## Autobahn's suite for WebSocket, with a Python 2 to run it: make autobahn PYTHON2=python2.7
 	test -d $(VENV)/autobahn || { $(PYTHON2) -m pip install --quiet --target $(VENV)/autobahn autobahntestsuite==0.8.2 && touch $(VENV)/autobahn/zope/__init__.py; }
 	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
@@ -112,4 +115,4 @@ spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-s
 	$(BIN)/python -m whippet.pipelines.zipped dist/whippet-spark.zip
 
 clean:
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants_cache *.egg-info

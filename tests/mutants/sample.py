@@ -1,0 +1,253 @@
+"""Do the tests notice? Makes small mistakes in the modules of a package, one at a time, and runs the tests on each.
+
+    make mutants PACKAGE=storage N=50 SEED=1
+
+The tests of a package are those in the folder of the same name below `tests`. One run without a mutant records which
+functions each test enters; a mutant is then given only the tests that enter its function, the quickest first. All of it
+happens in copies of the tree in a temporary folder. The mutants that no test notices are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.mutants.operators import Mutant, mutants_of
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".mutants_cache"
+EQUIVALENT = Path(__file__).parent / "equivalent.toml"
+
+QUICK_S = 2
+"""Processor time that a test may take to be given to mutants at all."""
+TESTS_S = 40
+"""Processor time, without a mutant, that the tests of one mutant may take together."""
+HANGS_S = 40
+"""A single quick test that takes this long hangs: the mutant is noticed."""
+MUTANT_S = 600
+RECORD_S = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    id: str
+    seconds: float
+    functions: frozenset[str]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.sample", description=__doc__.partition("\n")[0])
+    parser.add_argument("package", help="a folder or a file, such as storage or storage/batch.py")
+    parser.add_argument("-n", type=int, default=50, help="how many mutants (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="which mutants (default: %(default)s)")
+    parser.add_argument("--again", action="store_true", help="only those that survived the last time")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="at a time (default: one for each processor)")
+    options = parser.parse_args(arguments)
+    target = Path(options.package)
+    if not (ROOT / target).exists() or target.is_absolute():
+        parser.error(f"there is no {options.package} in {ROOT}")
+    chosen = sample(target, options.n, options.seed)
+    last = CACHE / f"{options.package.strip('/').replace('/', '.')}.survivors.json"
+    if options.again:
+        survived = {tuple(entry) for entry in json.loads(last.read_text())}
+        chosen = [mutant for mutant in found(target) if mutant.key in survived]
+    if not chosen:
+        parser.error(f"there is nothing to mutate in {options.package}")
+    with tempfile.TemporaryDirectory(prefix="whippet-mutants-") as folder:
+        survivors = run(target, chosen, Path(folder), options.jobs)
+    last.write_text(json.dumps([mutant.key for mutant in survivors]))
+    for mutant in survivors:
+        print(mutant)
+    noticed = len(chosen) - len(survivors)
+    print(f"{noticed} of {len(chosen)} mutants of {target} noticed: {noticed / len(chosen):.0%} (seed {options.seed})")
+
+
+def sample(target: Path, count: int, seed: int) -> list[Mutant]:
+    """Some mutants of a folder or a file, in the order of their lines; the same ones for the same seed."""
+    mutants = found(target)
+    chosen = random.Random(seed).sample(range(len(mutants)), min(count, len(mutants)))
+    return [mutants[i] for i in sorted(chosen)]
+
+
+def found(target: Path) -> list[Mutant]:
+    """All mutants that tests can notice."""
+    left_out = {(entry["path"], entry["line"], entry["change"]) for entry in equivalent()}
+    mutants = [mutant for path in modules(target) for mutant in mutants_of((ROOT / path).read_text(), str(path))]
+    return [mutant for mutant in mutants if mutant.key not in left_out]
+
+
+def modules(target: Path) -> list[Path]:
+    path = ROOT / target
+    return sorted(each.relative_to(ROOT) for each in (path.rglob("*.py") if path.is_dir() else [path]))
+
+
+def equivalent() -> list[dict[str, str]]:
+    """The mutants that no test can notice, each with the reason."""
+    entries: list[dict[str, str]] = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
+    return entries
+
+
+def run(target: Path, chosen: list[Mutant], folder: Path, jobs: int) -> list[Mutant]:
+    """The mutants that no test notices."""
+    first = copy_tree(folder / "0")
+    started = time.monotonic()
+    tests = record(target, first)
+    print(f"{len(tests)} quick tests; {time.monotonic() - started:.0f} s for what they enter", file=sys.stderr)
+    trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
+    trees.put(first)
+    for i in range(1, jobs):
+        trees.put(shutil.copytree(first, folder / str(i)))
+
+    control = tests_for(chosen[0], tests)
+    if not passes(first, control):
+        sys.exit("without a mutant the tests fail as well: " + " ".join(test.id for test in control))
+
+    def survives(mutant: Mutant) -> bool:
+        tree = trees.get()
+        try:
+            with mutated(tree, mutant):
+                survived = passes(tree, tests_for(mutant, tests))
+        finally:
+            trees.put(tree)
+        print("survived" if survived else "noticed ", mutant, file=sys.stderr, flush=True)
+        return survived
+
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        survived = list(pool.map(survives, chosen))
+    return [mutant for mutant, alive in zip(chosen, survived, strict=True) if alive]
+
+
+def copy_tree(folder: Path) -> Path:
+    """All files of the working tree that git does not ignore."""
+    list_files = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(list_files, cwd=ROOT, check=True, capture_output=True)
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    # The environment has the folders of the working tree as the packages; here those of the copy are.
+    with (folder / "whippet" / "__init__.py").open("a") as package:
+        package.write("\n__path__.append(__file__.rpartition('/whippet/')[0])\n")
+    return folder
+
+
+# --------------------------------------------------------------------------------------------- which tests enter what
+
+
+def record(target: Path, tree: Path) -> list[Test]:
+    """The quick tests of the package that pass, and which functions they enter. What is known from an earlier run about
+    a file of tests is true for as long as neither it nor what it tests has changed."""
+    tests_folder = ROOT / "tests" / (target if (ROOT / target).is_dir() else target.parent)
+    package = tests_folder.relative_to(ROOT / "tests")
+    files = sorted(tests_folder.rglob("test_*.py"))
+    beside = [path for path in tests_folder.rglob("*.py") if path not in files]
+    shared = _digest([*beside, *((ROOT / package).rglob("*.py"))])
+    cache = CACHE / f"{'.'.join(package.parts)}.json"
+    known = json.loads(cache.read_text()) if cache.exists() else {}
+    now = {str(path.relative_to(ROOT)): _digest([path]) + shared for path in files}
+    stale = [name for name, digest in now.items() if known.get(name, {}).get("digest") != digest]
+    if stale:
+        report = tree / "record.json"
+        pytest(tree, stale, RECORD_S, WHIPPET_MUTANTS_RECORD=str(report))
+        found = json.loads(report.read_text())
+        for name in stale:
+            known[name] = {"digest": now[name], "tests": [test for test in found if test["id"].startswith(f"{name}::")]}
+    known = {name: known[name] for name in now}
+    CACHE.mkdir(exist_ok=True)
+    cache.write_text(json.dumps(known))
+    tests = [test for entry in known.values() for test in entry["tests"] if test["seconds"] <= QUICK_S]
+    return [Test(test["id"], test["seconds"], frozenset(test["functions"])) for test in tests]
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    return hashlib.blake2b(b"\0".join(path.read_bytes() for path in sorted(paths)), digest_size=16).hexdigest()
+
+
+def tests_for(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
+    """The tests that enter the function of the mutant, the quickest first. If there are none, or if it is in no
+    function, those that enter the module; all, if there are none of those either."""
+    reaching = (
+        [test for test in tests if f"{mutant.path}:{mutant.function_line}" in test.functions]
+        or [test for test in tests if any(name.startswith(f"{mutant.path}:") for name in test.functions)]
+        or list(tests)
+    )
+    seconds = 0.0
+    found = []
+    for test in sorted(reaching, key=lambda test: test.seconds):
+        seconds += test.seconds
+        if seconds > TESTS_S and found:
+            break
+        found.append(test)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ running
+
+
+@contextlib.contextmanager
+def mutated(tree: Path, mutant: Mutant) -> Iterator[None]:
+    path = tree / mutant.path
+    source = path.read_text()
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        compiled.unlink()
+    path.write_text(mutant.applied_to(source))
+    try:
+        yield
+    finally:
+        path.write_text(source)
+
+
+def passes(tree: Path, tests: Sequence[Test]) -> bool:
+    hanging = ("-o", f"faulthandler_timeout={HANGS_S}", "-o", "faulthandler_exit_on_timeout=true")
+    return pytest(tree, [test.id for test in tests], MUTANT_S, "-x", *hanging, PYTHONDONTWRITEBYTECODE="1") == 0
+
+
+def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **environment: str) -> int | None:
+    """The exit code; None if the tests do not end in time."""
+    names, temporary = tree.with_suffix(".tests"), tree.with_suffix(".tmp")
+    names.write_text("\n".join(tests))
+    temporary.mkdir()
+    plugins = ("-p", "tests.mutants.plugin", "-p", "no:cacheprovider")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *plugins, *options, f"--basetemp={temporary / 'pytest'}", f"@{names}"],
+        cwd=tree,
+        env={
+            **os.environ,
+            **environment,
+            "PYTHONPATH": str(tree),
+            "TMPDIR": str(temporary),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        },
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
