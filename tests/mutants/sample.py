@@ -188,13 +188,13 @@ def tests_for(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
         or list(tests)
     )
     seconds = 0.0
-    found = []
+    chosen: list[Test] = []
     for test in sorted(reaching, key=lambda test: test.seconds):
         seconds += test.seconds
-        if seconds > TESTS_S and found:
+        if seconds > TESTS_S and chosen:
             break
-        found.append(test)
-    return found
+        chosen.append(test)
+    return chosen
 
 
 # ------------------------------------------------------------------------------------------------------------ running
