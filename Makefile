@@ -10,6 +10,9 @@ PROGRAMS := chromium:chromium pg_createcluster:postgresql
 .PHONY: run pipelines test test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel lock clean
 
+# All targets install into the same environment.
+.NOTPARALLEL:
+
 run: $(VENV)/.installed-server  ## set up what the server needs, then start it on its embedded local store
 	exec $(BIN)/whippet serve
 
@@ -24,30 +27,37 @@ test-often: setup programs  ## some tests N times in a row, with every core busy
 setup: $(VENV)/.installed-dev  ## set up everything
 
 # The versions, with their hashes, are in requirements/. What is installed for more than was asked serves for less, too.
-$(VENV)/.installed-%: requirements/%.txt setup.py pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "whippet needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; try: make PYTHON=python3.11")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
-	  || { rm -rf $(VENV); apt-get update -qq && apt-get install -y -qq python3-venv && $(PYTHON) -m venv $(VENV); } \
-	  || { echo "python3 cannot make a virtual environment: install it with 'apt-get install python3-venv'" >&2; exit 1; }
+$(VENV)/.installed-%: requirements/%.txt setup.py pyproject.toml | $(BIN)/pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --requirement $<
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@# Spark asks the folders on its path, not the import system, which modules are installed.
 	@ln -sfn "$(CURDIR)/pyspark_whippet" "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pyspark_whippet"
-	@touch $@ $(if $(filter dev,$*),$(VENV)/.installed-server $(VENV)/.installed-pipelines $(VENV)/.installed-lint) \
-	  $(if $(filter pipelines lint,$*),$(VENV)/.installed-server)
+	@touch $@ $(if $(filter dev,$*),$(patsubst %,$(VENV)/.installed-%,build lint pipelines server)) \
+	  $(if $(filter build lint pipelines,$*),$(VENV)/.installed-server)
 
-lock:  ## take the newest versions that pyproject.toml allows into requirements/
-	test -x $(BIN)/uv || { $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet uv; }
+$(BIN)/pip:
+	@command -v $(PYTHON) >/dev/null \
+	  || { echo "Whippet needs Python 3.11 or newer, and there is no '$(PYTHON)' here" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Whippet needs Python 3.11 or newer, and this is $$($(PYTHON) --version 2>&1): try 'make PYTHON=python3.11'" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -y -qq $(notdir $(PYTHON))-venv; } >/dev/null 2>&1 \
+	  || { echo "$(PYTHON) cannot make virtual environments: 'apt-get install $(notdir $(PYTHON))-venv' adds that" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+lock: $(BIN)/pip  ## take the newest versions that pyproject.toml allows into requirements/
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet uv
 	rm -f requirements/*.txt
 	$(LOCK) --extra dev --output-file requirements/dev.txt
 	$(LOCK) --constraint requirements/dev.txt --output-file requirements/server.txt
+	$(LOCK) --constraint requirements/dev.txt --extra build --output-file requirements/build.txt
 	$(LOCK) --constraint requirements/dev.txt --extra lint --output-file requirements/lint.txt
 	$(LOCK) --constraint requirements/dev.txt --extra pipelines --output-file requirements/pipelines.txt
 
 LOCK := echo 'setuptools>=77,<90' | $(BIN)/uv pip compile --quiet pyproject.toml - --universal --python-version 3.11 \
   --generate-hashes --no-header --annotation-style line
 
-wheel: setup  ## the wheel and the source distribution, in dist/
+wheel: $(VENV)/.installed-build  ## the wheel and the source distribution, in dist/
 	$(BIN)/python -m build --no-isolation --outdir dist .
 
 programs:  ## installed if we may; else it is said, and the tests that need them are skipped
