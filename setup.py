@@ -14,7 +14,7 @@ FOLDERS = {
     "pyspark_whippet": "pyspark_whippet",
 }
 
-SHARED = ("certs/README.md", "deploy/**/*", "docs/**/*", "openapi/*", "CHANGELOG.md", "README.md")
+SHARED = ("certs/README.md", "deploy/**/*", "docs/**/*", "openapi/*", "CHANGELOG.md")
 """What a server's operator needs besides the code: installed below `share/whippet` of the environment."""
 
 
@@ -29,7 +29,7 @@ def shared() -> list[tuple[str, list[str]]]:
     files: dict[str, list[str]] = {}
     for pattern in SHARED:
         for path in sorted(Path().glob(pattern)):
-            if path.is_file():
+            if path.is_file() and "__pycache__" not in path.parts:
                 files.setdefault(f"share/whippet/{path.parent}", []).append(str(path))
     return list(files.items())
 
