@@ -25,6 +25,7 @@ from whippet.app.news import News
 from whippet.app.rates import Rates
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.returning_clients import ReturningClients
+from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measured import Measured
 from whippet.storage.catalog import Stream as StoredStream
@@ -62,6 +63,8 @@ class Gateway:
         self.readiness = Readiness(Stage.READY)
         self.measured = Measured()
         self.machine = Machine()
+        self.log_files: LogFiles | None = None
+        """Set by whoever has configured the log, if it goes to files too."""
         self.described_config = ""
         """The effective configuration as text, secrets masked: for snapshots."""
         self.started_at = clock()

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 from whippet.app.commands import groups
 from whippet.app.commands.names import UNLIMITED
 from whippet.app.model.sessions import Transport
+from whippet.app.telemetry.machine import Machine
 from whippet.storage.errors import StorageError
+from whippet.storage.options import MIB
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
@@ -29,6 +31,7 @@ Chore = Callable[["Gateway"], Awaitable[None]]
 
 def start(gateway: Gateway) -> list[asyncio.Task[None]]:
     config = gateway.config
+    log = config.system.logging
     cleaner, heartbeat = config.data_maintenance.messages, config.heartbeat
     token_cleaner, hand_over = config.personal_access_token.cleaner, config.consumer_group
     chores: list[tuple[bool, float, Chore]] = [
@@ -37,6 +40,8 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
         (token_cleaner.enabled, token_cleaner.interval, remove_expired_tokens),
         (True, hand_over.rebalancing_check_interval, finish_overdue_hand_overs),
         (True, max(config.system.limits.session_memory, 1.0), forget_old_answers),
+        (log.sysinfo_print_interval > 0, log.sysinfo_print_interval, reporting_system()),
+        (log.file_enabled, log.rotation_check_interval, tidy_log_files),
     ]
     return [
         asyncio.create_task(fill_deduplication(gateway), name=fill_deduplication.__name__),
@@ -98,6 +103,31 @@ async def evict_silent_clients(gateway: Gateway) -> None:
 
 async def remove_expired_tokens(gateway: Gateway) -> None:
     await gateway.tokens.remove_expired()
+
+
+async def tidy_log_files(gateway: Gateway) -> None:
+    if gateway.log_files is not None:
+        await asyncio.to_thread(gateway.log_files.tidy)
+
+
+def reporting_system() -> Chore:
+    # Its own, because usage of the CPU is told since the last reading.
+    machine = Machine()
+
+    async def report_system(gateway: Gateway) -> None:
+        reading = machine.read()
+        connections = ", ".join(f"{count()} {kind.name.lower()}" for kind, count in gateway.connections.items())
+        _log.info(
+            "system: %.0f of %.0f MiB memory (%.0f available), CPU %.0f %% (machine %.0f %%), connections: %s",
+            reading.memory_usage / MIB,
+            reading.total_memory / MIB,
+            reading.available_memory / MIB,
+            reading.cpu_usage,
+            reading.total_cpu_usage,
+            connections or "none",
+        )
+
+    return report_system
 
 
 async def forget_old_answers(gateway: Gateway) -> None:

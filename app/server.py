@@ -14,7 +14,8 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import uvloop
 
@@ -28,6 +29,7 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Transport
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.telemetry import logs
+from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.measured import Measured
 from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage.errors import StorageError
@@ -64,7 +66,8 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
-    logs.configure(loaded.config.system.logging.level)
+    log = loaded.config.system.logging
+    log_files = logs.configure(log.level, to_files=log.file_enabled)
     for warning in loaded.warnings:
         logger.warning("%s", warning)
     for line in loaded.without_effect:
@@ -74,7 +77,7 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
     _raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(loaded, options, default_root=default_root))
+            runner.run(_serve(loaded, options, log_files, default_root=default_root))
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
     except (CannotStart, StorageError, ListenError) as error:
@@ -82,22 +85,25 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> 
     except Exception:
         logger.exception("an error that Whippet does not expect has ended it; please report it")
         return FAILED
+    finally:
+        log_files.stop()
     return STOPPED
 
 
-async def _serve(loaded: Loaded, options: StoreOptions, *, default_root: bool) -> None:
+async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool) -> None:
     stopping = _stop_on_signals()
     readiness, measured = Readiness(), Measured()
     front = Front(readiness)
     renewals = _renew_on_hangup()
     http = await _listen_on_http(loaded.config, front, renewals)
     try:
-        store = await _open_store(options, readiness, measured)
+        store = await _open_store(options, readiness, measured, partial(_start_log_files, log_files, loaded.config))
         try:
             # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
             if not stopping.is_set():
                 gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
                 gateway.readiness, gateway.measured = readiness, measured
+                gateway.log_files = log_files
                 gateway.described_config = render.toml(loaded)
                 gateway.start_chores()
                 spare_the_living()
@@ -122,14 +128,27 @@ async def _listen_on_http(config: Config, front: Front, renewals: Renewals) -> H
     return await http_server.start(front, http.address, http.limits, config.system.limits.stop_time, tls)
 
 
-async def _open_store(options: StoreOptions, readiness: Readiness, measured: Measured) -> Store:
+def _start_log_files(log_files: LogFiles, config: Config) -> None:
+    if not config.system.logging.file_enabled:
+        return
+    try:
+        log_files.start(config.system.path, config.system.logging)
+    except OSError as error:
+        logger.warning("the log goes to no file: %s: %s", error.filename, error.strerror or error)
+
+
+async def _open_store(
+    options: StoreOptions, readiness: Readiness, measured: Measured, on_locked: Callable[[], None]
+) -> Store:
+    """`on_locked` is called, on a thread, as soon as nobody else can open the folder."""
+
     def on_progress(recovery: Progress) -> None:
         readiness.recovery = recovery
         if recovery.opened:
             logger.info("%s", recovery)
 
     try:
-        store = await Store.open(options, progress=on_progress, files=TimedFiles(measured))
+        store = await Store.open(options, progress=on_progress, on_locked=on_locked, files=TimedFiles(measured))
     except OSError as error:
         what = error.filename or options.path
         raise CannotStart(

@@ -86,7 +86,7 @@ def _test(data_folder: str, config: str) -> str:
 
 
 def _logs(data_folder: str, config: str) -> str:
-    return "The log goes to standard error; ask the service manager for it.\n"
+    return "The log goes to standard error and, unless system.logging.file_enabled is false, to files.\n"
 
 
 def _config(data_folder: str, config: str) -> str:

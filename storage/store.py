@@ -152,11 +152,16 @@ class Store:
         *,
         files: Files | None = None,
         clock: Callable[[], int] = now_us,
+        on_locked: Callable[[], None] = lambda: None,
     ) -> Store:
-        """Opens the folder, making it if it is not there. Damage is not raised: it is logged, and kept in `damage`."""
+        """Opens the folder, making it if it is not there. Damage is not raised: it is logged, and kept in `damage`.
+
+        `on_locked` is called on a thread, as soon as no other process can open the folder.
+        """
         store = cls(options, files or Files(), clock)
         try:
             made_at = await store.shards[0].call(store._enter_folder)
+            await store.shards[0].call(on_locked)
             store._shared = msgspec.structs.replace(store._shared, made_at=made_at)
             found = await store.shards[0].call(lambda: store.catalog.load(recreate=options.recreate_missing_state))
             await store._open_partitions(found, progress or (lambda _: None))

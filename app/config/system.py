@@ -61,7 +61,7 @@ class Logging(Section, frozen=True):
     """What the server says about itself."""
 
     path: Name = "logs"
-    """Folder below the data folder for log files."""
+    """Folder below the data folder for log files: `whippet.log`, and older ones with the time at which they ended."""
     level: Annotated[str, formats.LEVEL] = "info"
     """Least severe level that is logged; the variable RUST_LOG overrides it."""
     file_enabled: Boolean = True
@@ -69,11 +69,11 @@ class Logging(Section, frozen=True):
     max_file_size: Bytes = 500_000_000
     """Size at which a log file is closed and the next one begun; 0: unlimited."""
     max_total_size: Bytes = 4_000_000_000
-    """Size of all log files together above which the oldest go; 0: unlimited."""
+    """Size of all log files together above which the oldest are removed; 0: unlimited."""
     rotation_check_interval: Annotated[float, formats.SECONDS_OR_MORE] = 3_600.0
-    """Period at which sizes and ages of the files are looked at."""
+    """Period at which the ages and the total size of the files are looked at; the size of one is at every line."""
     retention: Annotated[float, formats.SECONDS_OR_MORE] = 604_800.0
-    """Duration for which log files are kept."""
+    """Duration for which a log file grows at most, and for which it is kept after that."""
     sysinfo_print_interval: Seconds = 10.0
     """Period of the log line about memory, load and connections; 0: none."""
 

@@ -1,4 +1,5 @@
-"""The one place where logging is configured: which records are wanted, how a line looks, and that it goes to stderr.
+"""The one place where logging is configured: which records are wanted, how a line looks, and where it goes: to stderr
+and, if that is wanted, to files.
 
 The composition root calls it once, before anything is opened. Other modules only ask for their own logger; none of
 them adds a handler or sets a level.
@@ -9,6 +10,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+
+from whippet.app.telemetry.log_files import LogFiles
 
 LEVELS = {
     "trace": logging.DEBUG,
@@ -29,12 +32,16 @@ class Line(logging.Formatter):
     default_msec_format = "%s.%03dZ"
 
 
-def configure(level: str) -> None:
+def configure(level: str, *, to_files: bool = False) -> LogFiles:
+    """What goes to files waits in the answer until that is started."""
+    line = Line("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Line("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    handler.setFormatter(line)
+    files = LogFiles(line)
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler, files.handler] if to_files else [handler]
     root.setLevel(LEVELS[level])
     # What uvicorn warns of is what strangers send (malformed requests, upgrades): a flood anyone could cause. A level
     # of its own is needed besides: at NOTSET it formats a line per connection for a level that nobody asked for.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    return files

@@ -299,6 +299,34 @@ def test_answered_requests_leave_no_line_behind(start: Start) -> None:
     assert not [line for line in gateway.err if "/ping" in line or "uvicorn" in line]
 
 
+def test_the_log_goes_to_a_file_in_the_data_folder_too(start: Start, folder: Path) -> None:
+    gateway = start(IGGY_SYSTEM_MEMORY_POOL_SIZE="1 GiB", IGGY_SYSTEM_LOGGING_SYSINFO_PRINT_INTERVAL="1 ms")
+    gateway.line(r"system: \d+ of \d+ MiB memory .*, connections: 0 http, 0 tcp, 0 quic, 0 websocket")
+    gateway.signal(signal.SIGTERM)
+    assert gateway.end() == 0
+    written = (folder / "logs" / "whippet.log").read_text().splitlines()
+    assert written == gateway.err
+    assert any("system.memory_pool.size has no effect" in line for line in written), "from before the folder was open"
+    assert written[-1].endswith("stopped")
+
+
+def test_without_log_files_there_are_none_and_a_refused_second_gateway_writes_into_none(
+    start: Start, folder: Path
+) -> None:
+    first = start(IGGY_SYSTEM_LOGGING_FILE_ENABLED="false")
+    first.address()
+    assert start().end() == 1
+    assert not (folder / "logs").exists()
+
+
+def test_a_folder_for_log_files_that_cannot_be_made_does_not_prevent_a_start(start: Start, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "logs").touch()
+    gateway = start()
+    assert gateway.ping() == "pong"
+    gateway.line("the log goes to no file: ")
+
+
 def test_a_corrupt_byte_in_a_document_costs_only_what_the_document_says(start: Start, folder: Path) -> None:
     root = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "root's password"}
     gateway = start(**root)
