@@ -1,4 +1,4 @@
-"""How tests are dealt to the processes that run them, and how `async def` tests are run.
+"""How tests are dealt to the processes that run them, how `async def` tests are run, and where compiled code is kept.
 
 A file stays together, because its tests share servers. So does all that needs Spark, because it shares one Java, which
 takes a gigabyte and ten seconds. What takes longest begins first.
@@ -7,6 +7,9 @@ takes a gigabyte and ten seconds. What takes longest begins first.
 from __future__ import annotations
 
 import inspect
+import os
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,11 @@ import pytest
 from tests.support.running import run
 
 pytest_plugins = ["tests.support.lake"]
+
+# Tests start hundreds of interpreters, Spark's among them: where bytecode is not written, each compiles all it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix, "bytecode")))
 
 WITH_SPARK = (
     "tests/pyspark_whippet/",
