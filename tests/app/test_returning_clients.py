@@ -6,17 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clocks import Clock
 from whippet.app.returning_clients import AWAY_MAX, NAME, RETURN_US, ReturningClients
 
 WHO, OTHER = "10.0.0.1 iggy", "10.0.0.2 iggy"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000_000_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @pytest.fixture

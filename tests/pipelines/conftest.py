@@ -4,52 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.pipelines.support.bulk_server import BulkServer
+from tests.pipelines.support.job import Job
 from tests.pipelines.support.postgres_server import Database, running_postgres
-from tests.support.lake import PASSWORD, Lake
+from tests.support.lake import Lake
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from whippet.pipelines.processing import Done
-
-
-class Ran(NamedTuple):
-    done: Done
-    said: list[str]
-
-
-class Job:
-    """One pipeline: its file may change between two runs, its state stays."""
-
-    def __init__(self, lake: Lake, folder: Path) -> None:
-        self._lake = lake
-        self.folder = folder
-        self.state = folder / "state" / "job"
-
-    def file(self, text: str) -> str:
-        iggy = f'[iggy]\naddress = "{self._lake.url}"\nusername = "iggy"\npassword = "{PASSWORD}"\n'
-        return f'key = "job"\n{text}\n{iggy}[state]\npath = "{self.folder / "state"}"\n'
-
-    def __call__(self, text: str) -> Ran:
-        from whippet.pipelines import pipeline_file, running  # noqa: PLC0415 -- they need pyspark
-
-        said: list[str] = []
-        pipeline = pipeline_file.read(self.file(text))
-        return Ran(running.run(pipeline, said.append, once=True, progress_s=60), said)
-
-    def crash(self) -> None:
-        """As if the process had been killed between the sinks and Spark's note that the last batch is done."""
-        commits = self.state / "checkpoint" / "commits"
-        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
-        last.unlink()
-        (commits / f".{last.name}.crc").unlink(missing_ok=True)
 
 
 @pytest.fixture

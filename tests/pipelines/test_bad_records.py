@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.dead_letters import letters
+from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
 
 GOOD = ['{"id":1,"name":"7"}', '{"id":2,"name":"x"}', '{"id":3,"name":"9"}']

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.bulk_server import BulkServer, Document, Failure
 from tests.pipelines.support.dead_letters import letters
+from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
 
 Source = Callable[..., str]

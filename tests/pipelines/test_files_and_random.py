@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.dead_letters import letters
+from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
 
 if TYPE_CHECKING:

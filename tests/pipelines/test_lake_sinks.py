@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.crashes import CRASHES, run_up_to
 from tests.pipelines.support.dead_letters import letters
+from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
 
 pl = pytest.importorskip("polars", reason="polars is not installed")

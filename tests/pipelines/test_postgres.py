@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.crashes import CRASHES, ends, run_up_to
 from tests.pipelines.support.dead_letters import letters
+from tests.pipelines.support.job import Job
 from tests.pipelines.support.postgres_server import PASSWORD, Database
 from tests.support.lake import Lake
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipelines.conftest import Job
 from tests.pipelines.support.bulk_server import BulkServer
+from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
 from whippet.app.cli.main import main
 

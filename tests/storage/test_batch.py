@@ -17,7 +17,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.storage.support.captured import V16_SENT, V18_SENT, V20_STORED, V22_SLICE
-from tests.storage.support.world import NOON, random_bytes, sized, texts
+from tests.storage.support.world import random_bytes, sized, texts
+from tests.support.clocks import NOON
 from whippet.storage import batch as batches
 from whippet.storage.batch import (
     FRAME_BYTES,

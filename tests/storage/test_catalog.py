@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.storage.support.world import Clock, SlowDisk, opened, payloads, settled, texts, with_topic
+from tests.storage.support.world import SlowDisk, opened, payloads, settled, texts, with_topic
+from tests.support.clocks import Clock
 from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError
 from whippet.storage.layout import PartitionId

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.segments import FIRST_SEGMENT, FilesInMemoryOfTheSystem, joined, open_log, pieces, stamped
-from tests.storage.support.world import NOON, Clock, offsets, partition_in, sized, texts
+from tests.storage.support.world import offsets, partition_in, sized, texts
+from tests.support.clocks import NOON, Clock
 from whippet.storage.errors import ReadFailed
 from whippet.storage.files import Buffer, Files
 

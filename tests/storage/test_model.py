@@ -21,7 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.storage.support.world import Clock, random_bytes, stored, with_topic
+from tests.storage.support.world import random_bytes, stored, with_topic
+from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 
 from tests.storage.support.world import (
-    NOON,
-    Clock,
     SlowDisk,
     offsets,
     opened,
@@ -29,6 +27,7 @@ from tests.storage.support.world import (
     texts,
     with_topic,
 )
+from tests.support.clocks import NOON, Clock
 from whippet.storage import batch as batches
 from whippet.storage.batch import HEADER_BYTES, Message, build
 from whippet.storage.errors import BatchFault, InvalidBatch, InvalidOffset, PartitionClosed, WriteFailed

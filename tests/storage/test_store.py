@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.world import NOON, Clock, opened, payloads, settled, sized, texts, with_topic
+from tests.storage.support.world import opened, payloads, settled, sized, texts, with_topic
+from tests.support.clocks import NOON, Clock
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
 from whippet.storage.layout import PartitionId

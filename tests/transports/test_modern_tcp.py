@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from tests.app.access.support.world import everywhere
-from tests.storage.support.world import Clock, SlowDisk, reached, settled
+from tests.storage.support.world import SlowDisk, reached, settled
+from tests.support.clocks import Clock
 from tests.transports.support.modern import (
     AS_ROOT,
     CLIENT,

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import ROOT
-from tests.app.access.support.world import Time as Seconds
 from tests.storage.support.world import SlowDisk, reached
+from tests.support.clocks import Seconds
 from tests.transports.support.raw import (
     LOG_IN,
     OK,
@@ -47,25 +47,9 @@ MIB = 1 << 20
 SEND = 101
 
 
-class Time:
-    """Seconds as the listener counts them; they go on when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def passes(self, seconds: float, world: Served, witness: Raw) -> None:
-        """Whatever was sent before has been read by then."""
-        assert await witness.is_alive()
-        self.now += seconds
-        world.listener.close_overdue(self.now)
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    stopped = Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
     return stopped
 
@@ -303,7 +287,7 @@ async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path
 # ----------------------------------------------------------------------------------------------------------------- time
 
 
-async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Time) -> None:
+async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Path, time: Seconds) -> None:
     """A byte a second, whatever the first ones announce, and whoever sends it."""
 
     beginnings = [b"\x05", struct.pack("<I", 100), frame(SEND, bytes(100_000))[:8], MOST, MOST + bytes(4)]
@@ -315,58 +299,58 @@ async def test_a_request_that_comes_byte_by_byte_is_not_waited_for(tmp_path: Pat
                 await client.send(beginning)
                 while world.connections == 2:
                     await client.send(b"x")
-                    await time.passes(1, world, witness)
+                    await time.passes(1, world.listener, witness)
                     await asyncio.sleep(0)
                     assert time.now - started < 65
                 assert await client.is_closed()
 
 
-async def test_a_large_request_that_is_read_past_has_the_time_that_its_bytes_take(tmp_path: Path, time: Time) -> None:
+async def test_a_large_request_that_is_skipped_has_the_time_that_its_bytes_take(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path, frame_bytes=MIB) as world:
         root, witness = await world.root(), await world.root()
         octets = frame(SEND, bytes(128 * MIB))
         for at in range(0, len(octets), MIB):
             await root.send(octets[at : at + MIB])
-            await time.passes(0.9, world, witness)
+            await time.passes(0.9, world.listener, witness)
         assert await root.answer() == refusal(Code.INVALID_COMMAND)
         await root.send(octets[: 2 * MIB])
-        await time.passes(33, world, witness)
+        await time.passes(33, world.listener, witness)
         assert await root.is_closed()
 
 
-async def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(tmp_path: Path, time: Time) -> None:
+async def test_a_large_request_has_a_second_for_each_mebibyte_and_then_no_more(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path) as world:
         root, late, witness = await world.root(), await world.root(), await world.root()
         await make_topic(root)
         octets = frame(SEND, message_body(20 * MIB))
         for client in (root, late):
             await client.send(octets[:-1])
-        await time.passes(49, world, witness)
+        await time.passes(49, world.listener, witness)
         await root.send(octets[-1:])
         assert await root.answer() == OK
-        await time.passes(2, world, witness)
+        await time.passes(2, world.listener, witness)
         assert await late.is_closed()
         assert await root.is_alive()
 
 
 async def test_thousands_who_say_nothing_are_closed_and_those_who_do_stay(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, time: Time
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, time: Seconds
 ) -> None:
     with caplog.at_level(logging.WARNING):
         async with served(tmp_path) as world:
             root, speaking = await world.root(), await world.stranger()
             silent = [await world.stranger() for _ in range(2000)]
             for seconds in (20, 20, 19):
-                await time.passes(seconds, world, witness=speaking)
+                await time.passes(seconds, world.listener, witness=speaking)
             assert world.connections == 2002
-            await time.passes(2, world, witness=speaking)
+            await time.passes(2, world.listener, witness=speaking)
             await asyncio.gather(*(client.is_closed() for client in silent))
             assert world.connections == 2
             assert await root.is_alive()
     assert not caplog.records
 
 
-async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Time) -> None:
+async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path) as world:
         root, other, stranger, witness = (
             await world.root(),
@@ -374,13 +358,13 @@ async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path,
             await world.stranger(),
             await world.root(),
         )
-        await time.passes(61, world, witness)
+        await time.passes(61, world.listener, witness)
         assert await stranger.is_closed()
-        await time.passes(100_000, world, witness)
+        await time.passes(100_000, world.listener, witness)
         assert await other.ask(ask.LogoutUser()) == OK
-        await time.passes(59, world, witness)
+        await time.passes(59, world.listener, witness)
         assert await other.is_alive()
-        await time.passes(61, world, witness)
+        await time.passes(61, world.listener, witness)
         assert await other.is_closed()
         assert await root.is_alive()
 
@@ -427,7 +411,7 @@ def only_other(world: Served, than: Raw) -> tcp.Connection:
 
 
 @pytest.mark.usefixtures("small_buffers")
-async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Time) -> None:
+async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path) as world:
         flooding, other = await world.stranger(receive_bytes=4096), await world.root()
         flood = asyncio.ensure_future(flooding.send(PING * (4 * MIB)))
@@ -437,11 +421,11 @@ async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_p
         assert connection._transport.get_write_buffer_size() < MIB
         held = world.listener.budget.used
         for _ in range(20):
-            await time.passes(2.9, world, witness=other)
+            await time.passes(2.9, world.listener, witness=other)
             assert len(connection._ahead) <= tcp.AHEAD_MAX
             assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
         assert world.connections == 2
-        await time.passes(6, world, witness=other)
+        await time.passes(6, world.listener, witness=other)
         with pytest.raises(OSError, match=r"reset|Broken"):
             await flood
         assert await other.is_alive()
@@ -450,7 +434,7 @@ async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_p
 @pytest.mark.usefixtures("small_buffers")
 @pytest.mark.parametrize("half_closed", [False, True])
 async def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
-    tmp_path: Path, time: Time, half_closed: bool
+    tmp_path: Path, time: Seconds, half_closed: bool
 ) -> None:
     """Less than makes the listener stop reading, more than the operating system keeps."""
 
@@ -465,16 +449,16 @@ async def test_the_last_answers_are_not_kept_for_ever_for_who_never_takes_them(
         connection = only_other(world, than=witness)
         while not connection._transport.get_write_buffer_size():
             assert await witness.is_alive()
-        await time.passes(1, world, witness)
-        await time.passes(59, world, witness)
+        await time.passes(1, world.listener, witness)
+        await time.passes(59, world.listener, witness)
         assert world.connections == 2
-        await time.passes(2, world, witness)
+        await time.passes(2, world.listener, witness)
         while world.connections == 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 @pytest.mark.usefixtures("small_buffers")
-async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Time) -> None:
+async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path) as world:
         other, slow = await world.root(), await world.root(receive_bytes=65536)
         await make_topic(other)
@@ -487,7 +471,7 @@ async def test_a_slow_reader_of_a_large_poll_gets_all_of_it(tmp_path: Path, time
         while len(payload) < length:
             payload += await slow.exactly(min(2 * MIB, length - len(payload)))
             # One that takes nothing would be closed many times over until all is there.
-            await time.passes(40, world, witness=other)
+            await time.passes(40, world.listener, witness=other)
         assert [len(one.payload) for one in parse(bytes(payload[16:]), 64)] == [MIB] * 24
         assert await slow.is_alive()
 
@@ -581,7 +565,7 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
         assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
 
 
-async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Time) -> None:
+async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Seconds) -> None:
     async with served(tmp_path, frames_bytes=60 * MIB) as world:
         holding, waiting, leaving, witness = [await world.root() for _ in range(4)]
         await make_topic(holding)
@@ -593,7 +577,7 @@ async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Time) -> Non
             while len(world.listener.budget._waiting) < len(sendings):
                 assert await witness.is_alive()
         # The holder is allowed a second for each MiB; who waits behind it is not late meanwhile.
-        await time.passes(80, world, witness)
+        await time.passes(80, world.listener, witness)
         assert world.connections == 4
         next(iter(world.listener.budget._waiting)).__self__.abort()  # type: ignore[attr-defined]
         await holding.send(large[-MIB:])

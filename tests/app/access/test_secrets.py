@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.access.support.world import SECOND, Person, Time, world
+from tests.app.access.support.world import SECOND, Person, world
+from tests.support.clocks import Seconds
 from tests.support.running import run
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests as ask
@@ -28,7 +29,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
             said.append(repr(error))
 
     with caplog.at_level(logging.DEBUG):
-        time = Time()
+        time = Seconds()
         environment = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": ROOTS}
         async with world(tmp_path, environment=environment, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
             root = made.person()

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.app.access.support.world import Time, refusal
+from tests.app.access.support.world import refusal
 from tests.storage.support.world import settled
+from tests.support.clocks import Seconds
 from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle, origin
 from whippet.app.errors import Code, CommandError
 
@@ -37,8 +38,8 @@ async def never() -> bool:
     raise AssertionError("a password was looked at")
 
 
-def throttled(limits: Limits = LIMITS) -> tuple[Throttle, Time]:
-    time = Time()
+def throttled(limits: Limits = LIMITS) -> tuple[Throttle, Seconds]:
+    time = Seconds()
     return Throttle(limits, clock=time, sleep=time.sleep), time
 
 
@@ -138,7 +139,7 @@ async def test_who_waits_holds_up_nobody_at_another_address() -> None:
         asleep.set()
         await asyncio.Event().wait()
 
-    throttle = Throttle(LIMITS, clock=Time(), sleep=sleep)
+    throttle = Throttle(LIMITS, clock=Seconds(), sleep=sleep)
     await fail(throttle, 3, username="mallory")
     held = asyncio.create_task(throttle.attempt("10.0.0.1:1", "mallory", never))
     await asleep.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.app.access.support.world import SECOND
-from tests.storage.support.world import Clock
+from tests.support.clocks import Clock
 from whippet.app.access.tickets import PER_USER_MAX, Tickets
 
 

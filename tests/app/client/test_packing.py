@@ -6,7 +6,8 @@ import uuid
 
 import pytest
 
-from tests.storage.support.world import NOON, texts
+from tests.storage.support.world import texts
+from tests.support.clocks import NOON
 from whippet.app.client.packing import as_batch, pack
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.access.support.world import SECOND, Time, World, everywhere, make_group, refusal, world
+from tests.app.access.support.world import SECOND, World, everywhere, make_group, refusal, world
+from tests.support.clocks import Seconds
 from whippet.app.access.throttle import USUAL, Throttle
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import UserStatus
@@ -80,7 +81,7 @@ async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> No
     """Otherwise the waits would tell who is there."""
 
     async def waits(name: str, folder: Path) -> list[float]:
-        time = Time()
+        time = Seconds()
         async with world(folder, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
             await made.user("alice")
             for _ in range(12):
@@ -95,7 +96,7 @@ async def test_unknown_users_are_throttled_like_known_ones(tmp_path: Path) -> No
 async def test_brute_force_backs_off(tmp_path: Path) -> None:
     """An hour of guessing as fast as answers come, from one address, over as many connections as one likes."""
 
-    time = Time()
+    time = Seconds()
     async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
         await made.user("alice")
         before, start = made.passwords.computed, time.now
@@ -112,7 +113,7 @@ async def test_brute_force_backs_off(tmp_path: Path) -> None:
 
 
 async def test_a_fleet_that_comes_back_at_once_gets_in(tmp_path: Path) -> None:
-    time = Time()
+    time = Seconds()
     async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
         await made.user("alice")
         fleet = [made.person("10.5.5.5") for _ in range(200)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.app.access.support.world import SECOND, refusal, world
-from tests.storage.support.world import NOON
+from tests.support.clocks import NOON
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.access.support.world import Time, everywhere, make_group, refusal, world
-from tests.storage.support.world import NOON
+from tests.app.access.support.world import everywhere, make_group, refusal, world
+from tests.support.clocks import NOON, Seconds
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import answers
@@ -117,7 +117,7 @@ async def test_changing_a_password_takes_the_current_one_even_from_root(
 
 
 async def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_path: Path) -> None:
-    time = Time()
+    time = Seconds()
     async with world(tmp_path, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.clocks import Clock
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.answered import Answered, AnsweredSessions
 
@@ -16,15 +17,8 @@ MEMORY = 60
 KEPT = 3
 
 
-class Time:
-    now = 1000
-
-    def __call__(self) -> int:
-        return self.now
-
-
-def sessions(*, kept: int = KEPT, away: int = 10, time: Time | None = None) -> AnsweredSessions:
-    return AnsweredSessions(kept, MEMORY, away, time or Time())
+def sessions(*, kept: int = KEPT, away: int = 10, clock: Clock | None = None) -> AnsweredSessions:
+    return AnsweredSessions(kept, MEMORY, away, clock or Clock())
 
 
 def enter(of: AnsweredSessions, session: int, client: bytes = CLIENT, user_id: int = ALICE) -> Answered:
@@ -173,14 +167,14 @@ async def test_what_ended_with_the_connection_has_to_be_done_again() -> None:
 
 
 async def test_two_connections_of_one_client_share_what_is_known() -> None:
-    time = Time()
-    all_of_them = sessions(time=time)
+    clock = Clock()
+    all_of_them = sessions(clock=clock)
     one = enter(all_of_them, 7)
     other = enter(all_of_them, 9)
     assert one is other
     answer(other, 1, 11)
     all_of_them.leave(one)
-    time.now += 2 * MEMORY
+    clock.now += 2 * MEMORY
     # The other one is still there, so nothing is forgotten.
     assert before(enter(all_of_them, 12), 9, 1, 11) == "128 1 11"
 
@@ -189,13 +183,13 @@ async def test_two_connections_of_one_client_share_what_is_known() -> None:
 
 
 async def test_what_is_known_is_forgotten_a_while_after_the_last_connection() -> None:
-    time = Time()
-    all_of_them = sessions(time=time)
+    clock = Clock()
+    all_of_them = sessions(clock=clock)
     for wait, expected in ((MEMORY - 1, "128 1 11"), (MEMORY, None)):
         known = enter(all_of_them, 7)
         answer(known, 1, 11)
         all_of_them.leave(known)
-        time.now += wait
+        clock.now += wait
         again = enter(all_of_them, 9)
         assert before(again, 7, 1, 11) == expected
         all_of_them.end(again)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from tests.pipelines.conftest import Job
+    from tests.pipelines.support.job import Job
 
 CRASHES = ("before the commit", "before the dead letters", "after everything")
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+from tests.support.clocks import NOON
 from tests.support.running import HANGS_S
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, StoredMessage, build
@@ -26,18 +27,7 @@ Answer = TypeVar("Answer")
 
 """Far beyond what any of these tests needs: reaching it means that something never happens."""
 
-NOON = 1_700_000_000_000_000
 """Where the clocks of the tests begin, in us since 1970."""
-
-
-class Clock:
-    """Time as the test says it; it may well go backwards."""
-
-    def __init__(self, now: int = NOON) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def random_bytes(length: int) -> bytes:

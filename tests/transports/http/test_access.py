@@ -6,23 +6,14 @@ import base64
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.app.access.support.world import ROOT
-from tests.transports.http.support.calling import Caller, calling
+from tests.transports.http.support.calling import Caller, calling, permissions
 from whippet.transports.http import routes
 
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
-ALL_FLAGS = (
-    *("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams"),
-    *("manage_topics", "read_topics", "poll_messages", "send_messages"),
-)
-
-
-def permissions(*flags: str, streams: Any = None) -> dict[str, Any]:
-    return {"global": {flag: flag in flags for flag in ALL_FLAGS}, "streams": streams}
 
 
 # ------------------------------------------------------------------------------------------------- logging in

@@ -16,7 +16,8 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from tests.app.access.support.world import ROOT, Time
+from tests.app.access.support.world import ROOT
+from tests.support.clocks import Seconds
 from tests.support.running import run
 from tests.transports.http.support.serving import Link, Response, Serving, serving
 from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle
@@ -405,7 +406,7 @@ SEEN = 7
 class Guarded:
     """A server that counts the passwords it has looked at."""
 
-    def __init__(self, world: Serving, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, world: Serving, clock: Seconds, monkeypatch: pytest.MonkeyPatch) -> None:
         self.world = world
         self.clock = clock
         self.looked_at = 0
@@ -432,7 +433,7 @@ class Guarded:
 
 def guarded(tmp_path: Path, test: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        clock = Time()
+        clock = Seconds()
         throttle = Throttle(LIMITS, clock=clock, sleep=clock.sleep)
         async with serving(tmp_path, Http(), store={"throttle": throttle}) as world:
             await test(Guarded(world, clock, monkeypatch))

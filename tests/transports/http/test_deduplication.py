@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.transports.http.support.calling import Calling, calling
-from tests.transports.http.test_messages import FIRST, MESSAGES, message
+from tests.transports.http.support.messages import FIRST, MESSAGES, message
 
 TOPIC = "/streams/s/topics/t"
 CHOSEN = {

@@ -18,8 +18,8 @@ import pytest
 import zstandard
 
 from tests.transports.http.support.calling import Calling, with_topic
+from tests.transports.http.support.messages import MESSAGES, header_entry, payloads, poll, stored
 from tests.transports.http.support.serving import Serving, serving
-from tests.transports.http.test_messages import MESSAGES, header_entry, payloads, poll, stored
 from whippet.app.client.packing import pack
 from whippet.app.config.listeners import Http
 from whippet.storage.batch import Message, build, check, header

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.transports.http.support.calling import Calling, calling, with_topic
-from tests.transports.http.test_messages import MESSAGES, message, payloads, sent
+from tests.transports.http.support.messages import MESSAGES, message, payloads, sent
 from whippet.app.client.packing import pack
 
 TEXT, BATCH = "text/plain", "application/vnd.iggy.batch"

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.commands.test_permission_table import RIGHTS, grants
+from tests.app.commands.support.rights import RIGHTS, grants
 from tests.transports.http.support.calling import Caller, Calling, calling
 from whippet.app.access.permissions import ALL, Permissions
 from whippet.app.commands import registry

@@ -15,10 +15,9 @@ import pytest
 
 from tests.app.access.support.world import ROOT
 from tests.storage.support.world import split
-from tests.transports.http.support.calling import with_topic
+from tests.transports.http.support.calling import permissions, with_topic
+from tests.transports.http.support.messages import MESSAGES, b64, header_entry, message, payloads, poll, sent
 from tests.transports.http.support.serving import Link, Serving, serving
-from tests.transports.http.test_access import permissions
-from tests.transports.http.test_messages import MESSAGES, b64, header_entry, message, payloads, poll, sent
 from whippet.app.client import Client
 from whippet.app.client.packing import pack
 from whippet.app.commands import requests as ask

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 from starlette.types import Message as Said
 
+from tests.transports.http.support.calling import permissions
 from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, serving
-from tests.transports.http.test_access import permissions
 from whippet.app.client.packing import pack
 from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders

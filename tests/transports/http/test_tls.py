@@ -10,20 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.transports.http.support.serving import Serving, serving
+from tests.transports.http.support.serving import Serving, serving, tls_context
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import HttpTls
 from whippet.transports import certificates
-
-
-def made(tmp_path: Path) -> ssl.SSLContext:
-    certificate, key = certificates.self_signed()
-    tmp_path.joinpath("cert.pem").write_bytes(certificate)
-    tmp_path.joinpath("key.pem").write_bytes(key)
-    tls = HttpTls(enabled=True, cert_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem"))
-    context = certificates.context(tls, "http.tls")
-    assert context is not None
-    return context
 
 
 def client(world: Serving, tmp_path: Path) -> httpx.AsyncClient:
@@ -37,7 +27,7 @@ def client(world: Serving, tmp_path: Path) -> httpx.AsyncClient:
 
 
 async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path: Path) -> None:
-    async with serving(tmp_path / "data", tls=made(tmp_path)) as world, client(world, tmp_path) as secure:
+    async with serving(tmp_path / "data", tls=tls_context(tmp_path)) as world, client(world, tmp_path) as secure:
         created: Any = await secure.post("/streams", json={"name": "s"})
         assert created.json()["name"] == "s"
         long = await secure.post("/streams", content=b" " * 3_000_000, headers={"content-type": "application/json"})
@@ -47,7 +37,7 @@ async def test_the_api_is_served_over_tls_to_who_checks_the_certificate(tmp_path
 
 async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(tmp_path: Path) -> None:
     limits: dict[str, Any] = {"first_byte_time": 0.2, "connections": 2}
-    async with serving(tmp_path / "data", tls=made(tmp_path), **limits) as world:
+    async with serving(tmp_path / "data", tls=tls_context(tmp_path), **limits) as world:
         silent = [await world.link() for _ in range(2)]
         plain = await world.link()
         assert await plain.is_over(), "there is no room for a third one"

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 import websockets
 
+from tests.support.clocks import Seconds
 from tests.transports.support.modern import AS_ROOT, batch_of, login, sending
 from tests.transports.support.modern import Modern as OverRaw
 from tests.transports.support.modern import frame as modern_frame
@@ -34,25 +35,9 @@ MIB = 1 << 20
 SEND = 101
 
 
-class Time:
-    """Seconds as the listener counts them; they go on when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def passes(self, seconds: float, world: Talking, witness: Classic) -> None:
-        """Whatever was sent before has been read by then."""
-        assert await witness.is_alive()
-        self.now += seconds
-        world.websockets.close_overdue(self.now)
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    stopped = Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
     monkeypatch.setattr(binary, "time", stopped)
     return stopped
@@ -328,44 +313,44 @@ async def test_requests_share_a_budget_and_who_does_not_fit_waits(tmp_path: Path
         assert await second.answer() == OK
 
 
-async def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Time) -> None:
+async def test_a_stranger_may_be_silent_for_a_while(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness, stranger = await world.root(), await world.raw()
-        await time.passes(59, world, witness)
+        await time.passes(59, world.websockets, witness)
         assert await stranger.is_alive()
-        await time.passes(59, world, witness)
+        await time.passes(59, world.websockets, witness)
         assert await stranger.is_alive()
-        await time.passes(61, world, witness)
+        await time.passes(61, world.websockets, witness)
         assert await stranger.link.rest() in (b"", b"\x89\x00")
         assert await witness.is_alive()
 
 
-async def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Time) -> None:
+async def test_a_request_that_has_begun_must_go_on(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         slow = await world.raw()
         await slow.send(frame(2, LOG_IN))
         await slow.answer()
         await slow.send(frame(2, request(SEND, bytes(100_000)))[:50_000])
-        await time.passes(29, world, witness)
+        await time.passes(29, world.websockets, witness)
         assert world.connections == 2
-        await time.passes(2, world, witness)
+        await time.passes(2, world.websockets, witness)
         while world.connections == 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
-async def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Time) -> None:
+async def test_who_is_silent_is_pinged_and_not_cut_off(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness, quiet = await world.root(), await world.raw()
         await quiet.send(frame(2, LOG_IN))
         await quiet.answer()
         for _ in range(5):
-            await time.passes(31, world, witness)
+            await time.passes(31, world.websockets, witness)
             assert await quiet.frame() == (9, b"")
         assert await quiet.is_alive()
 
 
-async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path: Path, time: Time) -> None:
+async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         await make_topic(cast(Any, witness))
@@ -378,8 +363,8 @@ async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path
         before = len(world.gateway.sessions)
         while not any(one._stalled_since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await time.passes(1, world, witness)
-        await time.passes(61, world, witness)
+        await time.passes(1, world.websockets, witness)
+        await time.passes(61, world.websockets, witness)
         while len(world.gateway.sessions) == before:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert await witness.is_alive()
@@ -468,7 +453,7 @@ async def test_a_stop_answers_what_is_in_hand_and_ends_without_a_word(tmp_path: 
         assert refused.value.response.status_code == 503
 
 
-async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, time: Time) -> None:
+async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness = await world.root()
         stays = await world.raw()
@@ -476,9 +461,9 @@ async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, ti
         assert await stays.closed() == 1003
         await stays.send(frame(2, PING))
         assert world.connections == 2
-        await time.passes(1, world, witness)
+        await time.passes(1, world.websockets, witness)
         assert world.connections == 2
-        await time.passes(2, world, witness)
+        await time.passes(2, world.websockets, witness)
         while world.connections == 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 import websockets
 
-from tests.transports.websocket.support.browsing import Browser, refusal, root, sending, stranger, with_topic
-from tests.transports.websocket.support.talking import Talking, frame, handshake, talking
+from tests.support.clocks import Seconds
+from tests.transports.websocket.support.browsing import refusal, root, sending, stranger, with_topic
+from tests.transports.websocket.support.talking import frame, handshake, talking
 from whippet.app.commands import registry
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import tcp
@@ -30,22 +31,9 @@ ELSEWHERE = {
 }
 
 
-class Time:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    async def passes(self, seconds: float, world: Talking, witness: Browser) -> None:
-        await witness.ask("ping")
-        self.now += seconds
-        world.websockets.close_overdue(self.now)
-
-
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    stopped = Time()
+def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
+    stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
     monkeypatch.setattr(text, "time", stopped)
     return stopped
@@ -518,26 +506,26 @@ async def test_a_close_is_answered(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- deadlines
 
 
-async def test_who_does_not_sign_in_is_closed(tmp_path: Path, time: Time) -> None:
+async def test_who_does_not_sign_in_is_closed(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path) as world:
         witness, quiet = await root(world), await stranger(world)
         await quiet.ask("ping")
-        await time.passes(59, world, witness)
+        await time.passes(59, world.websockets, witness)
         assert world.connections == 2
-        await time.passes(2, world, witness)
+        await time.passes(2, world.websockets, witness)
         assert (await quiet.closed())[0] is None
 
 
-async def test_who_is_silent_is_pinged_and_who_answers_stays(tmp_path: Path, time: Time) -> None:
+async def test_who_is_silent_is_pinged_and_who_answers_stays(tmp_path: Path, time: Seconds) -> None:
     async with talking(tmp_path, websocket=Websocket(channel=WebsocketChannel(ping_time=10, silence_time=35))) as world:
         witness, answering = await root(world), await root(world)
         raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}")
         await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
         await raw.frame()
         for _ in range(3):
-            await time.passes(11, world, witness)
+            await time.passes(11, world.websockets, witness)
             assert await raw.frame() == (9, b"")
-        await time.passes(11, world, witness)
+        await time.passes(11, world.websockets, witness)
         assert await raw.link.rest() == b""
         assert await answering.ask("ping") == "pong"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from websockets.asyncio.client import connect
 
-from tests.transports.http.support.serving import serving
-from tests.transports.http.test_tls import made
+from tests.transports.http.support.serving import serving, tls_context
 from tests.transports.support.raw import PING
 from tests.transports.websocket.support.talking import Classic, frame, handshake, talking
 from whippet.app.config.listeners import Http, HttpCors
@@ -130,7 +129,7 @@ async def test_a_client_that_is_no_browser_says_no_origin_and_is_let_in(tmp_path
 
 
 async def test_websocket_over_tls(tmp_path: Path) -> None:
-    tls = made(tmp_path)
+    tls = tls_context(tmp_path)
     trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     async with serving(tmp_path / "data", tls=tls) as world:
         sockets = WebSockets(world.world.gateway)

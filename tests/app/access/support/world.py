@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from tests.storage.support.world import Clock, opened
+from tests.storage.support.world import opened
+from tests.support.clocks import Clock
 from whippet.app.access.passwords import Cost, Passwords
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.access.throttle import Limits, Throttle
@@ -27,21 +28,6 @@ HOME = "10.0.0.1:5000"
 SECOND = 1_000_000
 
 NOBODY_WAITS = Limits(free_of_address=10_000, free_of_user=10_000)
-
-
-class Time:
-    """Monotonic seconds; who sleeps moves them on, and it is written down."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
 
 
 class Person:

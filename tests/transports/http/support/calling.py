@@ -20,6 +20,10 @@ from whippet.transports.http.operation import Operation
 
 Answer = TypeVar("Answer")
 JSON = {"content-type": "application/json"}
+ALL_FLAGS = (
+    *("manage_servers", "read_servers", "manage_users", "read_users", "manage_streams", "read_streams"),
+    *("manage_topics", "read_topics", "poll_messages", "send_messages"),
+)
 
 
 class Caller:
@@ -69,6 +73,10 @@ def refusal(response: httpx.Response) -> tuple[int, int, str | None]:
     assert response.headers["content-type"] == "application/json"
     assert "Traceback" not in response.text
     return response.status_code, body["id"], body["field"]
+
+
+def permissions(*flags: str, streams: Any = None) -> dict[str, Any]:
+    return {"global": {flag: flag in flags for flag in ALL_FLAGS}, "streams": streams}
 
 
 class Calling:

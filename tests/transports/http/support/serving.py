@@ -7,6 +7,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +17,8 @@ from tests.support.running import HANGS_S
 from tests.transports.http.support.calling import make_api
 from tests.transports.support.raw import Raw
 from whippet.app.config.formats import Address
-from whippet.app.config.listeners import Http, HttpLimits
+from whippet.app.config.listeners import Http, HttpLimits, HttpTls
+from whippet.transports import certificates
 from whippet.transports.http import application, routes
 from whippet.transports.http import server as http_server
 from whippet.transports.http.api import Api
@@ -24,6 +26,17 @@ from whippet.transports.http.operation import Operation
 from whippet.transports.http.server import HttpServer
 
 PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def tls_context(folder: Path) -> ssl.SSLContext:
+    """With a certificate of its own, which is in the folder as cert.pem."""
+    certificate, key = certificates.self_signed()
+    folder.joinpath("cert.pem").write_bytes(certificate)
+    folder.joinpath("key.pem").write_bytes(key)
+    tls = HttpTls(enabled=True, cert_file=str(folder / "cert.pem"), key_file=str(folder / "key.pem"))
+    context = certificates.context(tls, "http.tls")
+    assert context is not None
+    return context
 
 
 class Response:

@@ -52,6 +52,9 @@ class Browser:
         assert "error" not in answer, answer
         return answer["ok"]
 
+    async def is_alive(self) -> bool:
+        return "ok" in await self.answer(await self.say(cmd="ping"))
+
     async def refused(self, cmd: str, **members: Any) -> tuple[int, str, str | None]:
         """Number, name and field of a refusal."""
         return refusal(await self.answer(await self.say(cmd=cmd, **members)))

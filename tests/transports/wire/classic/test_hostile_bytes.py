@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.transports.wire.classic.support import plainly, worlds
+from tests.transports.wire.classic.support.mutations import mutated
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, area, send_body, stored
 from whippet.app.commands import answers as say
 from whippet.app.commands import requests as ask
@@ -42,24 +43,6 @@ def decode_answer(code: int, payload: bytes, header_size: int = 64) -> object:
         return answers.decode_answer(code, memoryview(payload), Dialect(forced=header_size))
     except CommandError as error:
         return error.code
-
-
-@st.composite
-def mutated(draw: st.DrawFn, octets: bytes) -> bytes:
-    """Some bytes changed, some taken out, some put in."""
-    changed = bytearray(octets)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, len(changed)))
-        match draw(st.sampled_from(["set", "cut", "insert", "number"])):
-            case "set":
-                changed[at : at + 1] = draw(st.binary(min_size=1, max_size=1))
-            case "cut":
-                del changed[at : at + draw(st.integers(1, 8))]
-            case "insert":
-                changed[at:at] = draw(st.binary(min_size=1, max_size=8))
-            case "number":
-                changed[at : at + 4] = struct.pack("<I", draw(st.sampled_from([0, 1, 2**16, 2**31, 2**32 - 1])))
-    return bytes(changed)
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.world import NOON, partition_in, sized
+from tests.storage.support.world import partition_in, sized
+from tests.support.clocks import NOON
 from tests.transports.wire.classic.support.plainly import same
 from whippet.app.commands.requests import Partitioning, PartitioningKind, SendMessages
 from whippet.storage import batch as batches

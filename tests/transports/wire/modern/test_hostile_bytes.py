@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.transports.wire.classic.test_hostile_bytes import mutated
+from tests.transports.wire.classic.support.mutations import mutated
 from tests.transports.wire.modern.support import vectors, worlds
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code, CommandError

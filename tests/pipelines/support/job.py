@@ -1,0 +1,43 @@
+"""A pipeline that a test runs, once or again, on the Spark and the gateway that all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.support.lake import PASSWORD, Lake
+
+if TYPE_CHECKING:
+    from whippet.pipelines.processing import Done
+
+
+class Ran(NamedTuple):
+    done: Done
+    said: list[str]
+
+
+class Job:
+    """One pipeline: its file may change between two runs, its state stays."""
+
+    def __init__(self, lake: Lake, folder: Path) -> None:
+        self._lake = lake
+        self.folder = folder
+        self.state = folder / "state" / "job"
+
+    def file(self, text: str) -> str:
+        iggy = f'[iggy]\naddress = "{self._lake.url}"\nusername = "iggy"\npassword = "{PASSWORD}"\n'
+        return f'key = "job"\n{text}\n{iggy}[state]\npath = "{self.folder / "state"}"\n'
+
+    def __call__(self, text: str) -> Ran:
+        from whippet.pipelines import pipeline_file, running  # noqa: PLC0415 -- they need pyspark
+
+        said: list[str] = []
+        pipeline = pipeline_file.read(self.file(text))
+        return Ran(running.run(pipeline, said.append, once=True, progress_s=60), said)
+
+    def crash(self) -> None:
+        """As if the process had been killed between the sinks and Spark's note that the last batch is done."""
+        commits = self.state / "checkpoint" / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
