@@ -8,22 +8,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.app.access.support.world import refusal
+from tests.app.access.support.world import LIMITS, refusal
 from tests.storage.support.world import settled
 from tests.support.clocks import Seconds
 from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle, origin
 from whippet.app.errors import Code, CommandError
-
-LIMITS = Limits(
-    free_of_address=3,
-    free_of_user=3,
-    free_where_known=2,
-    first_wait_s=1.0,
-    address_wait_max_s=16.0,
-    user_wait_max_s=2.0,
-    patience_s=8.0,
-    forgiven_after_s=100.0,
-)
 
 
 async def right() -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from tests.transports.fuzzing import over_tcp
-from tests.transports.fuzzing.over_websocket import broken, connected, framed, hear, say
+from tests.transports.fuzzing.over_tcp import say
+from tests.transports.fuzzing.over_websocket import broken, connected, framed, hear
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.websocket.support.talking import frame

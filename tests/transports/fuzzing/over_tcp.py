@@ -88,19 +88,23 @@ def turns(rng: random.Random, wire: Wire) -> list[bytes]:
 async def _say(writer: asyncio.StreamWriter, rng: random.Random, wire: Wire, end: float) -> None:
     writer.write(wire.beginning())
     for said in turns(rng, wire):
-        octets = said
-        if rng.random() < 0.2:
-            cut = rng.randrange(len(octets) + 1)
-            writer.write(octets[:cut])
-            await asyncio.sleep(0)
-            octets = octets[cut:]
-        writer.write(octets)
-        await asyncio.wait_for(writer.drain(), 5)
-        await asyncio.sleep(0)
+        await say(writer, rng, said)
         if time.monotonic() > end:
             return
     for _ in range(rng.choice((0, 0, 1, 1, 5))):
         writer.write(wire.out_of_step(rng))
+
+
+async def say(writer: asyncio.StreamWriter, rng: random.Random, octets: bytes) -> None:
+    """In one piece or in two."""
+    if rng.random() < 0.2:
+        cut = rng.randrange(len(octets) + 1)
+        writer.write(octets[:cut])
+        await asyncio.sleep(0)
+        octets = octets[cut:]
+    writer.write(octets)
+    await asyncio.wait_for(writer.drain(), 5)
+    await asyncio.sleep(0)
 
 
 async def hear(reader: asyncio.StreamReader, wire: Wire) -> None:

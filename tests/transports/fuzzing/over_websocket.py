@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from tests.transports.fuzzing import over_tcp
+from tests.transports.fuzzing.over_tcp import say
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.websocket.support.talking import frame, handshake
@@ -97,17 +98,6 @@ async def hear(reader: asyncio.StreamReader, take: Callable[[int, bytes, bool], 
         while data := await reader.read(1 << 16):
             for opcode, content, is_last in messages(data, incoming):
                 take(opcode, content, is_last)
-
-
-async def say(writer: asyncio.StreamWriter, rng: random.Random, octets: bytes) -> None:
-    if rng.random() < 0.2:
-        cut = rng.randrange(len(octets) + 1)
-        writer.write(octets[:cut])
-        await asyncio.sleep(0)
-        octets = octets[cut:]
-    writer.write(octets)
-    await asyncio.wait_for(writer.drain(), 5)
-    await asyncio.sleep(0)
 
 
 async def client(place: Place, rng: random.Random, end: float) -> None:

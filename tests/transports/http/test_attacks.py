@@ -16,11 +16,11 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from tests.app.access.support.world import ROOT
+from tests.app.access.support.world import LIMITS, ROOT
 from tests.support.clocks import Seconds
 from tests.support.running import run
 from tests.transports.http.support.serving import Link, Response, Serving, serving
-from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle
+from whippet.app.access.throttle import AT_A_TIME, Throttle
 from whippet.app.config.listeners import Http
 
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
@@ -389,16 +389,6 @@ async def test_no_forged_token_is_believed_anywhere(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------- guessing
 
-LIMITS = Limits(
-    free_of_address=3,
-    free_of_user=3,
-    free_where_known=2,
-    first_wait_s=1.0,
-    address_wait_max_s=16.0,
-    user_wait_max_s=2.0,
-    patience_s=8.0,
-    forgiven_after_s=100.0,
-)
 SEEN = 7
 """Attempts until the next one would have to wait longer than a client does."""
 

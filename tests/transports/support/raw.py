@@ -7,8 +7,9 @@ import contextlib
 import socket
 import ssl
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -43,7 +44,45 @@ PING = frame(1)
 LOG_IN = asked(ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "test", "test"))
 
 
-class Raw:
+class ClassicClient(ABC):
+    """A client of the classic protocol, over whatever carries its bytes."""
+
+    @abstractmethod
+    async def send(self, octets: bytes) -> None: ...
+
+    @abstractmethod
+    async def exactly(self, size: int) -> bytes: ...
+
+    async def answer(self) -> tuple[int, bytes]:
+        status, length = struct.unpack("<II", await self.exactly(8))
+        return status, await self.exactly(length)
+
+    async def ask(self, request: ask.Request) -> tuple[int, bytes]:
+        await self.send(asked(request))
+        return await self.answer()
+
+    async def log_in(self) -> Self:
+        await self.send(LOG_IN)
+        assert await self.answer() == (0, bytes(4))
+        return self
+
+    async def is_alive(self) -> bool:
+        await self.send(PING)
+        return await self.answer() == OK
+
+    async def is_answered_in_order(self, streams: int) -> None:
+        """Makes streams and asks for each, all in one piece of bytes."""
+        names = [f"stream {number}" for number in range(streams)]
+        await self.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
+        for number, name in enumerate(names):
+            for _ in range(2):
+                status, payload = await self.answer()
+                assert status == 0
+                assert struct.unpack_from("<I", payload)[0] == number
+                assert name.encode() in payload
+
+
+class Raw(ClassicClient):
     """A client's socket. What is sent and read are bytes; `answer` takes the next response apart."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -62,19 +101,6 @@ class Raw:
             found += piece
         return bytes(found)
 
-    async def answer(self) -> tuple[int, bytes]:
-        status, length = struct.unpack("<II", await self.exactly(8))
-        return status, await self.exactly(length)
-
-    async def ask(self, request: ask.Request) -> tuple[int, bytes]:
-        await self.send(asked(request))
-        return await self.answer()
-
-    async def log_in(self) -> Raw:
-        await self.send(LOG_IN)
-        assert await self.answer() == (0, bytes(4))
-        return self
-
     async def rest(self) -> bytes:
         """Everything until the server closes."""
         found = bytearray()
@@ -87,10 +113,6 @@ class Raw:
         with contextlib.suppress(ConnectionResetError):
             assert await self._loop.sock_recv(self.link, 1) == b""
         return True
-
-    async def is_alive(self) -> bool:
-        await self.send(PING)
-        return await self.answer() == OK
 
     def say_no_more(self) -> None:
         self.link.shutdown(socket.SHUT_WR)

@@ -29,6 +29,18 @@ SECOND = 1_000_000
 
 NOBODY_WAITS = Limits(free_of_address=10_000, free_of_user=10_000)
 
+LIMITS = Limits(
+    free_of_address=3,
+    free_of_user=3,
+    free_where_known=2,
+    first_wait_s=1.0,
+    address_wait_max_s=16.0,
+    user_wait_max_s=2.0,
+    patience_s=8.0,
+    forgiven_after_s=100.0,
+)
+"""So low that a test reaches each of them."""
+
 
 class Person:
     """A connection, and what is asked on it."""

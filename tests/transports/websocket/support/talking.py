@@ -21,8 +21,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.protocol import State
 
 from tests.transports.http.support.serving import Link, Serving, serving
-from tests.transports.support.raw import LOG_IN, OK, PING, asked
-from whippet.app.commands import requests as ask
+from tests.transports.support.raw import OK, PING, ClassicClient
 from whippet.app.config.listeners import Http, HttpCors, Websocket
 from whippet.transports.tcp import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
@@ -61,7 +60,7 @@ def message(content: bytes, *cuts: int) -> bytes:
     )
 
 
-class Classic:
+class Classic(ClassicClient):
     """A client of the classic protocol on a connection of the library's."""
 
     def __init__(self, link: ClientConnection) -> None:
@@ -78,23 +77,6 @@ class Classic:
             self._heard += part
         found, self._heard = self._heard[:size], self._heard[size:]
         return found
-
-    async def answer(self) -> tuple[int, bytes]:
-        status, length = struct.unpack("<II", await self.exactly(8))
-        return status, await self.exactly(length)
-
-    async def ask(self, request: ask.Request) -> tuple[int, bytes]:
-        await self.send(asked(request))
-        return await self.answer()
-
-    async def log_in(self) -> Classic:
-        await self.send(LOG_IN)
-        assert await self.answer() == (0, bytes(4))
-        return self
-
-    async def is_alive(self) -> bool:
-        await self.send(PING)
-        return await self.answer() == OK
 
     async def closed(self) -> tuple[int | None, str]:
         """Waits for the end; the code that the server has given."""
