@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.support.world import NOON, Clock, opened, partition_in, payloads, sized, texts, with_topic
+from tests.storage.support.world import opened, partition_in, payloads, sized, texts, with_topic
+from tests.support.clocks import NOON, Clock
 from whippet.storage.partition import AHEAD_MAX_US, Partition
 from whippet.storage.retention import believable
 from whippet.storage.store import Store
