@@ -57,6 +57,7 @@ class Datagrams:
         self._scratch = memoryview(bytearray(RUN_BYTES_MAX + 1))
         self._waiting: deque[tuple[list[bytes], PeerAddress]] = deque()
         self._waiting_bytes = 0
+        self._all_given: asyncio.Future[None] | None = None
         self._can_segment = True
         with contextlib.suppress(OSError):
             link.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
@@ -159,6 +160,14 @@ class Datagrams:
             self._waiting.popleft()
             self._waiting_bytes -= sum(map(len, run))
         self._loop.remove_writer(self._link)
+        if self._all_given is not None and not self._all_given.done():
+            self._all_given.set_result(None)
+
+    async def flush(self, seconds_max: float) -> None:
+        """Returns when the kernel has all that was sent, or after so long."""
+        if self._waiting:
+            self._all_given = self._loop.create_future()
+            await asyncio.wait([self._all_given], timeout=seconds_max)
 
     def close(self) -> None:
         self._loop.remove_reader(self._link)

@@ -178,6 +178,9 @@ class Http3:
         if not self._ended:
             self._ended = True
             self.fields.go_away(self._next)
+            for stream_id in self._begun:
+                self.fields.break_off(stream_id, ErrorCode.H3_REQUEST_REJECTED)
+            self._begun.clear()
 
     @property
     def is_done(self) -> bool:

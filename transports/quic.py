@@ -49,6 +49,9 @@ HANDSHAKES_MAX = 1024
 RESETS_A_SECOND = 200
 """Stateless resets, and answers to unknown versions: what costs nothing to ask for."""
 
+FLUSH_SECONDS = 1.0
+"""How long the kernel may take for the last datagrams, with which connections are closed."""
+
 
 class QuicListener:
     """The UDP socket and everyone behind it. Made by `listen`, ended by `stop`."""
@@ -307,5 +310,6 @@ class QuicListener:
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._datagrams is not None:
+            await self._datagrams.flush(FLUSH_SECONDS)
             self._datagrams.close()
             self._datagrams = None

@@ -333,7 +333,10 @@ class Binary:
         self._in_hand: set[Request] = set()
         self._answering: dict[int, Request] = {}
         """Those whose answers the engine has not got completely."""
+        self._stopping = False
+        """Nothing more is received."""
         self._ended = False
+        """Nor does any request begin any more."""
         self._has_logged_in = False
         self._silent_since = time.monotonic()
         self._taking = Taking()
@@ -344,7 +347,7 @@ class Binary:
         if isinstance(event, events.StreamDataReceived):
             if event.stream_id & 3:
                 self._connection.abort(PROTOCOL_ERROR, "requests come on bidirectional streams")
-            elif not self._ended:
+            elif not (self._stopping or self._ended):
                 self._on_data(event.stream_id, event.data, event.end_stream)
         elif isinstance(event, events.StreamReset):
             if not event.stream_id & 3 and (request := self._request(event.stream_id)) is not None:
@@ -475,11 +478,14 @@ class Binary:
 
     def _drop(self, request: Request) -> None:
         """It was taken back, or ends before it is whole: there is nothing to answer."""
+        self._give_up(request)
+        self._begin()
+
+    def _give_up(self, request: Request) -> None:
         del self._arriving[request.stream_id]
         self._give_back(request)
         if self._engine.can_be_written(request.stream_id):
             self._engine.reset_stream(request.stream_id, UNFINISHED)
-        self._begin()
 
     def _give_back(self, request: Request) -> None:
         self._engine.release(request.stream_id)
@@ -609,11 +615,19 @@ class Binary:
         return self._taking.has_stalled(now, untaken, engine.taken_bytes, self._listener.stalled_seconds)
 
     def end(self) -> None:
-        self._ended = True
+        """A request that has arrived is carried out when its turn comes, unless one before it has not: that will not be
+        carried out, and the order of requests is kept."""
+        self._stopping = True
+        self._ended = self._ended or (self._conversation is not None and self._conversation.over)
+        is_next_missing = self._ended
+        for request in list(self._arriving.values()):
+            is_next_missing = is_next_missing or not (request.is_whole or request.resume is not None)
+            if is_next_missing or not request.is_whole:
+                self._give_up(request)
 
     @property
     def is_done(self) -> bool:
-        return not self._in_hand and not self._answering
+        return not (self._in_hand or self._answering or (self._arriving and not self._ended))
 
     def close(self) -> None:
         self._ended = True

@@ -28,7 +28,7 @@ from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import conversation, listening
+from whippet.transports import closing, conversation, listening
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.handshakes import Handshakes
 
@@ -99,8 +99,10 @@ class Connection(asyncio.BufferedProtocol):
         "_conversation",
         "_deadline",
         "_ended",
+        "_eof",
         "_filled",
         "_frame",
+        "_lingers_until",
         "_listener",
         "_part",
         "_session",
@@ -140,6 +142,9 @@ class Connection(asyncio.BufferedProtocol):
         self._untaken = 0
         self._deadline = 0.0
         self._ended = False
+        self._eof = False
+        self._lingers_until = 0.0
+        """All was said, and the client is given so long to hear it; what it says is thrown away."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -178,6 +183,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """A client that has said its last word still hears the answers to what it has asked."""
+        self._eof = True
         if self._working is None:
             return False
         self._ended = True
@@ -191,13 +197,15 @@ class Connection(asyncio.BufferedProtocol):
         self._ended = True
         self._stop_waiting()
         if self._working is None:
-            self._close()
+            # A client that is not waiting for an answer is not waited for.
+            self._close(is_over=True)
         else:
             self._transport.pause_reading()
 
-    def _close(self) -> None:
-        """Everything is answered."""
-        self._transport.close()
+    def _close(self, *, is_over: bool) -> None:
+        """Everything is answered. `is_over`: whatever else the client says, no answer can get lost by that."""
+        if not (self._lingers_until or self._transport.is_closing()):
+            self._lingers_until = closing.close(self._transport, time.monotonic(), is_over=is_over or self._eof)
 
     def _send(self, buffers: list[Readable]) -> None:
         self._transport.writelines(buffers)
@@ -215,6 +223,9 @@ class Connection(asyncio.BufferedProtocol):
         """Why this connection is not worth keeping; None when it is."""
         if self._has_stalled(now):
             return "it does not take what it was sent"
+        if self._lingers_until:
+            self._lingers_until = closing.until(self._transport, self._lingers_until, now)
+            return "it does not end the connection" if now > self._lingers_until else None
         if self._deadline and now > self._deadline:
             if self._is_receiving:
                 return "a request takes too long to arrive"
@@ -247,11 +258,13 @@ class Connection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
+        if self._frame is not None and not self._lingers_until:
             return self._frame[self._filled :]
         return self._listener.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._lingers_until:
+            return
         if self._frame is not None:
             self._filled += nbytes
             if self._filled == self._wanted:
@@ -435,7 +448,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._listener.budget.give_back(len(asked))
             self._ahead.clear()
             if self._ended:
-                self._close()
+                self._close(is_over=False)
             elif self._session.user_id is None and not self._is_receiving:
                 self._deadline = time.monotonic() + self._listener.limits.silence_before_login
 
@@ -521,8 +534,6 @@ class Connections:
 
     async def stop(self, seconds_max: float) -> None:
         """Lets the commands in hand finish, closes all connections."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
         for connection in list(self._connections):
             connection.end()
         if self._connections:
@@ -532,6 +543,9 @@ class Connections:
                 _log.warning("%d connections did not end in time and are cut", len(self._connections))
                 for connection in list(self._connections):
                     connection.abort()
+        # Until now it looks after those who do not take their answers or do not go.
+        if self._sweeper is not None:
+            self._sweeper.cancel()
 
 
 class TcpListener(Connections):

@@ -126,6 +126,25 @@ async def test_what_the_kernel_has_no_room_for_waits_in_order_and_within_bounds(
         assert [octets[:1] for octets in there.heard] == [b"1", b"2", b"4"]
 
 
+async def test_a_flush_returns_when_the_kernel_has_everything() -> None:
+    async with pair() as (here, there):
+        here.datagrams._link = Unwilling(here.link, BlockingIOError())  # type: ignore[assignment]
+        here.datagrams.send([b"1"], there.name)
+        assert here.datagrams._waiting
+        await here.datagrams.flush(60)
+        assert not here.datagrams._waiting
+        await here.datagrams.flush(60)
+        await there.until(lambda: there.heard == [b"1"])
+
+
+async def test_a_flush_does_not_wait_longer_than_it_is_told() -> None:
+    async with pair() as (here, there):
+        here.datagrams._link = Unwilling(here.link, *[BlockingIOError()] * 100_000)  # type: ignore[assignment]
+        here.datagrams.send([b"1"], there.name)
+        await here.datagrams.flush(0.001)
+        assert here.datagrams._waiting
+
+
 async def test_what_cannot_be_sent_at_all_is_lost_and_the_next_is_not() -> None:
     async with pair() as (here, there):
         here.datagrams.send([bytes(70_000)], there.name)

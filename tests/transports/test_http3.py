@@ -511,6 +511,23 @@ async def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path:
         assert (await client.client.terminated).error_code == ErrorCode.H3_NO_ERROR
 
 
+async def test_a_stop_rejects_a_request_whose_fields_have_not_arrived(tmp_path: Path) -> None:
+    """The client may repeat it elsewhere. Without a word it would have to fear that it was carried out."""
+
+    async with served(tmp_path, application=echo) as world:
+        client = await browser(world)
+        stream_id = client.client.quic.get_next_available_stream_id()
+        client.done[stream_id] = asyncio.get_running_loop().create_future()
+        client.client.quic.send_stream_data(stream_id, encode_frame(FrameType.HEADERS, bytes(20))[:10])
+        client.client.transmit()
+        http: Any = next(iter(world.listener._connections))._speaker
+        await until(lambda: bool(http._begun))
+        await world.listener.stop(10)
+        with pytest.raises(ConnectionResetError) as rejected:
+            await client.done[stream_id]
+        assert rejected.value.args == (ErrorCode.H3_REQUEST_REJECTED,)
+
+
 async def test_a_connection_that_rests_is_ended_in_order(tmp_path: Path) -> None:
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)

@@ -17,6 +17,8 @@ import pytest
 from aioquic._buffer import Buffer
 from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_parameters
 
+from tests.storage.support.world import SlowDisk
+from tests.support.running import HANGS_S
 from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
 from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
@@ -27,6 +29,7 @@ from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
 from whippet.transports import certificates, quic_connection, quic_engine
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_engine import STRANGER_STREAMS
 from whippet.transports.wire.modern.operations import REGISTER
 
@@ -291,17 +294,20 @@ async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path
         assert await first.waiting[held] == await waiting
 
 
-async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
+async def test_all_who_wait_for_room_are_answered_however_many_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each is answered at once, which makes room for the next one."""
+    monkeypatch.setattr(quic_connection, "SMALL_FRAME_BYTES", 1_000)
 
-    async with served(tmp_path, frames_bytes=MIB) as world:
+    async with served(tmp_path, frames_bytes=MIB, frame_time=HANGS_S) as world:
         holding = await world.root()
         await make_topic(holding)
         held = holding.open()
         whole = frame(SEND, message_body(MIB - 1000))
         holding.say(held, whole[: MIB // 2], fin=False)
         await until(lambda: world.listener.budget.used > MIB // 2)
-        nowhere = frame(SEND, message_body(65_600, partition_id=7))
+        nowhere = frame(SEND, message_body(1_500, partition_id=7))
         clients = [await world.root() for _ in range(5)]
         waiting = [client.begin(nowhere) for client in clients for _ in range(100)]
         await until(lambda: len(world.listener.budget._waiting) == len(waiting))
@@ -381,18 +387,71 @@ async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
 
 
 async def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    """Those that are being carried out, and those that have arrived and wait for their turn."""
+
+    disk = SlowDisk()
+    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
+        root, idle = await world.root(), await world.stranger()
+        await make_topic(root)
+        disk.stop()
+        answers = [root.begin(frame(SEND, message_body(10))) for _ in range(3 * quic_connection.IN_HAND_MAX)]
+        speaker = speaker_of(root, world)
+        await until(lambda: len(speaker._in_hand) + len(speaker._arriving) == len(answers))
+        stopping = asyncio.create_task(world.listener.stop(20))
+        assert (await idle.terminated).error_code == 0
+        assert not stopping.done()
+        disk.go()
+        assert set(await asyncio.gather(*answers)) == {struct.pack("<II", 0, 0)}
+        assert (await root.terminated).error_code == 0
+        await stopping
+
+
+async def test_a_stop_resets_requests_that_have_not_arrived_and_those_behind_them(tmp_path: Path) -> None:
+    """The client knows then that they were not carried out, and their order is kept."""
+
+    disk = SlowDisk()
+    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
         root = await world.root()
         await make_topic(root)
+        disk.stop()
+        sent = root.begin(frame(SEND, message_body(10)))
+        partial = root.open()
+        root.say(partial, PING[:5], fin=False)
+        behind = root.begin(PING)
+        speaker = speaker_of(root, world)
+        await until(lambda: len(speaker._arriving) == 2)
+        stopping = asyncio.create_task(world.listener.stop(20))
+        for waiting in (root.waiting[partial], behind):
+            with pytest.raises(Reset):
+                await waiting
+        disk.go()
+        assert await sent == struct.pack("<II", 0, 0)
+        await stopping
+
+
+async def test_a_stop_is_told_also_when_the_kernel_has_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with served(tmp_path) as world:
         idle = await world.stranger()
-        answers = [root.begin(frame(SEND, message_body(1000))) for _ in range(4)]
-        await until(lambda: any(answer.done() for answer in answers))
-        await world.listener.stop(5)
+        give = Datagrams._give
+        refused: list[bytes] = []
+
+        def give_later(self: Datagrams, run: list[bytes], peer: PeerAddress) -> bool:
+            if len(refused) < 20:
+                refused.extend(run)
+                return False
+            return give(self, run, peer)
+
+        monkeypatch.setattr(Datagrams, "_give", give_later)
+        await world.listener.stop(20)
+        assert refused
         assert (await idle.terminated).error_code == 0
-        assert (await root.terminated).error_code == 0
-        done = [answer.result() for answer in answers if answer.exception() is None]
-        assert done
-        assert set(done) == {struct.pack("<II", 0, 0)}
+
+
+def speaker_of(client: Client, world: World) -> Any:
+    port = port_of(client)
+    return next(each._speaker for each in world.listener._connections if each.session.address.endswith(":" + port))
 
 
 async def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from whippet.app.commands import requests as ask
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
 from whippet.storage.batch import Readable
-from whippet.transports import listening, tcp
+from whippet.transports import closing, listening, tcp
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.tcp import FramesBudget
 
@@ -671,6 +671,66 @@ async def test_a_stop_finishes_what_is_in_hand_and_closes_everybody(tmp_path: Pa
         disk.go()
         assert [await root.answer(), await root.answer()] == [OK, OK]
         assert await root.is_closed()
+        root.say_no_more()
+        await stopping
+
+
+async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: Path) -> None:
+    """Requests that nobody has read would make the kernel forget what it has not sent yet."""
+
+    disk = SlowDisk()
+    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
+        root = await world.root(receive_bytes=4096)
+        await make_topic(root)
+        await root.send(frame(SEND, message_body(60_000)))
+        assert await root.answer() == OK
+        disk.stop()
+        await root.send(frame(SEND, message_body(10)) + poll(1))
+        await reached(disk.reached)
+        (connection,) = world.listener._connections
+        assert isinstance(connection, tcp.Connection)
+        while not connection._ahead:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(world.listener.stop(10))
+        while not connection._ended:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await root.send(PING * 1000)
+        disk.go()
+        while not (stopping.done() or connection._lingers_until):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert await root.answer() == OK
+        status, polled = await root.answer()
+        assert (status, len(polled) > 60_000) == (0, True)
+        assert await root.is_closed()
+        root.say_no_more()
+        await stopping
+
+
+async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_off(
+    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "SWEEP_SECONDS", 0.001)
+
+    disk = SlowDisk()
+    async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:
+        root = await world.root()
+        await make_topic(root)
+        disk.stop()
+        await root.send(frame(SEND, message_body(10)))
+        await reached(disk.reached)
+        stopping = asyncio.ensure_future(world.listener.stop(60))
+        (connection,) = world.listener._connections
+        assert isinstance(connection, tcp.Connection)
+        while not connection._ended:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        disk.go()
+        assert await root.answer() == OK
+        assert await root.is_closed()
+        await root.send(PING)
+        time.now += closing.LINGER_SECONDS - 0.1
+        world.listener.close_overdue(time.now)
+        assert world.connections == 1
+        time.now += 0.2
         await stopping
 
 

@@ -24,7 +24,7 @@ from whippet.app.model.sessions import Transport
 from whippet.storage.batch import Readable
 from whippet.transports import tcp
 from whippet.transports.tcp import Connections
-from whippet.transports.websocket import closing, framing
+from whippet.transports.websocket import framing
 from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
 
 _log = logging.getLogger(__name__)
@@ -42,12 +42,10 @@ class BinaryConnection(tcp.Connection):
 
     __slots__ = (
         "_closed_by_client",
-        "_eof",
         "_goodbye",
         "_heard_at",
         "_incoming",
         "_is_direct",
-        "_lingers_until",
         "_pinged_with",
         "_read_bytes",
         "_unsent_bytes_max",
@@ -65,8 +63,6 @@ class BinaryConnection(tcp.Connection):
         self._goodbye: tuple[int | None, str] | None = None
         """Code and reason of a Close frame that is due."""
         self._closed_by_client = False
-        self._eof = False
-        self._lingers_until = 0.0
         self._heard_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -149,12 +145,6 @@ class BinaryConnection(tcp.Connection):
         if content is not None and not (self._lingers_until or self._transport.is_closing()):
             self._pong(content)
 
-    def eof_received(self) -> bool:
-        self._eof = True
-        if self._lingers_until:
-            return False
-        return super().eof_received()
-
     # ------------------------------------------------------------------------------------------------- sending
 
     def _send(self, buffers: list[Readable]) -> None:
@@ -163,19 +153,14 @@ class BinaryConnection(tcp.Connection):
             _log.info("%s: closed, because websocket.max_write_buffer_size waits for it", self.address)
             self.abort()
 
-    def _close(self) -> None:
-        if self._lingers_until or self._transport.is_closing():
-            return
+    def _close(self, *, is_over: bool) -> None:
         if self._goodbye is None:
-            self._transport.close()
-            return
-        is_over = self._closed_by_client or self._eof
-        now = time.monotonic()
-        self._lingers_until = closing.close(self._transport, framing.close(*self._goodbye), now, is_over=is_over)
+            super()._close(is_over=is_over)
+        elif not (self._lingers_until or self._transport.is_closing()):
+            self._transport.write(framing.close(*self._goodbye))
+            super()._close(is_over=self._closed_by_client)
 
     def overdue(self, now: float) -> str | None:
-        if self._lingers_until:
-            return "it does not end the connection" if now > self._lingers_until else None
         reason = super().overdue(now)
         if reason is None and self._session.user_id is not None and not self._ended:
             self._ping(now)

@@ -148,7 +148,21 @@ class Channel:
     def _begin_apart(self, identity: bytes, command: Command, call: Call) -> None:
         task = asyncio.get_running_loop().create_task(self._carry_out_apart(identity, command, call))
         self._apart.add(task)
-        task.add_done_callback(self._apart.discard)
+        task.add_done_callback(self._answered_apart)
+
+    def _answered_apart(self, task: asyncio.Task[None]) -> None:
+        self._apart.discard(task)
+        self.link.poll_answered()
+
+    @property
+    def is_polling(self) -> bool:
+        """A poll that waits for messages is not answered yet."""
+        return bool(self._apart)
+
+    def abandon_polls(self) -> None:
+        polls, self._apart = self._apart, set()
+        for task in polls:
+            task.cancel()
 
     async def _carry_out_apart(self, identity: bytes, command: Command, call: Call) -> None:
         try:
@@ -253,8 +267,7 @@ class Channel:
     def close(self) -> None:
         for subscription in list(self._subscriptions.values()):
             subscription.cancel()
-        for task in self._apart:
-            task.cancel()
+        self.abandon_polls()
         groups.leave_all(self.api.gateway, self.session)
         self.api.gateway.sessions.remove(self.session)
 

@@ -18,8 +18,9 @@ from websockets.frames import CloseCode
 
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
+from whippet.transports import closing
 from whippet.transports.tcp import AHEAD_MAX, MAPPED, TAKEN_BYTES_MIN, text_of
-from whippet.transports.websocket import closing, framing
+from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary import READ_BYTES, incoming
 from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
 
@@ -141,20 +142,36 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def end(self) -> None:
         """No more commands; those in hand are answered, then the connection closes."""
+        self._end(is_heard=not self._closed_by_client)
+
+    def end_with(self, code: int, reason: str) -> None:
+        """The same, but polls that wait for messages are not answered any more."""
+        if not self._ended:
+            self._goodbye = (code, reason)
+            self._channel.abandon_polls()
+            self._end(is_heard=True)
+
+    def _end(self, *, is_heard: bool) -> None:
         if self._ended:
             return
         self._ended = True
         self._stop_waiting()
-        self._channel.part(is_heard=not self._closed_by_client)
-        if self._working is None:
-            self._close()
-        else:
+        self._channel.part(is_heard=is_heard)
+        if not is_heard:
+            self._channel.abandon_polls()
+        if self._is_working:
             self._transport.pause_reading()
+        else:
+            self._close()
 
-    def end_with(self, code: int, reason: str) -> None:
-        if not self._ended:
-            self._goodbye = (code, reason)
-            self.end()
+    @property
+    def _is_working(self) -> bool:
+        return self._working is not None or self._channel.is_polling
+
+    def poll_answered(self) -> None:
+        """One that was carried out apart from the other commands."""
+        if self._ended and not self._is_working:
+            self._close()
 
     def _removed(self) -> None:
         self.end_with(UNAUTHORIZED, "the user was made inactive or deleted")
@@ -163,8 +180,8 @@ class TextConnection(asyncio.BufferedProtocol):
         if self._lingers_until or self._transport.is_closing():
             return
         is_over = self._closed_by_client or self._eof
-        now = time.monotonic()
-        self._lingers_until = closing.close(self._transport, framing.close(*self._goodbye), now, is_over=is_over)
+        self._transport.write(framing.close(*self._goodbye))
+        self._lingers_until = closing.close(self._transport, time.monotonic(), is_over=is_over)
 
     def abort(self) -> None:
         self._ended = True
@@ -174,11 +191,12 @@ class TextConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def overdue(self, now: float) -> str | None:
-        if self._lingers_until:
-            return "it does not end the connection" if now > self._lingers_until else None
-        limits = self._listener.limits
         if self._has_stalled(now):
             return "it does not take what it was sent"
+        if self._lingers_until:
+            self._lingers_until = closing.until(self._transport, self._lingers_until, now)
+            return "it does not end the connection" if now > self._lingers_until else None
+        limits = self._listener.limits
         if self._began_at and not self._waiting and now - self._began_at > limits.frame_time:
             return "a message takes too long to arrive"
         is_stranger = self.session.user_id is None and self._working is None
@@ -343,10 +361,10 @@ class TextConnection(asyncio.BufferedProtocol):
                 self._give_back(heard.room)
             self._ahead.clear()
             self._silent_since = time.monotonic()
-            if self._ended:
-                self._close()
-            else:
+            if not self._ended:
                 self._read_on()
+            elif not self._is_working:
+                self._close()
 
     # ------------------------------------------------------------------------------------------------- sending
 

@@ -542,6 +542,29 @@ async def test_a_stop_is_said(tmp_path: Path) -> None:
         assert (await browser.closed())[0] == 1001
 
 
+async def test_a_stop_answers_a_poll_that_waits_for_messages(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        asked = await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
+        while not world.serves.api.waiting.count:
+            assert await browser.ask("ping") == "pong"
+        world.serves.api.part()
+        await world.websockets.stop(5)
+        assert (await browser.answer(asked))["ok"]["count"] == 0
+        assert (await browser.closed())[0] == 1001
+
+
+async def test_a_client_that_has_closed_is_not_waited_for_by_its_polls(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
+        while not world.serves.api.waiting.count:
+            assert await browser.ask("ping") == "pong"
+        await browser.link.close()
+        while world.connections or world.serves.api.waiting.count:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
 async def test_the_port_of_http_refuses_who_asks_for_the_channel_wrongly(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         for octets, status in (

@@ -20,8 +20,9 @@ from websockets.frames import CloseCode
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http
+from whippet.transports import closing
 from whippet.transports.http import server as http_server
-from whippet.transports.websocket import closing, framing, handshake
+from whippet.transports.websocket import framing, handshake
 from whippet.transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
 from whippet.transports.websocket.handshake import Upgrade
 from whippet.transports.websocket.listener import WebSockets
@@ -79,13 +80,14 @@ class Echo(asyncio.BufferedProtocol):
 
     def _close(self, code: int | None, *, is_over: bool) -> None:
         self._is_over = True
-        closing.close(self._transport, framing.close(code), 0.0, is_over=is_over)
+        self._transport.write(framing.close(code))
+        closing.close(self._transport, 0.0, is_over=is_over)
 
 
 class EchoChannel:
     """In place of the channel for browsers."""
 
-    has_subscriptions = False
+    has_subscriptions = is_polling = False
 
     def __init__(self, link: TextConnection) -> None:
         self._link = link
@@ -97,6 +99,9 @@ class EchoChannel:
 
     def part(self, *, is_heard: bool) -> None:
         """It has nothing to end."""
+
+    def abandon_polls(self) -> None:
+        """It has none."""
 
     def close(self) -> None:
         """It has nothing to end."""
