@@ -211,9 +211,10 @@ async def served(
         try:
             yield world
             world.leave()
-            while world.connections:  # noqa: ASYNC110
+            # A request that is being carried out gives its part of the budget back when it is done, whoever is left. If
+            # that never happens, the time limit of the test ends this.
+            while world.connections or budget.used:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
-            assert budget.used == 0, "what was taken from the budget of frames was not given back"
             assert len(gateway.sessions) == 0
             assert not listener._by_id
         finally:
