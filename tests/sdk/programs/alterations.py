@@ -168,7 +168,10 @@ async def deleted(client: IggyClient, first: str, second: str) -> None:
     identity = (await client.get_topic(first, "other")).id
     await client.delete_topic(first, identity)
     say(
-        deleted_topic=[topic_seen(await client.get_topic(first, "t")), (await client.get_stream(first)).topics_count],
+        deleted_topic=[
+            topic_seen(await client.get_topic(first, "t")),
+            (stream_seen(await client.get_stream(first)) or [])[1:],
+        ],
         topics_left=[topic.name for topic in await client.get_topics(first)],
         again=[await refusal(client.delete_topic, first, "t"), await refusal(client.delete_topic, "nobody", "t")],
     )
