@@ -707,7 +707,7 @@ async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: 
 
 
 async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_off(
-    tmp_path: Path, time: Time, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, time: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "SWEEP_SECONDS", 0.001)
 
