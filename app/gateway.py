@@ -88,6 +88,7 @@ class Gateway:
     ) -> Gateway:
         users = await Users.open(store, environment, default_root=default_root, clock=store.clock)
         tokens = Tokens(store, config.personal_access_token.max_tokens_per_user, store.clock)
+        await tokens.forget_void(users)
         return cls(config, store, users, tokens, store.clock)
 
     def start_chores(self) -> None:

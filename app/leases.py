@@ -26,6 +26,7 @@ from whippet.app.commands import requests as ask
 from whippet.app.commands.registry import carry_out
 from whippet.app.config.listeners import HttpLeases
 from whippet.app.gateway import Gateway
+from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 
 _log = logging.getLogger(__name__)
@@ -52,12 +53,12 @@ class ExpiryOutOfBounds(Exception):
 
 
 class Lease:
-    __slots__ = ("expiry", "id", "in_hand", "session", "timer", "turn", "until", "user_id")
+    __slots__ = ("expiry", "id", "in_hand", "login", "session", "timer", "turn", "until")
 
-    def __init__(self, session: Session, user_id: int, expiry: float) -> None:
+    def __init__(self, session: Session, login: Login, expiry: float) -> None:
         self.id = secrets.token_urlsafe(NAME_BYTES)
         self.session = session
-        self.user_id = user_id
+        self.login = login
         self.expiry = expiry
         """In seconds."""
         self.until = 0.0
@@ -79,15 +80,15 @@ class Leases:
         return len(self._by_id)
 
     async def take(
-        self, user_id: int, address: str, membership: ask.JoinConsumerGroup, expiry: float | None = None
+        self, login: Login, address: str, membership: ask.JoinConsumerGroup, expiry: float | None = None
     ) -> Lease:
         """`expiry` in seconds; None: the usual one."""
         lasts = self._checked(expiry)
-        self._check_room(user_id)
+        self._check_room(login)
         session = Session(Transport.HTTP, address, self._gateway.clock(), _nothing_to_end)
-        session.user_id = user_id
-        lease = Lease(session, user_id, lasts)
-        # His user may be deleted or made inactive at any time.
+        session.login = login
+        lease = Lease(session, login, lasts)
+        # The sessions of its user may end at any time.
         session.end = partial(self.give_back, lease)
         self._gateway.sessions.add(session)
         self._by_id[lease.id] = lease
@@ -100,21 +101,21 @@ class Leases:
         self._watch(lease)
         return lease
 
-    def find(self, lease_id: str, user_id: int) -> Lease:
+    def find(self, lease_id: str, login: Login) -> Lease:
         """To be looked at; it does not last longer for that."""
         lease = self._by_id.get(lease_id)
-        if lease is None or lease.user_id != user_id:
+        if lease is None or lease.login != login:
             raise LeaseGone
         return lease
 
     @contextlib.asynccontextmanager
-    async def using(self, lease_id: str, user_id: int) -> AsyncIterator[Lease]:
+    async def using(self, lease_id: str, login: Login) -> AsyncIterator[Lease]:
         """When it is this request's turn. The lease is good for its whole time again, from the end of it on."""
-        lease = self.find(lease_id, user_id)
+        lease = self.find(lease_id, login)
         lease.in_hand += 1
         try:
             async with lease.turn:
-                self.find(lease_id, user_id)
+                self.find(lease_id, login)
                 self._renew(lease)
                 yield lease
         finally:
@@ -158,11 +159,11 @@ class Leases:
             )
         return expiry
 
-    def _check_room(self, user_id: int) -> None:
+    def _check_room(self, login: Login) -> None:
         limits = self._limits
         if len(self._by_id) >= limits.leases:
             raise TooManyLeases(f"there are as many leases as may be: http.leases.leases = {limits.leases}")
-        if sum(lease.user_id == user_id for lease in self._by_id.values()) >= limits.leases_per_user:
+        if sum(lease.login.mark == login.mark for lease in self._by_id.values()) >= limits.leases_per_user:
             raise TooManyLeases(
                 f"the user has as many leases as may be: http.leases.leases_per_user = {limits.leases_per_user}"
             )

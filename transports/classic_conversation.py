@@ -49,7 +49,7 @@ class ClassicConversation:
         if length < frames.HEADER_BYTES:
             return Code.INVALID_COMMAND
         length -= frames.LENGTH_BYTES
-        if length > STRANGER_FRAME_BYTES and self.session.user_id is None:
+        if length > STRANGER_FRAME_BYTES and self.session.login is None:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND

@@ -96,7 +96,7 @@ class ModernConversation:
 
     def refused(self, data: memoryview, length: int) -> Code | None:
         body = length - HEADER_BYTES
-        if body > STRANGER_FRAME_BYTES and self.session.user_id is None:
+        if body > STRANGER_FRAME_BYTES and self.session.login is None:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND
@@ -240,12 +240,13 @@ class ModernConversation:
             if refused.code in LOGIN_REFUSED:
                 raise Evicted(LOGIN_REFUSED[refused.code]) from refused
             raise
-        if self._closed:
+        login = self.session.login
+        if self._closed or login is None:
             raise CommandError(Code.DISCONNECTED)
         self._leave()
         self._gateway.operations += 1
         number = self._gateway.operations
-        self._answered = self._gateway.answered.enter(asked.client, logged_in.user_id, number, MEMBERSHIPS)
+        self._answered = self._gateway.answered.enter(asked.client, login.mark, number, MEMBERSHIPS)
         self.session.registration = Registration(asked.client, number)
         answer = registration.Registered(logged_in.user_id, number, protocol.oldest, MODERN_IGGY_VERSION)
         return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))

@@ -529,7 +529,7 @@ class Binary:
     def _has_a_hand(self) -> bool:
         if len(self._answering) >= IN_HAND_MAX:
             return False
-        return len(self._in_hand) < (1 if self._session.user_id is None else IN_HAND_MAX)
+        return len(self._in_hand) < (1 if self._session.login is None else IN_HAND_MAX)
 
     async def _answer(self, request: Request) -> None:
         talk = self._conversation
@@ -546,10 +546,10 @@ class Binary:
     def _answered(self, request: Request) -> None:
         self._in_hand.discard(request)
         self._give_back(request)
-        if self._session.user_id is not None and not self._has_logged_in:
+        if self._session.login is not None and not self._has_logged_in:
             self._has_logged_in = True
             self._engine.allow_streams(self._listener.streams_max)
-        if self._session.user_id is None:
+        if self._session.login is None:
             self._silent_since = time.monotonic()
         if self._conversation is not None and self._conversation.over and not self._ended:
             self._connection.end()
@@ -604,7 +604,7 @@ class Binary:
         for request in self._arriving.values():
             if request.resume is None and not request.is_whole and now > request.deadline:
                 return "a request takes too long to arrive"
-        is_silent = self._session.user_id is None and not self._in_hand and not self._arriving
+        is_silent = self._session.login is None and not self._in_hand and not self._arriving
         if is_silent and now > self._silent_since + self._listener.limits.silence_before_login:
             return "it is silent and has not logged in"
         return None

@@ -449,7 +449,7 @@ class Connection(asyncio.BufferedProtocol):
             self._ahead.clear()
             if self._ended:
                 self._close(is_over=False)
-            elif self._session.user_id is None and not self._is_receiving:
+            elif self._session.login is None and not self._is_receiving:
                 self._deadline = time.monotonic() + self._listener.limits.silence_before_login
 
 

@@ -1,7 +1,7 @@
 """Access tokens: what a login over HTTP hands out, a JWT that says who somebody is until it ends.
 
-1. A token names its user's number, as clients read it, and his mark, which no other user ever has: a token does not
-   outlive its user, and it is of no use while he is inactive.
+1. A token names its user's number, as clients read it, and the user's mark and epoch (access/users.py): it outlives
+   neither the user nor the password, and is over for good once the user was made inactive.
 2. Its own signature is tried first, then the issuers that the configuration trusts. What was verified once is
    remembered for a while, so that a request costs no hashing; whether it has ended meanwhile is looked at every time.
 3. Refreshing gives a new token and leaves the old one as it is, but for this: it cannot be refreshed again. Logging
@@ -29,6 +29,7 @@ from whippet.app.access.users import User, Users
 from whippet.app.config.error import ConfigError
 from whippet.app.config.listeners import HttpJwt
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.identity import Login
 
 FOLDER = "access"
 NEVER_SECONDS = 1_000_000_000
@@ -48,6 +49,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     exp: int
     nbf: int
     mark: str = msgspec.field(default="", name="whippet_mark")
+    epoch: int = msgspec.field(default=0, name="whippet_epoch")
     generation: str | None = msgspec.field(default=None, name="whippet_client")
     """Of the client that logged in, where answers depend on it."""
 
@@ -120,6 +122,7 @@ class AccessTokens:
             exp=now + lasts,
             nbf=now + int(config.not_before),
             mark=user.mark,
+            epoch=user.login.epoch,
             generation=generation,
         )
         return Issued(user.id, self._keys[0].sign(_encoded(claims)), claims.exp)
@@ -205,8 +208,8 @@ class AccessTokens:
     def _user_of(self, claims: Claims) -> User | None:
         if not claims.sub.isascii() or not claims.sub.isdigit() or len(claims.sub) > 10:
             return None
-        user = self._users.active(int(claims.sub))
-        return user if user is not None and user.mark == claims.mark else None
+        user = self._users.of(Login(claims.mark, claims.epoch))
+        return user if user is not None and user.id == int(claims.sub) else None
 
     def _has(self, end: End, claims: Claims) -> bool:
         return self._ended.has(end, claims.mark, claims.jti, claims.iat)

@@ -6,7 +6,7 @@ table of rights, each with the flags that grant it. The table of commands in `wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
 
@@ -50,6 +50,8 @@ class Permissions(msgspec.Struct, frozen=True):
 
 ALL = Permissions(GlobalPermissions(**dict.fromkeys(GlobalPermissions.__struct_fields__, True)))
 """What the root user has, always."""
+NONE = Permissions()
+_NO_STREAM = StreamPermissions()
 
 
 # ------------------------------------------------------------------------------------------------------------- rights
@@ -91,6 +93,8 @@ def _flags(names: str) -> Callable[[Any], tuple[bool, ...]]:
             return attrgetter(*several)
 
 
+manage_servers = _right("manage_servers")
+"""No command needs it yet; it is more than `read_servers` to whoever grants it."""
 read_servers = _right("manage_servers read_servers")
 manage_users = _right("manage_users")
 read_users = _right("manage_users read_users")
@@ -121,6 +125,50 @@ send_messages = _right(
     "send_messages manage_stream manage_topics",
     "send_messages manage_topic",
 )
+
+
+RIGHTS: dict[str, Right] = {
+    "manage_servers": manage_servers,
+    "read_servers": read_servers,
+    "manage_users": manage_users,
+    "read_users": read_users,
+    "manage_streams": manage_streams,
+    "read_streams": read_streams,
+    "manage_stream": manage_stream,
+    "read_stream": read_stream,
+    "manage_topics": manage_topics,
+    "read_topics": read_topics,
+    "manage_topic": manage_topic,
+    "read_topic": read_topic,
+    "poll_messages": poll_messages,
+    "send_messages": send_messages,
+}
+ELSEWHERE = -1
+"""No stream and no topic has this number: what is granted for it is granted for all that are not named."""
+
+
+def beyond(holder: Permissions | None, before: Permissions | None, after: Permissions | None) -> str | None:
+    """A right in which `before` and `after` differ, and which `holder` does not have in the same place. None if there
+    is no such right. No permissions at all are the same as empty ones."""
+    holder, before, after = holder or NONE, before or NONE, after or NONE
+    if holder == ALL:
+        return None
+    for stream_id, topic_id in _places(before, after):
+        for name, right in RIGHTS.items():
+            differs = right(before, stream_id, topic_id) != right(after, stream_id, topic_id)
+            if differs and not right(holder, stream_id, topic_id):
+                return name if stream_id == ELSEWHERE else f"{name} in stream {stream_id}"
+    return None
+
+
+def _places(before: Permissions, after: Permissions) -> Iterator[tuple[int, int]]:
+    """Everywhere, and each stream and topic that either of them names."""
+    yield ELSEWHERE, ELSEWHERE
+    for stream_id in before.streams.keys() | after.streams.keys():
+        old, new = before.streams.get(stream_id, _NO_STREAM), after.streams.get(stream_id, _NO_STREAM)
+        yield stream_id, ELSEWHERE
+        for topic_id in old.topics.keys() | new.topics.keys():
+            yield stream_id, topic_id
 
 
 # --------------------------------------------------------------------------------------------------------- forgetting

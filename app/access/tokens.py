@@ -1,7 +1,7 @@
 """Personal access tokens: what programs log in with instead of a password. Of a token only its hash is kept.
 
 A token is 400 random bits, so a fast hash is enough, and looking the hash up tells nothing about other tokens by the
-time it takes. A token belongs to its user's mark, not to his number: the next user of that number has nothing of it.
+time it takes. A token belongs to its user's mark, not to the number: the next user of that number has nothing of it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from blake3 import blake3
 from whippet.app.access.users import User, Users
 from whippet.app.errors import Code, CommandError
 from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.errors import StorageError
 from whippet.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -40,6 +41,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """BLAKE3 of the token's text, in hexadecimal digits."""
     created_at: int
     expires_at: int
+    epoch: int = 0
+    """That of the user's tokens when it was made: it is void as soon as the user has another one."""
 
 
 class Tokens:
@@ -61,7 +64,7 @@ class Tokens:
         """Whose token it is. The refusals never repeat it."""
         token = self._by_hash.get(hash_of(text))
         user = None if token is None else users.find(token.user_id)
-        if token is None or user is None or user.mark != token.user_mark:
+        if token is None or user is None or _is_void(token, user):
             raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such personal access token")
         if self._has_expired(token):
             raise CommandError(Code.PERSONAL_ACCESS_TOKEN_EXPIRED, f"the token {token.name!r} has expired")
@@ -74,7 +77,7 @@ class Tokens:
     def of(self, user: User) -> list[Token]:
         """By name; also those that have expired but are not removed yet."""
         tokens = self._of_user.get(user.mark, {})
-        return [tokens[name] for name in sorted(tokens)]
+        return [tokens[name] for name in sorted(tokens) if not _is_void(tokens[name], user)]
 
     async def create(self, user: User, name: str, expiry_us: int) -> str:
         """The token's text, which nobody can say a second time."""
@@ -99,6 +102,7 @@ class Tokens:
                 hash=hash_of(text),
                 created_at=now,
                 expires_at=NEVER if expiry_us in (0, TIME_MAX) else min(now + expiry_us, TIME_MAX),
+                epoch=user.document.token_epoch,
             )
             self._next_id += 1
             await self._store.write_token(token.id, msgspec.json.format(msgspec.json.encode(token), indent=2) + b"\n")
@@ -112,11 +116,35 @@ class Tokens:
                 raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no token {name!r}")
             await self._remove(token)
 
-    async def forget_user(self, user: User) -> None:
-        """All that he has: he is being deleted."""
+    async def revoke(self, text: str) -> None:
+        """The token with this text, if it is still there."""
         async with self._changing:
-            for token in self.of(user):
+            token = self._by_hash.get(hash_of(text))
+            if token is not None:
                 await self._remove(token)
+
+    async def forget_user(self, user: User) -> None:
+        """After the deletion of the user."""
+        await self._forget(lambda token: token.user_mark == user.mark)
+
+    async def forget_void(self, users: Users) -> None:
+        """After the tokens of a user have ended, and at a start, because a crash may have come in between. Those of
+        users who are not there stay: their documents may have been damaged, and come back."""
+
+        def has_ended(token: Token) -> bool:
+            user = users.marked(token.user_mark)
+            return user is not None and _is_void(token, user)
+
+        await self._forget(has_ended)
+
+    async def _forget(self, chosen: Callable[[Token], bool]) -> None:
+        """None of them logs in anybody, so it does no harm if a file stays."""
+        async with self._changing:
+            for token in [token for token in self._by_hash.values() if chosen(token)]:
+                try:
+                    await self._remove(token)
+                except StorageError as error:
+                    _log.warning("tokens/%d.json, which has ended, cannot be removed: %s", token.id, error)
 
     async def remove_expired(self) -> None:
         async with self._changing:
@@ -142,6 +170,10 @@ class Tokens:
         if not tokens:
             del self._of_user[token.user_mark]
         await self._store.remove_token(token.id)
+
+
+def _is_void(token: Token, user: User) -> bool:
+    return token.user_mark != user.mark or token.epoch != user.document.token_epoch
 
 
 def hash_of(text: str) -> str:

@@ -1,7 +1,11 @@
 """Users: who they are, what they may do, and whether a password is theirs. Kept as documents by the store.
 
-Commands call this; every change is on the disk before it is seen. A user's number may be given to another user after
-he was deleted, his `mark` never: whatever outlives a request (tokens, signed access tokens) has to name the mark too.
+Commands call this; every change is on the disk before it is seen. A user's number may be given to another user after a
+deletion, the `mark` never: whatever outlives a request (sessions, tokens, signed access tokens) names the mark. It also
+names an epoch of the user's document, which is raised to end all of them in the one write that changes the document.
+
+Every change takes a function that is called once the change has its turn: the one who asks may have lost their rights
+while they waited, and the user may have been changed.
 """
 
 from __future__ import annotations
@@ -18,10 +22,10 @@ from whippet.app.access import passwords as hashes
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.permissions import ALL, Permissions, without_stream, without_topic
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands.requests import Identifier, UserStatus
 from whippet.app.config import ConfigError
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Shelf
+from whippet.app.model.identity import Login, UserStatus
 from whippet.storage.catalog import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.store import Store
@@ -47,10 +51,22 @@ class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
     status: UserStatus
     password_hash: str
     permissions: Permissions | None
+    session_epoch: int = 0
+    """Sessions and access tokens from before it was raised are over."""
+    token_epoch: int = 0
+    """Personal access tokens from before it was raised are void."""
+
+
+Allowed = Callable[["User"], None]
+"""Raises CommandError if the user must not be changed so, or not by the one who asks."""
+
+
+def _by_anybody(user: User) -> None:
+    """For what the server does by itself."""
 
 
 class User:
-    """A user as commands know him. There is one object for each, from his first request to his deletion."""
+    """A user as commands know them. There is one object for each, from the first request to the deletion."""
 
     __slots__ = ("document",)
 
@@ -64,6 +80,11 @@ class User:
     @property
     def mark(self) -> str:
         return self.document.mark
+
+    @property
+    def login(self) -> Login:
+        """What a session or an access token that begins now has to carry."""
+        return Login(self.document.mark, self.document.session_epoch)
 
     @property
     def username(self) -> str:
@@ -106,6 +127,9 @@ class Users:
     ) -> None:
         self._store = store
         self._shelf = found
+        self._by_mark = {user.mark: user for user in found}
+        self.changes = 0
+        """How often any user was changed: what was decided before a wait still holds if this is the same after it."""
         self._clock = clock
         self._passwords = passwords
         self._throttle = throttle
@@ -179,10 +203,10 @@ class Users:
     def root(self) -> User:
         return self.get(ROOT)
 
-    def find(self, identifier: Identifier) -> User | None:
+    def find(self, identifier: int | str) -> User | None:
         return self._shelf.find(identifier)
 
-    def get(self, identifier: Identifier) -> User:
+    def get(self, identifier: int | str) -> User:
         """Refused if there is no such user."""
         user = self._shelf.find(identifier)
         if user is None:
@@ -194,7 +218,19 @@ class Users:
         user = None if user_id is None else self._shelf.find(user_id)
         return user if user is not None and user.is_active else None
 
-    def is_same(self, user: User, identifier: Identifier) -> bool:
+    def of(self, login: Login | None) -> User | None:
+        """The user whom a session or an access token acts as; None once that is over, for whatever reason."""
+        if login is None:
+            return None
+        user = self._by_mark.get(login.mark)
+        if user is None or not user.is_active or user.document.session_epoch != login.epoch:
+            return None
+        return user
+
+    def marked(self, mark: str) -> User | None:
+        return self._by_mark.get(mark)
+
+    def is_same(self, user: User, identifier: int | str) -> bool:
         return self._shelf.find(identifier) is user
 
     def is_current(self, user: User) -> bool:
@@ -236,43 +272,75 @@ class Users:
 
     # ------------------------------------------------------------------------------------------------------- changing
 
-    async def create(self, username: str, password: str, status: UserStatus, permissions: Permissions | None) -> User:
+    async def create(
+        self,
+        username: str,
+        password: str,
+        status: UserStatus,
+        permissions: Permissions | None,
+        allowed: Callable[[], None] = lambda: None,
+    ) -> User:
         check_name(username)
         check_password(password)
+        allowed()
         self._refuse_new(username)
         password_hash = await self._passwords.hash(password)
         async with self._changing:
+            allowed()
             self._refuse_new(username)
             return await self._add(
                 self._document(self._shelf.next_id(), username, status, permissions, password_hash),
             )
 
-    async def update(self, identifier: Identifier, username: str | None, status: UserStatus | None) -> User:
-        """None leaves it as it is."""
+    async def update(
+        self,
+        identifier: int | str,
+        username: str | None,
+        status: UserStatus | None,
+        allowed: Allowed = _by_anybody,
+    ) -> User:
+        """None leaves it as it is. A user who becomes inactive has neither sessions nor tokens any more."""
         if username is not None:
             check_name(username)
         async with self._changing:
             user = self.get(identifier)
+            allowed(user)
             if username is not None and username != user.username:
                 self._refuse_taken(username)
             old_name = user.username
             changed = msgspec.structs.replace(
                 user.document, username=username or old_name, status=status or user.status
             )
+            if user.is_active and changed.status is not UserStatus.ACTIVE:
+                changed = _ended(changed, tokens=True)
             await self._change(user, changed)
             self._shelf.rename(user, old_name)
             return user
 
-    async def change_permissions(self, identifier: Identifier, permissions: Permissions | None) -> None:
+    async def change_permissions(
+        self, identifier: int | str, permissions: Permissions | None, allowed: Allowed = _by_anybody
+    ) -> None:
         async with self._changing:
             user = self.get(identifier)
             if user.id == ROOT:
                 raise CommandError(Code.CANNOT_CHANGE_PERMISSIONS)
+            allowed(user)
             await self._change(user, msgspec.structs.replace(user.document, permissions=permissions))
 
-    async def change_password(self, identifier: Identifier, current: str, new: str, peer: str) -> None:
-        """Whoever asks has to know the current password, which is guessed at no faster here than at a login."""
+    async def change_password(
+        self,
+        identifier: int | str,
+        current: str,
+        new: str,
+        peer: str,
+        *,
+        end_tokens: bool = False,
+        allowed: Allowed = _by_anybody,
+    ) -> User:
+        """Whoever asks has to know the current password, which is guessed at no faster here than at a login. The user's
+        sessions end; `end_tokens` ends the personal access tokens, too."""
         user = self.get(identifier)
+        allowed(user)
         check_password(current)
         check_password(new)
         if not await self._is_password_of(user, user.username, current, peer):
@@ -282,23 +350,34 @@ class Users:
         async with self._changing:
             if not self.is_current(user):
                 raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {identifier!r}")
+            allowed(user)
             if user.document.password_hash != checked:
                 raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
-            await self._change(user, msgspec.structs.replace(user.document, password_hash=password_hash))
-
-    def deletable(self, identifier: Identifier) -> User:
-        """Refused if there is no such user, or if he cannot be deleted."""
-        user = self.get(identifier)
-        if user.id == ROOT:
-            raise CommandError(Code.CANNOT_DELETE_USER)
+            changed = msgspec.structs.replace(user.document, password_hash=password_hash)
+            await self._change(user, _ended(changed, tokens=end_tokens))
         return user
 
-    async def delete(self, user: User) -> None:
+    async def end_sessions(
+        self, identifier: int | str, *, end_tokens: bool = False, allowed: Allowed = _by_anybody
+    ) -> User:
+        """All sessions, access tokens and refreshes of a user; with `end_tokens` also the personal access tokens."""
         async with self._changing:
-            if not self.is_current(user):
-                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {user.username!r}")
+            user = self.get(identifier)
+            allowed(user)
+            await self._change(user, _ended(user.document, tokens=end_tokens))
+            return user
+
+    async def delete(self, identifier: int | str, allowed: Allowed = _by_anybody) -> User:
+        async with self._changing:
+            user = self.get(identifier)
+            if user.id == ROOT:
+                raise CommandError(Code.CANNOT_DELETE_USER)
+            allowed(user)
             await self._store.remove_user(user.id)
             self._shelf.remove(user)
+            del self._by_mark[user.mark]
+            self.changes += 1
+            return user
 
     async def forget_stream(self, stream_id: int) -> None:
         """Nobody has rights on the stream that gets this number next. Called before the stream is removed."""
@@ -333,12 +412,15 @@ class Users:
         await self._store.write_user(document.id, _encoded(document))
         user = User(document)
         self._shelf.put(user)
+        self._by_mark[user.mark] = user
+        self.changes += 1
         return user
 
     async def _change(self, user: User, document: UserDocument) -> None:
         if document != user.document:
             await self._store.write_user(document.id, _encoded(document))
             user.document = document
+            self.changes += 1
 
     def _refuse_new(self, username: str) -> None:
         self._refuse_taken(username)
@@ -358,6 +440,15 @@ def check_name(username: str) -> None:
 def check_password(password: str) -> None:
     if len(password.encode()) not in PASSWORD_BYTES:
         raise CommandError(Code.INVALID_PASSWORD)
+
+
+def _ended(document: UserDocument, *, tokens: bool) -> UserDocument:
+    """The same user without a session; with `tokens` also without a personal access token."""
+    return msgspec.structs.replace(
+        document,
+        session_epoch=document.session_epoch + 1,
+        token_epoch=document.token_epoch + 1 if tokens else document.token_epoch,
+    )
 
 
 def _refuse_length(variable: str, value: str, allowed: range) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from whippet.app.access.permissions import Permissions
-from whippet.app.commands.requests import UserStatus
+from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option
 from whippet.storage.batch import Readable
 from whippet.storage.options import Durability

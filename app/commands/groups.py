@@ -105,7 +105,9 @@ async def sync_group(
     """None: not a member. That holds for a group that is gone, too: consumers make it and join it again when they
     hear that, and stand still when they hear anything else."""
     group = target.topic.groups.find(request.group)
-    member = None if group is None else group.member(session.member.client_id)
+    holder = session.member
+    is_there = group is not None and gateway.sessions.get(holder.client_id) is holder
+    member = group.member(holder.client_id) if group is not None and is_there else None
     if group is None or member is None:
         return None
     return answers.GroupAssignment(group.generation, member.offered, member.finishing)

@@ -16,6 +16,7 @@ from whippet.app.access import permissions as may
 from whippet.app.access.permissions import Permissions
 from whippet.app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
 from whippet.app.commands import requests as ask
+from whippet.app.commands.asking import who_asks
 from whippet.app.commands.target import Target
 from whippet.app.errors import TABLE, Code, CommandError, of_storage
 from whippet.storage.errors import StorageError
@@ -23,6 +24,7 @@ from whippet.storage.errors import StorageError
 if TYPE_CHECKING:
     from whippet.app.access.users import User
     from whippet.app.gateway import Gateway
+    from whippet.app.model.identity import Login
     from whippet.app.model.sessions import Session
 
 Handler = Callable[["Gateway", "Session", Any, Target], Awaitable[Any]]
@@ -49,6 +51,8 @@ class Command(NamedTuple):
     """May be sent before logging in."""
     own_user: bool = False
     """Needs no permission when the user that the request names is the one who asks."""
+    discloses: bool = False
+    """Its answer is something that it may have waited for: who asks, and what they may see, is looked at again then."""
     changes: bool = False
     """Changes the catalogue: one such command at a time, from the look-up of names to the end."""
 
@@ -56,8 +60,8 @@ class Command(NamedTuple):
 C = Command
 COMMANDS: tuple[Command, ...] = (
     C(1, "ping", ask.Ping, system.ping, open_to_all=True),
-    C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers),
-    C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot),
+    C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers, discloses=True),
+    C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot, may.read_servers, discloses=True),
     C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
     C(13, "describe_options", ask.DescribeOptions, topics.describe_options),
     C(14, "attach_session", ask.AttachSession, sessions.attach),
@@ -83,7 +87,7 @@ COMMANDS: tuple[Command, ...] = (
         sessions.login_with_token,
         open_to_all=True,
     ),
-    C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages),
+    C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages, discloses=True),
     C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
     C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
     C(103, "get_poll_routing", ask.GetPollRouting, messages.get_routing, may.poll_messages),
@@ -116,7 +120,10 @@ COMMANDS: tuple[Command, ...] = (
 )
 
 BY_CODE = {command.code: command for command in COMMANDS}
-OWN: tuple[Command, ...] = (C(0, "follow_messages", ask.FollowMessages, messages.follow_messages, may.poll_messages),)
+OWN: tuple[Command, ...] = (
+    C(0, "follow_messages", ask.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
+    C(0, "end_sessions", ask.EndSessions, users.end_sessions, may.manage_users, own_user=True),
+)
 """What no protocol has a number for: transports ask for it where a client asks for something else."""
 BY_REQUEST = {command.request: command for command in (*COMMANDS, *OWN)}
 
@@ -126,14 +133,12 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
     command = BY_REQUEST[type(request)]
     began = perf_counter()
     try:
-        user = _who_asks(gateway, session, command)
-        if user is None:
+        _refuse_stale(session)
+        if command.open_to_all:
             return await command.handler(gateway, session, request, Target())
-        if not command.changes:
-            target = _permitted(gateway, command, request, user)
-            return None if target is None else await command.handler(gateway, session, request, target)
-        async with gateway.changing:
-            return await _change(gateway, session, command, request, user)
+        if command.changes:
+            return await _change(gateway, session, command, request)
+        return await _answer(gateway, session, command, request)
     except StorageError as error:
         refused = of_storage(error)
         gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
@@ -156,28 +161,34 @@ def admit(gateway: Gateway, session: Session, kind: type[ask.Request], destinati
     """Refuses what `carry_out` would refuse for its sender or its destination, before a large body is decoded."""
     command = BY_REQUEST[kind]
     try:
-        user, target = _who_asks(gateway, session, command), _find(gateway, command, destination)
-        if user is not None and target is not None:
+        _refuse_stale(session)
+        user, target = who_asks(gateway, session.login), _find(gateway, command, destination)
+        if target is not None:
             _check_right(command, target, user)
     except CommandError as refused:
         gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
         raise
 
 
-def _who_asks(gateway: Gateway, session: Session, command: Command) -> User | None:
-    """None: it does not matter."""
+def _refuse_stale(session: Session) -> None:
     if session.stale:
         raise CommandError(Code.STALE_CLIENT)
-    if command.open_to_all:
+
+
+async def _answer(gateway: Gateway, session: Session, command: Command, request: ask.Request) -> Any:
+    login, seen = session.login, gateway.users.changes
+    target = _permitted(gateway, command, request, login)
+    if target is None:
         return None
-    user = gateway.users.active(session.user_id)
-    if user is None:
-        raise CommandError(Code.UNAUTHENTICATED)
-    return user
+    answer = await command.handler(gateway, session, request, target)
+    if command.discloses and gateway.users.changes != seen:
+        _permitted(gateway, command, request, login)
+    return answer
 
 
-def _permitted(gateway: Gateway, command: Command, request: ask.Request, user: User) -> Target | None:
+def _permitted(gateway: Gateway, command: Command, request: ask.Request, login: Login | None) -> Target | None:
     """None: what the request names is not there, and nothing is the answer."""
+    user = who_asks(gateway, login)
     target = _find(gateway, command, request)
     if target is None:
         return None
@@ -193,15 +204,19 @@ def _check_right(command: Command, target: Target, user: User) -> None:
         raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
 
 
-async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request, user: User) -> Any:
-    target = _permitted(gateway, command, request, user)
-    if target is None:
-        return None
-    tell = gateway.news.of(request, target)
-    answer = await command.handler(gateway, session, request, target)
-    if tell is not None:
-        tell(answer)
-    return answer
+async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request) -> Any:
+    """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
+    login = session.login
+    who_asks(gateway, login)
+    async with gateway.changing:
+        target = _permitted(gateway, command, request, login)
+        if target is None:
+            return None
+        tell = gateway.news.of(request, target)
+        answer = await command.handler(gateway, session, request, target)
+        if tell is not None:
+            tell(answer)
+        return answer
 
 
 def _find(gateway: Gateway, command: Command, request: ask.Request | Destination) -> Target | None:

@@ -12,6 +12,7 @@ import msgspec
 
 from whippet.app.access.permissions import Permissions
 from whippet.app.errors import Code, CommandError, of_storage
+from whippet.app.model import identity
 from whippet.app.model.options import Option, OptionScope
 from whippet.storage.batch import Checked, Writable
 from whippet.storage.errors import InvalidProducer
@@ -87,9 +88,7 @@ class Strategy(msgspec.Struct, frozen=True):
     value: int = 0
 
 
-class UserStatus(enum.IntEnum):
-    ACTIVE = 1
-    INACTIVE = 2
+UserStatus = identity.UserStatus
 
 
 # ------------------------------------------------------------------------------------------------- system
@@ -176,6 +175,16 @@ class ChangePassword(Secretive, frozen=True):
     user: Identifier
     current_password: str
     new_password: str
+    end_personal_access_tokens: bool = False
+    """Sessions and access tokens end in any case. The binary protocols cannot say this."""
+
+
+class EndSessions(Request, frozen=True):
+    """All sessions, access tokens and refreshes of a user, the one that asks among them."""
+
+    user: Identifier
+    personal_access_tokens: bool = False
+    """End those as well."""
 
 
 class LoginUser(Secretive, frozen=True):

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 async def login_user(gateway: Gateway, session: Session, request: ask.LoginUser, target: Target) -> answers.LoggedIn:
-    return _bind(session, await gateway.users.log_in(request.username, request.password, session.address))
+    return _bind(gateway, session, await gateway.users.log_in(request.username, request.password, session.address))
 
 
 async def login_with_token(
     gateway: Gateway, session: Session, request: ask.LoginWithPersonalAccessToken, target: Target
 ) -> answers.LoggedIn:
-    return _bind(session, gateway.tokens.owner(request.token, gateway.users))
+    return _bind(gateway, session, gateway.tokens.owner(request.token, gateway.users))
 
 
 async def logout_user(gateway: Gateway, session: Session, request: ask.LogoutUser, target: Target) -> None:
     groups.leave_all(gateway, session)
-    session.user_id = session.registration = session.attached = None
+    session.login = session.registration = session.attached = None
 
 
 async def attach(gateway: Gateway, session: Session, request: ask.AttachSession, target: Target) -> None:
@@ -36,12 +36,16 @@ async def attach(gateway: Gateway, session: Session, request: ask.AttachSession,
     other = gateway.sessions.registered(Registration(request.client, request.number))
     if other is None or other.registration is None:
         raise CommandError(Code.CLIENT_NOT_FOUND, "there is no such session to attach to")
-    if other.user_id != session.user_id:
+    if other.login != session.login:
         raise CommandError(Code.UNAUTHORIZED, "the session to attach to is another user's")
     session.attached = None if other is session else (other, other.registration)
 
 
-def _bind(session: Session, user: User) -> answers.LoggedIn:
-    """Without waiting for anything after the user was looked at: he may be deleted the next moment."""
-    session.user_id = user.id
+def _bind(gateway: Gateway, session: Session, user: User) -> answers.LoggedIn:
+    """Without waiting for anything after the user was looked at: they may be deleted the next moment. What the session
+    has joined as another user is not the new one's."""
+    if session.login is not None and session.login.mark != user.mark:
+        groups.leave_all(gateway, session)
+        session.attached = None
+    session.login = user.login
     return answers.LoggedIn(user.id)

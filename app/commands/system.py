@@ -100,7 +100,7 @@ def own_node(gateway: Gateway, session: Session) -> answers.ClusterNode:
 
 
 async def get_me(gateway: Gateway, session: Session, request: ask.GetMe, target: Target) -> answers.ClientInfo:
-    return _describe(session)
+    return _describe(gateway, session)
 
 
 async def get_client(
@@ -109,15 +109,17 @@ async def get_client(
     if not request.client_id:
         raise CommandError(Code.INVALID_CLIENT_ID)
     found = gateway.sessions.get(request.client_id)
-    return None if found is None else _describe(found)
+    return None if found is None else _describe(gateway, found)
 
 
 async def get_clients(
     gateway: Gateway, session: Session, request: ask.GetClients, target: Target
 ) -> tuple[answers.ClientInfo, ...]:
-    return tuple(_describe(one) for one in gateway.sessions)
+    return tuple(_describe(gateway, one) for one in gateway.sessions)
 
 
-def _describe(session: Session) -> answers.ClientInfo:
+def _describe(gateway: Gateway, session: Session) -> answers.ClientInfo:
+    user = gateway.users.of(session.login)
     memberships = tuple(answers.GroupMembership(*group) for group in sorted(session.groups))
-    return answers.ClientInfo(session.client_id, session.user_id, int(session.transport), session.address, memberships)
+    user_id = None if user is None else user.id
+    return answers.ClientInfo(session.client_id, user_id, int(session.transport), session.address, memberships)

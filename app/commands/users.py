@@ -1,17 +1,25 @@
-"""Users, as those see and change them who may, and as everybody sees and changes himself."""
+"""Commands about users: what managers see and change of others, and what all see and change of themselves.
+
+A manager changes only users whose rights they have themselves, and only the root user changes the root user.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whippet.app.access.users import User
+from whippet.app.access import permissions as may
+from whippet.app.access.users import Allowed, User
 from whippet.app.commands import answers, groups
 from whippet.app.commands import requests as ask
+from whippet.app.commands.asking import refuse_beyond, refuse_root_of_others, who_asks
 from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import OptionScope, refuse_any
+from whippet.storage.completion import to_the_end
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
+    from whippet.app.model.identity import Login
     from whippet.app.model.sessions import Session
 
 
@@ -28,48 +36,111 @@ async def get_users(
     return tuple(_info(user) for user in gateway.users)
 
 
+@to_the_end
 async def create_user(
     gateway: Gateway, session: Session, request: ask.CreateUser, target: Target
 ) -> answers.UserDetails:
+    login = session.login
+
+    def allowed() -> None:
+        refuse_beyond(_manager(gateway, login), None, request.permissions)
+
     refuse_any(request.options, OptionScope.USER)
-    user = await gateway.users.create(request.username, request.password, request.status, request.permissions)
+    user = await gateway.users.create(request.username, request.password, request.status, request.permissions, allowed)
     return _details(user)
 
 
+@to_the_end
 async def delete_user(gateway: Gateway, session: Session, request: ask.DeleteUser, target: Target) -> None:
-    """The tokens go first: should that fail, he is still there and can be deleted again."""
-    user = gateway.users.deletable(request.user)
-    await gateway.tokens.forget_user(user)
-    await gateway.users.delete(user)
-    end_sessions(gateway, user, asker=session)
-    # One that he has made meanwhile.
+    """The tokens of a user who is gone are of no use, so it does no harm if their files cannot be removed at once."""
+    user = await gateway.users.delete(request.user, _may_change(gateway, session.login))
+    end_sessions_of(gateway, user, asker=session)
     await gateway.tokens.forget_user(user)
 
 
+@to_the_end
 async def update_user(gateway: Gateway, session: Session, request: ask.UpdateUser, target: Target) -> None:
     refuse_any(request.options, OptionScope.USER)
-    user = await gateway.users.update(request.user, request.username, request.status)
+    allowed = _may_change(gateway, session.login)
+    user = await gateway.users.update(request.user, request.username, request.status, allowed)
     if not user.is_active:
-        end_sessions(gateway, user, asker=session)
+        end_sessions_of(gateway, user, asker=session)
+        await gateway.tokens.forget_void(gateway.users)
 
 
+@to_the_end
 async def update_permissions(
     gateway: Gateway, session: Session, request: ask.UpdatePermissions, target: Target
 ) -> None:
-    await gateway.users.change_permissions(request.user, request.permissions)
+    login = session.login
+
+    def allowed(user: User) -> None:
+        refuse_beyond(_manager(gateway, login), user.permissions, request.permissions)
+
+    await gateway.users.change_permissions(request.user, request.permissions, allowed)
 
 
+@to_the_end
 async def change_password(gateway: Gateway, session: Session, request: ask.ChangePassword, target: Target) -> None:
-    await gateway.users.change_password(request.user, request.current_password, request.new_password, session.address)
+    """Whoever has stolen a session or an access token loses it; a personal access token only if that is asked for."""
+    login = session.login
+
+    def allowed(user: User) -> None:
+        refuse_root_of_others(_manager(gateway, login, of=user), user)
+
+    ends_tokens = request.end_personal_access_tokens
+    user = await gateway.users.change_password(
+        request.user,
+        request.current_password,
+        request.new_password,
+        session.address,
+        end_tokens=ends_tokens,
+        allowed=allowed,
+    )
+    end_sessions_of(gateway, user, asker=session)
+    if ends_tokens:
+        await gateway.tokens.forget_void(gateway.users)
 
 
-def end_sessions(gateway: Gateway, user: User, asker: Session) -> None:
-    """He may do nothing any more. Who has done that to himself still gets his answer."""
-    for session in gateway.sessions.of_user(user.id):
-        session.user_id = None
+@to_the_end
+async def end_sessions(gateway: Gateway, session: Session, request: ask.EndSessions, target: Target) -> None:
+    ends_tokens = request.personal_access_tokens
+    allowed = _may_change(gateway, session.login)
+    user = await gateway.users.end_sessions(request.user, end_tokens=ends_tokens, allowed=allowed)
+    end_sessions_of(gateway, user, asker=session)
+    if ends_tokens:
+        await gateway.tokens.forget_void(gateway.users)
+
+
+def end_sessions_of(gateway: Gateway, user: User, asker: Session) -> None:
+    """Their logins are void already. Here the connections are closed, except the one that waits for its answer."""
+    for session in gateway.sessions.of_user(user.mark):
+        session.login = None
         groups.leave_all(gateway, session)
         if session is not asker:
             session.end()
+
+
+def _may_change(gateway: Gateway, login: Login | None) -> Allowed:
+    """Everybody may end their own sessions; otherwise a manager must have all the rights of the user to be changed."""
+
+    def allowed(user: User) -> None:
+        asker = _manager(gateway, login, of=user)
+        refuse_root_of_others(asker, user)
+        if asker is not user:
+            refuse_beyond(asker, user.permissions, None)
+
+    return allowed
+
+
+def _manager(gateway: Gateway, login: Login | None, of: User | None = None) -> User:
+    """Who asks, if they may manage users; anybody where `of` is themselves. The table of commands has looked at that
+    already, before the command had to wait."""
+    asker = who_asks(gateway, login)
+    may_manage = asker.permissions is not None and may.manage_users(asker.permissions, 0, 0)
+    if not may_manage and asker is not of:
+        raise CommandError(Code.UNAUTHORIZED, f"user {asker.username!r} may not manage users")
+    return asker
 
 
 def _info(user: User) -> answers.UserInfo:

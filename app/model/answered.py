@@ -25,11 +25,11 @@ class _Asked(NamedTuple):
 class Answered:
     """Of one client. Each time it registers a session begins, and its numbers with it."""
 
-    __slots__ = ("_kept", "_kept_max", "_newest", "client", "connections", "left_at", "session", "user_id")
+    __slots__ = ("_kept", "_kept_max", "_newest", "client", "connections", "left_at", "session", "user_mark")
 
-    def __init__(self, client: bytes, user_id: int, kept_max: int) -> None:
+    def __init__(self, client: bytes, user_mark: str, kept_max: int) -> None:
         self.client = client
-        self.user_id = user_id
+        self.user_mark = user_mark
         self.session = 0
         self.connections = 0
         self.left_at = 0
@@ -120,12 +120,12 @@ class AnsweredSessions:
         self._away: OrderedDict[bytes, Answered] = OrderedDict()
         """In the order in which their connections ended."""
 
-    def enter(self, client: bytes, user_id: int, session: int, ended: frozenset[int]) -> Answered:
+    def enter(self, client: bytes, user_mark: str, session: int, ended: frozenset[int]) -> Answered:
         """Begins a session; what the same client of the same user was answered in earlier ones is still known."""
         self.forget_old()
         known = self._sessions.get(client)
-        if known is None or known.user_id != user_id:
-            known = self._sessions[client] = Answered(client, user_id, self._kept_max)
+        if known is None or known.user_mark != user_mark:
+            known = self._sessions[client] = Answered(client, user_mark, self._kept_max)
         known.begin_session(session, ended)
         self._away.pop(client, None)
         known.connections += 1

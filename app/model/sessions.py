@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import xxhash
 
+from whippet.app.model.identity import Login
+
 NOBODY = 2**32 - 1
 """The user id in client records of sessions that have not logged in."""
 
@@ -41,11 +43,11 @@ class Session:
         "end",
         "groups",
         "last_heartbeat",
+        "login",
         "reached_at",
         "registration",
         "stale",
         "transport",
-        "user_id",
     )
 
     def __init__(
@@ -56,7 +58,8 @@ class Session:
         self.reached_at = reached_at
         self.address = address
         self.client_id = xxhash.xxh32_intdigest(address.encode())
-        self.user_id: int | None = None
+        self.login: Login | None = None
+        """Whom it acts as; None before a login. Whether that still holds is asked for every command."""
         self.groups: set[tuple[int, int, int]] = set()
         """Stream, topic and group ids of the groups that it is a member of."""
         self.last_heartbeat = now_us
@@ -75,7 +78,8 @@ class Session:
         if self.attached is None:
             return self
         other, registration = self.attached
-        return other if other.registration is registration else self
+        holds = other.registration is registration and not other.stale and other.login == self.login
+        return other if holds else self
 
 
 class Sessions:
@@ -91,7 +95,9 @@ class Sessions:
         self._by_id[session.client_id] = session
 
     def remove(self, session: Session) -> None:
-        self._by_id.pop(session.client_id, None)
+        """Nothing happens if it is not there any more: its number may be another session's by now."""
+        if self._by_id.get(session.client_id) is session:
+            del self._by_id[session.client_id]
 
     def get(self, client_id: int) -> Session | None:
         return self._by_id.get(client_id)
@@ -99,8 +105,8 @@ class Sessions:
     def registered(self, registration: Registration) -> Session | None:
         return next((session for session in self._by_id.values() if session.registration == registration), None)
 
-    def of_user(self, user_id: int) -> list[Session]:
-        return [session for session in self._by_id.values() if session.user_id == user_id]
+    def of_user(self, mark: str) -> list[Session]:
+        return [session for session in self._by_id.values() if session.login is not None and session.login.mark == mark]
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_id.values()))

@@ -201,7 +201,7 @@ def _clients(gateway: Gateway) -> Iterator[Series]:
         ("transport",),
     )
     sessions = Counter(session.transport for session in gateway.sessions)
-    logged_in = Counter(session.transport for session in gateway.sessions if session.user_id is not None)
+    logged_in = Counter(session.transport for session in gateway.sessions if session.login is not None)
     for name, sentence, counted in (
         ("whippet_sessions", "Clients; over HTTP those that hold a lease.", sessions),
         ("whippet_sessions_logged_in", "Clients that have logged in.", logged_in),

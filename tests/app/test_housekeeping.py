@@ -180,12 +180,12 @@ async def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptu
 async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_back(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         answered = here.gateway.answered
-        client = answered.enter(bytes(16), 1, 1, frozenset())
+        client = answered.enter(bytes(16), "mark", 1, frozenset())
         client.begin(1, 2, 3, counted=True).set_result(None)
         answered.leave(client)
         here.clock.now += 59 * SECOND
         await housekeeping.forget_old_answers(here.gateway)
-        assert answered.enter(bytes(16), 1, 2, frozenset()) is client
+        assert answered.enter(bytes(16), "mark", 2, frozenset()) is client
         answered.leave(client)
         here.clock.now += 61 * SECOND
         await housekeeping.forget_old_answers(here.gateway)

@@ -603,7 +603,7 @@ async def test_a_logout_that_is_refused_is_no_logout(tmp_path: Path, monkeypatch
     async with served(tmp_path) as world:
         client = await root(world)
         with monkeypatch.context() as patch:
-            patch.setattr(world.listener.gateway.users, "active", lambda user_id: None)
+            patch.setattr(world.listener.gateway.users, "of", lambda login: None)
             for request in (ask.LogoutUser(), ask.CreateStream("x"), ask.LogoutUser()):
                 assert await client.refused(request) == Code.UNAUTHENTICATED
         assert not await client.refused(ask.CreateStream("x"))

@@ -75,7 +75,7 @@ class Endpoint:
             if call.authorization is None and operation.ticket:
                 call.authorization = bearer.of_ticket(api, scope["query_string"])
             call.caller = await bearer.authenticate(api, call.authorization)
-            session.user_id = call.caller.user.id
+            session.login = call.caller.user.login
         call.parameters = parameters.decode_path(scope["path_params"])
         query: bytes = scope["query_string"]
         if query or operation.query is not None:

@@ -109,7 +109,7 @@ async def take_lease(call: Call) -> Answer:
     query: LeaseQuery = call.query
     membership = ask.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
     try:
-        lease = await call.api.leases.take(call.bearer.user.id, call.session.address, membership, _expiry(query.expiry))
+        lease = await call.api.leases.take(call.login, call.session.address, membership, _expiry(query.expiry))
     except ExpiryOutOfBounds as refused:
         raise _bad_expiry(str(refused)) from None
     except TooManyLeases as refused:
@@ -124,7 +124,7 @@ async def take_lease(call: Call) -> Answer:
 
 async def get_lease(call: Call) -> LeaseDetails:
     with _told_if_gone():
-        lease = call.api.leases.find(call.parameters["lease"], call.bearer.user.id)
+        lease = call.api.leases.find(call.parameters["lease"], call.login)
         return _details(call, lease, await _assignment(call, lease))
 
 
@@ -225,7 +225,7 @@ async def _assignment(call: Call, lease: Lease) -> answers.GroupAssignment:
 @contextlib.asynccontextmanager
 async def _using(call: Call) -> AsyncIterator[Lease]:
     with _told_if_gone():
-        async with call.api.leases.using(call.parameters["lease"], call.bearer.user.id) as lease:
+        async with call.api.leases.using(call.parameters["lease"], call.login) as lease:
             yield lease
 
 

@@ -82,7 +82,7 @@ async def log_out(call: Call) -> None:
 
 
 def _give(call: Call, generation: str | None) -> Identity:
-    user = call.api.gateway.users.active(call.session.user_id)
+    user = call.api.gateway.users.of(call.session.login)
     if user is None:
         raise CommandError(Code.INVALID_CREDENTIALS)
     return _said(call.api.tokens.give(user, generation))

@@ -15,6 +15,7 @@ from whippet.app.access.access_tokens import Caller
 from whippet.app.commands.registry import carry_out
 from whippet.app.commands.requests import Identifier, Request
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
 
 if TYPE_CHECKING:
@@ -127,6 +128,13 @@ class Call:
         if self.caller is None:
             raise CommandError(Code.UNAUTHENTICATED)
         return self.caller
+
+    @property
+    def login(self) -> Login:
+        """Whom the request acts as, as it was when the token was looked at."""
+        if self.session.login is None:
+            raise CommandError(Code.UNAUTHENTICATED)
+        return self.session.login
 
     @property
     def stream(self) -> Identifier:

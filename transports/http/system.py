@@ -8,10 +8,8 @@ from typing import Literal
 
 import msgspec
 
-from whippet.app.access import permissions as may
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
-from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Transport
 from whippet.transports.http import bytesizes
 from whippet.transports.http.answering import TEXT, VIEW, Answer
@@ -185,9 +183,6 @@ def _node(call: Call, node: answers.ClusterNode) -> Node:
 
 async def make_snapshot(call: Call) -> Answer:
     body: NewSnapshot = call.body
-    permissions = call.bearer.user.permissions
-    if permissions is None or not may.read_servers(permissions, 0, 0):
-        raise CommandError(Code.UNAUTHORIZED, f"user {call.bearer.user.username!r} may not get_snapshot")
     parts = tuple(PARTS[name] for name in body.snapshot_types)
     made: answers.Snapshot = await call.ask(ask.GetSnapshot(COMPRESSIONS[body.compression], parts))
     name = time.strftime("iggy_snapshot_%Y%m%d_%H%M%S.zip", time.gmtime()).encode()

@@ -8,7 +8,7 @@
    first thing that is sent is an id, so that not even a reader that was sent nothing yet loses its place.
 3. The last event is called `end` and says why, and where: `EventSource` comes back by itself, whatever the reason.
 4. Whoever opens a tail may read the topic, and goes on doing so: once a second his token, his permission and the topic
-   are looked at again. That he is made inactive or deleted, and that the server stops, is heard at once.
+   are looked at again. That all sessions of the user end, and that the server stops, is heard at once.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Tail:
         self.end("stopping", "The server is stopping")
 
     def removed(self) -> None:
-        self.end("unauthenticated", "The user was made inactive or deleted")
+        self.end("unauthenticated", "All sessions of the user have ended")
 
     def check(self, now: float, limits: HttpReaders) -> None:
         """What the client has taken, and whether it would hear from us otherwise."""

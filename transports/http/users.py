@@ -9,7 +9,8 @@ import msgspec
 from whippet.app.access import permissions as granted
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
-from whippet.app.commands.requests import UserStatus
+from whippet.app.commands.requests import Identifier
+from whippet.app.model.identity import UserStatus
 from whippet.transports.http import options
 from whippet.transports.http.bodies import unfit
 from whippet.transports.http.operation import Call
@@ -94,6 +95,13 @@ class ChangedPermissions(msgspec.Struct, frozen=True):
 class ChangedPassword(msgspec.Struct, frozen=True):
     current_password: Password
     new_password: Password
+    end_personal_access_tokens: bool = False
+    """Sessions and access tokens end in any case."""
+
+
+class EndingQuery(msgspec.Struct, frozen=True):
+    personal_access_tokens: Literal["true", "false"] = "false"
+    """Whether those end as well."""
 
 
 async def get_users(call: Call) -> list[User]:
@@ -149,7 +157,24 @@ async def update_permissions(call: Call) -> None:
 
 async def change_password(call: Call) -> None:
     body: ChangedPassword = call.body
-    await call.ask(ask.ChangePassword(call.parameters["user"], body.current_password, body.new_password))
+    await call.ask(
+        ask.ChangePassword(
+            call.parameters["user"], body.current_password, body.new_password, body.end_personal_access_tokens
+        )
+    )
+
+
+async def end_own_sessions(call: Call) -> None:
+    await _end_sessions(call, call.bearer.user.id)
+
+
+async def end_sessions(call: Call) -> None:
+    await _end_sessions(call, call.parameters["user"])
+
+
+async def _end_sessions(call: Call, user: Identifier) -> None:
+    query: EndingQuery = call.query
+    await call.ask(ask.EndSessions(user, query.personal_access_tokens == "true"))
 
 
 # ----------------------------------------------------------------------------------------------------------- pieces

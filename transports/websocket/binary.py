@@ -162,7 +162,7 @@ class BinaryConnection(tcp.Connection):
 
     def overdue(self, now: float) -> str | None:
         reason = super().overdue(now)
-        if reason is None and self._session.user_id is not None and not self._ended:
+        if reason is None and self._session.login is not None and not self._ended:
             self._ping(now)
         return reason
 

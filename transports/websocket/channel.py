@@ -195,7 +195,7 @@ class Channel:
         if self.caller is None or self.caller.user is not caller.user:
             self._sign_out("unauthenticated", "Another user has signed in")
         self._authorization, self.caller = authorization, caller
-        self.session.user_id = caller.user.id
+        self.session.login = caller.user.login
         return SignedIn(caller.user.id, caller.user.username)
 
     async def _authenticate(self) -> Caller:
@@ -210,13 +210,15 @@ class Channel:
         if self.caller is None or caller.user is not self.caller.user:
             self._sign_out("unauthenticated", "The token is another user's now")
             raise CommandError(Code.UNAUTHENTICATED)
+        # A personal access token is still good after a new password has ended the sessions.
+        self.session.login = caller.user.login
         return caller
 
     def _sign_out(self, code: str, reason: str) -> None:
         for subscription in list(self._subscriptions.values()):
             subscription.end(code, reason)
         groups.leave_all(self.api.gateway, self.session)
-        self._authorization = self.caller = self.session.user_id = None
+        self._authorization = self.caller = self.session.login = None
 
     # ------------------------------------------------------------------------------------------------- subscriptions
 

@@ -174,7 +174,7 @@ class TextConnection(asyncio.BufferedProtocol):
             self._close()
 
     def _removed(self) -> None:
-        self.end_with(UNAUTHORIZED, "the user was made inactive or deleted")
+        self.end_with(UNAUTHORIZED, "all sessions of the user have ended")
 
     def _close(self) -> None:
         if self._lingers_until or self._transport.is_closing():
@@ -199,7 +199,7 @@ class TextConnection(asyncio.BufferedProtocol):
         limits = self._listener.limits
         if self._began_at and not self._waiting and now - self._began_at > limits.frame_time:
             return "a message takes too long to arrive"
-        is_stranger = self.session.user_id is None and self._working is None
+        is_stranger = self.session.login is None and self._working is None
         if is_stranger and now - self._silent_since > limits.silence_before_login:
             return "it is silent and has not signed in"
         if now - self._heard_at > self._limits.silence_time:
@@ -288,7 +288,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def _check_size(self) -> None:
         size = len(self._message)
-        limit = self._message_bytes_max if self.session.user_id is not None else STRANGER_MESSAGE_BYTES
+        limit = self._message_bytes_max if self.session.login is not None else STRANGER_MESSAGE_BYTES
         if size > limit or self._incoming.left > limit - size:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
 

@@ -71,7 +71,7 @@ class _Watch(Subscription):
 
     @property
     def _permissions(self) -> Permissions | None:
-        user = self.channel.api.gateway.users.active(self.channel.session.user_id)
+        user = self.channel.api.gateway.users.of(self.channel.session.login)
         if user is None:
             raise CommandError(Code.UNAUTHENTICATED)
         return user.permissions

@@ -23,11 +23,11 @@ from whippet.app.access.ended_tokens import End, EndedTokens, Entry
 from whippet.app.access.signing_key import NAME as KEY
 from whippet.app.access.users import User
 from whippet.app.commands import requests as ask
-from whippet.app.commands.requests import UserStatus
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
 from whippet.app.config.listeners import HttpJwt
 from whippet.app.errors import Code
+from whippet.app.model.identity import UserStatus
 
 SECRET = "a secret that the test knows"
 CONFIG = HttpJwt(encoding_secret=Secret(SECRET))
@@ -250,7 +250,7 @@ async def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
 
 
-async def test_an_inactive_user_has_no_token_until_he_is_active_again(tmp_path: Path) -> None:
+async def test_the_tokens_of_a_user_who_was_inactive_are_over_for_good(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         await made.user("alice")
         token = made.give("alice")
@@ -258,7 +258,9 @@ async def test_an_inactive_user_has_no_token_until_he_is_active_again(tmp_path: 
         await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
         assert await made.who(token) is None
         await root.ask(ask.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
-        assert await made.who(token) == "renamed"
+        assert await made.who(token) is None
+        assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
+        assert await made.who(made.give("renamed")) == "renamed"
 
 
 # ------------------------------------------------------------------------------------------------- ending

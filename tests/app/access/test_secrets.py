@@ -12,8 +12,8 @@ from tests.support.clocks import Seconds
 from tests.support.running import run
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests as ask
-from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import CommandError
+from whippet.app.model.identity import UserStatus
 
 ROOTS, ALICES, NEW, GUESS = "rootZroot-1", "aliceZalice-2", "newZalice-3", "guessZguess-4"
 

@@ -11,8 +11,8 @@ from blake3 import blake3
 
 from tests.app.access.support.world import SECOND, refusal, refused, world
 from whippet.app.access.tokens import TIME_MAX
-from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code
+from whippet.app.model.identity import UserStatus
 
 ACTIVE = UserStatus.ACTIVE
 
@@ -149,7 +149,7 @@ async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_nu
         users, tokens = made.gateway.users, made.gateway.tokens
         alice = await users.create("alice", "secret", ACTIVE, None)
         text = await tokens.create(alice, "build", 0)
-        await users.delete(alice)
+        await users.delete(alice.id)
         assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
         bob = await users.create("bob", "secret", ACTIVE, None)
         assert bob.id == alice.id

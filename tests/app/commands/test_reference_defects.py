@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.access.support.world import SECOND, make_group, refusal, world
+from tests.app.access.support.world import SECOND, everywhere, make_group, refusal, world
 from tests.storage.support.world import texts
 from whippet.app.access.permissions import ALL
 from whippet.app.commands import requests as ask
@@ -67,11 +67,11 @@ async def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_reque
         assert alice.ended
 
 
-async def test_17_a_snapshot_which_everybody_may_take_has_each_part_once_and_is_made_on_one_thread(
+async def test_17_a_snapshot_has_each_part_once_and_is_made_on_one_thread(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as made:
-        await made.user("alice")
+        await made.user("alice", permissions=everywhere(read_servers=True))
         alice = await made.logged_in("alice")
         for part in (1, 4):
             taken = await alice.ask(ask.GetSnapshot(2, (part,) * 255))

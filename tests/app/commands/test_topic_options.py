@@ -11,9 +11,9 @@ import pytest
 from tests.app.access.support.world import SECOND, Person, refusal, world
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
-from whippet.app.commands.requests import UserStatus
 from whippet.app.config.system import System
 from whippet.app.errors import Code
+from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option, OptionScope, ValueKind, from_text, to_text
 from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults
 from whippet.storage.options import GIB, MIB, Durability

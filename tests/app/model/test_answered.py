@@ -11,7 +11,7 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.answered import Answered, AnsweredSessions
 
 SEND, CREATE, JOIN = 160, 128, 148
-ALICE, BOB = 1, 2
+ALICE, BOB = "mark of alice", "mark of bob"
 CLIENT, OTHER = b"c" * 16, b"o" * 16
 MEMORY = 60
 KEPT = 3
@@ -21,8 +21,8 @@ def sessions(*, kept: int = KEPT, away: int = 10, clock: Clock | None = None) ->
     return AnsweredSessions(kept, MEMORY, away, clock or Clock())
 
 
-def enter(of: AnsweredSessions, session: int, client: bytes = CLIENT, user_id: int = ALICE) -> Answered:
-    return of.enter(client, user_id, session, frozenset({JOIN}))
+def enter(of: AnsweredSessions, session: int, client: bytes = CLIENT, user_mark: str = ALICE) -> Answered:
+    return of.enter(client, user_mark, session, frozenset({JOIN}))
 
 
 def before(
@@ -234,7 +234,7 @@ async def test_another_user_under_the_same_name_hears_nothing_and_forgets_nothin
     all_of_them = sessions()
     alices = enter(all_of_them, 7)
     answer(alices, 1, 11)
-    bobs = enter(all_of_them, 9, user_id=BOB)
+    bobs = enter(all_of_them, 9, user_mark=BOB)
     assert before(bobs, 7, 1, 11) is None
     answer(bobs, 1, 12)
     # Alice still is where she was; neither her logout nor the end of her connection concerns Bob.
@@ -242,4 +242,4 @@ async def test_another_user_under_the_same_name_hears_nothing_and_forgets_nothin
     all_of_them.end(alices)
     all_of_them.leave(alices)
     all_of_them.leave(bobs)
-    assert before(enter(all_of_them, 12, user_id=BOB), 9, 1, 12) == "128 1 12"
+    assert before(enter(all_of_them, 12, user_mark=BOB), 9, 1, 12) == "128 1 12"

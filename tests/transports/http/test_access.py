@@ -215,10 +215,12 @@ async def test_the_tokens_of_an_inactive_user_are_of_no_use(tmp_path: Path) -> N
         alice = await world.user("alice")
         raw = (await alice.post("/personal-access-tokens", {"name": "abc", "expiry": 0}))["token"]
         await world.root.put("/users/alice", {"status": "inactive"})
-        for token in (alice.token, raw):
-            assert await Caller(world.client, token).refused("GET", "/users/me") == (401, 40, None)
-        body = {"token": raw}
-        assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (400, 47, None)
+        for status in ("inactive", "active"):
+            await world.root.put("/users/alice", {"status": status})
+            for token in (alice.token, raw):
+                assert await Caller(world.client, token).refused("GET", "/users/me") == (401, 40, None)
+            body = {"token": raw}
+            assert await world.stranger.refused("POST", "/personal-access-tokens/login", body) == (401, 53, None)
 
 
 # ------------------------------------------------------------------------------------------------- users
@@ -285,7 +287,7 @@ async def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path
         short = {"current_password": "alicealice", "new_password": "ab"}
         assert await alice.refused("PUT", path, short) == (400, 44, None)
         await alice.put(path, {"current_password": "alicealice", "new_password": "another"})
-        await world.log_in("alice", "another")
+        alice = await world.log_in("alice", "another")
         assert await alice.refused("PUT", "/users/root/password", wrong) == (403, 41, None)
 
 

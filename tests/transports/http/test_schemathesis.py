@@ -20,7 +20,7 @@ import uvloop
 
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.access.permissions import ALL
-from whippet.app.commands.requests import UserStatus
+from whippet.app.model.identity import UserStatus
 
 SECONDS = int(os.environ.get("WHIPPET_SCHEMATHESIS_SECONDS", "30"))
 SEED = int(os.environ.get("WHIPPET_SCHEMATHESIS_SEED", "0")) or random.SystemRandom().getrandbits(32)

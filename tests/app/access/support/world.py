@@ -15,10 +15,10 @@ from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
 from whippet.app.commands import registry
 from whippet.app.commands import requests as ask
-from whippet.app.commands.requests import UserStatus
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
 from whippet.app.gateway import Gateway
+from whippet.app.model.identity import UserStatus
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.store import Store
 

@@ -20,6 +20,7 @@ from websockets.frames import CloseCode
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http
+from whippet.app.model.identity import Login
 from whippet.transports import closing
 from whippet.transports.http import server as http_server
 from whippet.transports.websocket import framing, handshake
@@ -92,7 +93,7 @@ class EchoChannel:
     def __init__(self, link: TextConnection) -> None:
         self._link = link
         # Strangers may say little.
-        link.session.user_id = 0
+        link.session.login = Login("somebody", 0)
 
     async def hear(self, text: bytes) -> None:
         await self._link.send(text)

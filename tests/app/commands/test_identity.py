@@ -1,0 +1,317 @@
+"""A session acts only as the user who logged in, also after a wait, and also when the number is another user's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.app.access.support.world import Person, World, everywhere, make_group, refusal, world
+from tests.app.commands.support.reading import reading
+from tests.storage.support.world import settled
+from whippet.app import housekeeping
+from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
+from whippet.app.commands import requests as ask
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code
+from whippet.app.model.sessions import Registration, Session, Transport
+
+ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
+ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+
+
+async def replace_alice(made: World) -> None:
+    """Somebody with all rights has alice's number from now on. No sessions are ended, as if they were overlooked."""
+    users = made.gateway.users
+    number = users.get("alice").id
+    await users.delete("alice")
+    assert (await users.create("mallory", "mallory", ACTIVE, ALL)).id == number
+
+
+# ------------------------------------------------------------------------------------------------- sessions
+
+
+async def test_the_late_close_of_an_evicted_session_removes_no_other_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        evicted = await made.root()
+        made.clock.now += 10**9
+        await housekeeping.evict_silent_clients(made.gateway)
+        later = Person(made.gateway, evicted.session.address)
+        assert later.session.client_id == evicted.session.client_id
+        made.gateway.sessions.remove(evicted.session)
+        assert made.gateway.sessions.get(later.session.client_id) is later.session
+
+
+async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_successor(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await make_group(root)
+        evicted, polling = await made.root(), await made.root()
+        registration = evicted.session.registration = Registration(b"client".ljust(16), 7)
+        await evicted.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await polling.ask(ask.AttachSession(*registration))
+        assert await polling.ask(ask.SyncConsumerGroup("s", "t", "g")) is not None
+        made.clock.now += 10**9
+        for person in (root, polling):
+            person.session.last_heartbeat = made.clock.now
+        await housekeeping.evict_silent_clients(made.gateway)
+        successor = Person(made.gateway, evicted.session.address)
+        assert successor.session.client_id == evicted.session.client_id
+        await successor.log_in("root", "root's password")
+        await successor.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        assert await polling.ask(ask.SyncConsumerGroup("s", "t", "g")) is None
+
+
+async def test_a_session_is_of_its_user_and_not_of_the_next_one_with_the_number(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=ALL)
+        alice = await made.logged_in("alice")
+        assert await alice.ask(ask.GetUsers())
+        await replace_alice(made)
+        for request in (ask.GetUsers(), ask.GetMe(), ask.CreateStream("s"), ask.CreatePersonalAccessToken("abc", 0)):
+            assert await refusal(alice.ask(request)) == Code.UNAUTHENTICATED
+
+
+async def test_who_logs_in_as_somebody_else_leaves_the_groups_of_before(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        root = await made.root()
+        await make_group(root)
+        await made.user("alice", permissions=ALL)
+        person = await made.logged_in("alice")
+        await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await person.log_in("alice", "alicealice")
+        assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
+        await person.log_in("root", "root's password")
+        assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
+
+
+# ------------------------------------------------------------------------------------------------- after a wait
+
+
+@pytest.mark.parametrize("how", ["replaced", "inactive", "another password", "no permission"])
+async def test_a_command_that_waited_for_the_catalogue_is_looked_at_again(tmp_path: Path, how: str) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(manage_streams=True))
+        alice = await made.logged_in("alice")
+        async with made.gateway.changing:
+            asked = asyncio.create_task(refusal(alice.ask(ask.CreateStream("hers"))))
+            await settled()
+            await take_away(made, how)
+        expected = Code.UNAUTHORIZED if how == "no permission" else Code.UNAUTHENTICATED
+        assert await asked == expected
+        assert made.gateway.streams.find("hers") is None
+
+
+async def take_away(made: World, how: str) -> None:
+    users = made.gateway.users
+    match how:
+        case "replaced":
+            await replace_alice(made)
+        case "inactive":
+            await users.update("alice", None, INACTIVE)
+            await users.update("alice", None, ACTIVE)
+        case "another password":
+            await users.change_password("alice", "alicealice", "another", "10.9.9.9:1")
+        case "no permission":
+            await users.change_permissions("alice", None)
+
+
+@pytest.mark.parametrize("how", ["replaced", "inactive", "another password", "no permission"])
+async def test_what_was_read_meanwhile_is_handed_to_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    async with reading(tmp_path, 1) as made:
+        await made.fill(1)
+        await made.world.user("alice", permissions=everywhere(poll_messages=True))
+        alice = await made.world.logged_in("alice")
+        partition = made.topic.served[0]
+        read, going = partition.read, asyncio.Event()
+
+        async def read_slowly(*arguments: Any) -> Any:
+            await going.wait()
+            return await read(*arguments)
+
+        monkeypatch.setattr(type(partition), "read", lambda _, *arguments: read_slowly(*arguments))
+        request = ask.PollMessages(ME, "s", "t", 0, ask.Strategy(ask.StrategyKind.FIRST), 1, False)
+        asked = asyncio.create_task(refusal(alice.ask(request)))
+        await settled()
+        await take_away(made.world, how)
+        going.set()
+        assert await asked == (Code.UNAUTHORIZED if how == "no permission" else Code.UNAUTHENTICATED)
+
+
+async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothing(tmp_path: Path) -> None:
+    requests = (
+        ask.CreateUser("carol", "secret", ACTIVE, None),
+        ask.UpdateUser("bob", "robert", None),
+        ask.UpdatePermissions("bob", everywhere(manage_users=True)),
+        ask.ChangePassword("bob", "bobbob", "another"),
+        ask.EndSessions("bob"),
+        ask.DeleteUser("bob"),
+    )
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        await made.user("alice", permissions=everywhere(manage_users=True))
+        bob = await made.user("bob")
+        before = users.get(bob).document
+        alice = await made.logged_in("alice")
+        async with users._changing:
+            asked = [asyncio.create_task(refusal(alice.ask(request))) for request in requests]
+            await settled()
+            # Not by a command: that would wait as well.
+            alices = users.get("alice")
+            alices.document = msgspec.structs.replace(alices.document, permissions=None)
+        assert await asyncio.gather(*asked) == [Code.UNAUTHORIZED] * len(requests)
+        assert users.get(bob).document == before
+        assert users.find("carol") is None
+
+
+# ------------------------------------------------------------------------------------------------- the end of sessions
+
+
+async def test_a_new_password_ends_all_sessions_and_tokens_only_if_that_is_asked_for(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        text = (await (await made.logged_in("alice")).ask(ask.CreatePersonalAccessToken("build", 0))).token
+        for ends_tokens, old, new in ((False, "alicealice", "another"), (True, "another", "a third")):
+            thief, program, alice = made.person(), made.person(), made.person()
+            await thief.log_in("alice", old)
+            await program.ask(ask.LoginWithPersonalAccessToken(text))
+            await alice.log_in("alice", old)
+            await alice.ask(ask.ChangePassword("alice", old, new, ends_tokens))
+            for person in (thief, program, alice):
+                assert await refusal(person.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+            assert (thief.ended, program.ended, alice.ended) == (True, True, False)
+            found = await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text)))
+            assert found == (Code.RESOURCE_NOT_FOUND if ends_tokens else None)
+            assert await made.person().log_in("alice", new) == 1
+        assert list((tmp_path / "tokens").iterdir()) == []
+
+
+async def test_tokens_that_have_ended_are_void_even_if_a_crash_has_left_their_files(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        text = (await alice.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        await made.gateway.users.update("alice", None, INACTIVE)
+        await made.gateway.users.update("alice", None, ACTIVE)
+        assert len(list((tmp_path / "tokens").iterdir())) == 1
+    async with world(tmp_path) as made:
+        await made.gateway.tokens.forget_void(made.gateway.users)
+        assert await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        assert list((tmp_path / "tokens").iterdir()) == []
+
+
+async def test_all_sessions_of_oneself_end_at_a_command_and_those_of_others_for_their_managers(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        await made.user("bob", permissions=everywhere(manage_users=True))
+        alice, elsewhere = await made.logged_in("alice"), await made.logged_in("alice")
+        text = (await alice.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        bob = await made.logged_in("bob")
+        assert await refusal(alice.ask(ask.EndSessions("bob"))) == Code.UNAUTHORIZED
+        await alice.ask(ask.EndSessions("alice"))
+        assert (alice.ended, elsewhere.ended, bob.ended) == (False, True, False)
+        again = made.person()
+        await again.ask(ask.LoginWithPersonalAccessToken(text))
+        await bob.ask(ask.EndSessions("alice", personal_access_tokens=True))
+        assert again.ended
+        assert await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(bob.ask(ask.EndSessions("root"))) == Code.UNAUTHORIZED
+
+
+async def test_a_session_that_is_in_no_list_ends_as_well(tmp_path: Path) -> None:
+    """As those of single requests over HTTP, and those that were evicted."""
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        alone = Session(Transport.HTTP, alice.session.address, 0, lambda: None)
+        alone.login = alice.session.login
+        made.gateway.sessions.remove(alice.session)
+        alice.session = alone
+        assert await alice.ask(ask.GetMe())
+        await (await made.root()).ask(ask.EndSessions("alice"))
+        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+
+
+# ------------------------------------------------------------------------------------------------- who changes whom
+
+
+async def test_only_root_changes_root(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=ALL)
+        alice, root = await made.logged_in("alice"), await made.root()
+        for request in (
+            ask.UpdateUser("root", "toor", None),
+            ask.UpdateUser(0, None, INACTIVE),
+            ask.ChangePassword("root", "root's password", "another"),
+            ask.EndSessions("root"),
+        ):
+            assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED, request
+        assert await root.ask(ask.GetMe())
+        await root.ask(ask.ChangePassword("root", "root's password", "another"))
+        assert await made.person().log_in("root", "another") == 0
+
+
+IN_STREAM_3 = Permissions(streams={3: StreamPermissions(manage_topics=True, topics={7: TopicPermissions()})})
+ON_TOPIC_7 = Permissions(streams={3: StreamPermissions(topics={7: TopicPermissions(manage_topic=True)})})
+
+
+@pytest.mark.parametrize(
+    ("holds", "grants", "allowed"),
+    [
+        ({}, everywhere(manage_users=True), True),
+        ({}, everywhere(read_users=True), True),
+        ({}, None, True),
+        ({}, everywhere(), True),
+        ({}, everywhere(read_servers=True), False),
+        ({}, everywhere(send_messages=True), False),
+        ({}, IN_STREAM_3, False),
+        ({}, ON_TOPIC_7, False),
+        ({}, ALL, False),
+        ({"read_servers": True}, everywhere(manage_servers=True), False),
+        ({"read_servers": True}, everywhere(read_servers=True), True),
+        ({"manage_streams": True}, IN_STREAM_3, True),
+        ({"manage_streams": True}, everywhere(manage_topics=True, send_messages=True), True),
+        ({"manage_topics": True}, everywhere(manage_streams=True), False),
+        ({"manage_topics": True}, ON_TOPIC_7, True),
+        ({"poll_messages": True}, everywhere(read_topics=True), False),
+    ],
+)
+async def test_nobody_grants_or_revokes_what_they_do_not_have(
+    tmp_path: Path, holds: dict[str, bool], grants: Permissions | None, allowed: bool
+) -> None:
+    expected = None if allowed else Code.UNAUTHORIZED
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=everywhere(manage_users=True, **holds))
+        await made.user("plain")
+        strong = await made.user("strong", permissions=grants)
+        alice = await made.logged_in("alice")
+        for request in (
+            ask.CreateUser("carol", "secret", ACTIVE, grants),
+            ask.UpdatePermissions("plain", grants),
+            ask.UpdatePermissions(strong, None),
+            ask.UpdateUser(strong, None, INACTIVE),
+            ask.UpdateUser(strong, "weak", ACTIVE),
+            ask.EndSessions(strong),
+            ask.DeleteUser(strong),
+        ):
+            await made.gateway.users.change_permissions(strong, grants)
+            assert await refusal(alice.ask(request)) == expected, request
+        assert await refusal(alice.ask(ask.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
+
+
+async def test_what_one_has_in_a_stream_one_grants_and_revokes_there_and_nowhere_else(tmp_path: Path) -> None:
+    manager = Permissions(everywhere(manage_users=True).everywhere, IN_STREAM_3.streams)
+    elsewhere = Permissions(streams={4: StreamPermissions(manage_topics=True)})
+    async with world(tmp_path) as made:
+        await made.user("alice", permissions=manager)
+        await made.user("bob", permissions=elsewhere)
+        alice = await made.logged_in("alice")
+        both = Permissions(streams=IN_STREAM_3.streams | elsewhere.streams)
+        assert await refusal(alice.ask(ask.UpdatePermissions("bob", both))) is None
+        assert await refusal(alice.ask(ask.UpdatePermissions("bob", IN_STREAM_3))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(ask.UpdatePermissions("bob", elsewhere))) is None
