@@ -34,7 +34,8 @@ from whippet.transports import certificates, datagrams, listening, quic_engine
 from whippet.transports.certificates import Pair
 from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_connection import Connection
-from whippet.transports.quic_engine import CONNECTION_ID_BYTES, DATAGRAM_BYTES_MIN, HTTP3, Engine, Rules
+from whippet.transports.quic_engine import CONNECTION_ID_BYTES, HTTP3, Engine, Rules
+from whippet.transports.quic_path import DATAGRAM_BYTES_MIN
 from whippet.transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
 
 if TYPE_CHECKING:

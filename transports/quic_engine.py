@@ -1,10 +1,10 @@
-"""aioquic's connection with what a server needs that meets anybody: windows that follow what is taken, limits of
-streams that follow a login, datagrams as large as the path allows, tokens by which a restarted server resets clients.
+"""aioquic's connection with what a public server needs: windows that follow what is read, limits of streams that follow
+a login, datagrams as large as the path allows, and tokens by which a restarted server resets clients.
 
-aioquic doubles a window whenever half of it is used, so that a client could have any amount of memory set aside; it
-never tries a larger datagram; it insists on ALPN once it is given any; and what it sends in a burst becomes less and
-less the faster a path is, see `Pacer`. What is overridden here are its internals:
-its version is pinned, and the tests of this module fail when they move.
+aioquic doubles a window whenever half of it is used, so that a client could make the server set aside any amount of
+memory, and it insists on ALPN once it is given any protocol. The size of datagrams is in quic_path.py, the rate in
+quic_pacing.py. What is overridden here are aioquic's internals: its version is pinned, and
+tests/transports/test_aioquic_internals.py fails when they change.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from typing import Any, cast
 
 from aioquic import tls
 from aioquic._buffer import Buffer
-from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE, QuicConfiguration
-from aioquic.quic.congestion.base import K_INITIAL_WINDOW
-from aioquic.quic.congestion.reno import RenoCongestionControl
+from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
     END_STATES,
@@ -35,38 +33,27 @@ from aioquic.quic.packet import (
     QuicProtocolVersion,
     pull_quic_transport_parameters,
 )
-from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder, QuicSentPacket
-from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
+from aioquic.quic.packet_builder import QuicDeliveryState, QuicPacketBuilder
+from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream
 
 from whippet.transports.datagrams import PeerAddress
+from whippet.transports.quic_pacing import Congestion, Pacer
+from whippet.transports.quic_path import DATAGRAM_BYTES_MIN, LOST_IN_A_ROW, PathProbe
 
 HTTP3 = "h3"
 FOR_EVER = 10 * 365 * 86_400.0
 """Seconds of silence that end no connection."""
 CONNECTION_ID_BYTES = 8
-DATAGRAM_BYTES_MIN = SMALLEST_MAX_DATAGRAM_SIZE
-"""Every path of QUIC carries so much."""
 DATAGRAM_BYTES_MAX = 16_384
-STEPS = (8_952, 1_452, 1_400, 1_280)
-"""Sizes that are tried when the largest does not get through: jumbo frames, Ethernet, tunnels."""
-TRIES = 3
-"""How often a size may get lost before a smaller one is tried."""
-LOST_IN_A_ROW = 3
-"""Probes of a silent peer, after which the path is taken to have become narrower."""
 STRANGER_STREAMS = 8
 """How many streams somebody may have open before a login. Official clients have one."""
 UNIDIRECTIONAL_STREAMS = 8
 """HTTP/3 needs three; the binary protocols none."""
 RESET_BYTES_MIN = 5 + 16
-PACED_SECONDS = 0.002
-"""What may be sent at once is at least what is due in so long: timers are no finer than half of it."""
 STREAM_FIN, STREAM_LENGTH = QuicFrameType.STREAM_BASE | 1, 2
 STREAM_WHOLE = STREAM_FIN | STREAM_LENGTH
 STREAM_FRAME_HEAD_BYTES = 3 + 8
-BURST_DATAGRAMS = K_INITIAL_WINDOW
-USED_PART = 4
-"""Of a congestion window so much of a part has to be in flight for it to grow."""
 HANDSHAKE_BYTES_MAX = 32 << 10
 """Of one message of the handshake, which aioquic gathers before it looks at it."""
 
@@ -119,28 +106,6 @@ class Handshake(tls.Context):
         super()._server_handle_hello(input_buf, initial_buf, handshake_buf)
 
 
-class Congestion(RenoCongestionControl):
-    """Whose window grows only as far as it is used: one that was never filled says nothing of the path."""
-
-    def on_packet_acked(self, *, now: float, packet: QuicSentPacket) -> None:
-        window, is_used = self.congestion_window, self.bytes_in_flight * USED_PART >= self.congestion_window
-        super().on_packet_acked(now=now, packet=packet)
-        if not is_used:
-            self.congestion_window = window
-
-
-class Pacer(QuicPacketPacer):
-    """aioquic's has a bucket that holds 16 datagrams at the most, and fewer than one where a path is so fast that they
-    take less than a microsecond: with timers of a millisecond that is a bound of 23 MB/s, and after a while of 1."""
-
-    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
-        seconds_per_byte = max(smoothed_rtt, 1e-6) / congestion_window
-        datagram_seconds = self._max_datagram_size * seconds_per_byte
-        self.packet_time = min(datagram_seconds, 1.0)
-        self.bucket_max = max(BURST_DATAGRAMS * datagram_seconds, PACED_SECONDS)
-        self.bucket_time = min(self.bucket_time, self.bucket_max)
-
-
 class Silence:
     """A log that nobody reads."""
 
@@ -173,11 +138,7 @@ class Engine(QuicConnection):
         self._local_max_streams_uni = Limit(QuicFrameType.MAX_STREAMS_UNI, "max_streams_uni", UNIDIRECTIONAL_STREAMS)
         self._held: set[int] = set()
         self._said_bytes = 0
-        self._largest_wanted = rules.datagram_bytes_max
-        self._sizes: list[int] = []
-        """Of datagrams that are still to be tried, the next one last."""
-        self._tries = 0
-        self._is_trying = False
+        self.probe = PathProbe(rules.initial_datagram_bytes, rules.datagram_bytes_max)
         self._path: object = None
 
     # ------------------------------------------------------------------------------------------------------- state
@@ -211,7 +172,7 @@ class Engine(QuicConnection):
         super()._parse_transport_parameters(data, from_session_ticket)
         theirs = pull_quic_transport_parameters(Buffer(data=data)).max_udp_payload_size
         if theirs is not None:
-            self._largest_wanted = min(self._largest_wanted, theirs)
+            self.probe.limit(theirs)
 
     def _replenish_connection_ids(self) -> None:
         super()._replenish_connection_ids()
@@ -437,8 +398,8 @@ class Engine(QuicConnection):
         found = super().datagrams_to_send(now)
         if self._handshake_confirmed and not self.is_over:
             self._watch_path()
-            if self._sizes and not self._is_trying:
-                found += self._try(self._sizes[-1], now)
+            if (size := self.probe.next_size) is not None:
+                found += self._try(size, now)
         return found
 
     def _discard_streams(self) -> None:
@@ -494,29 +455,24 @@ class Engine(QuicConnection):
             or self._datagrams_pending
             or self._handshake_done_pending
             or self._streams_blocked_pending
-            or (self._sizes and not self._is_trying)
+            or self.probe.next_size is not None
             or not self._crypto_streams[tls.Epoch.ONE_RTT].sender.buffer_is_empty
         )
 
     def _watch_path(self) -> None:
-        """Another path, or one on which nothing gets through any more, is as wide as any again."""
+        """Another path may carry more, and one on which nothing gets through any more carries less."""
         path = self._network_paths[0]
         if path is not self._path:
             self._path = path
-            self._carry(max(min(self._rules.initial_datagram_bytes, self._largest_wanted), DATAGRAM_BYTES_MIN))
-            self._begin_trying()
+            self.probe.begin()
+            self._carry(self.probe.carried)
         elif self._loss._pto_count >= LOST_IN_A_ROW and self._max_datagram_size > DATAGRAM_BYTES_MIN:
-            self._carry(DATAGRAM_BYTES_MIN)
-            self._begin_trying()
-
-    def _begin_trying(self) -> None:
-        largest, carried = self._largest_wanted, self._max_datagram_size
-        self._sizes = sorted({size for size in (*STEPS, largest) if carried < size <= largest})
-        self._tries = 0
+            self.probe.narrow()
+            self._carry(self.probe.carried)
 
     def _try(self, size: int, now: float) -> list[tuple[bytes, PeerAddress]]:
-        """A datagram of this size with nothing in it: whether it arrives decides. Its loss says nothing of congestion,
-        so it does not count as being in flight."""
+        """Sends a datagram of this size that holds only padding. Its loss tells nothing about congestion, so it does
+        not count as being in flight."""
         path = self._network_paths[0]
         if not path.is_validated:
             return []
@@ -534,24 +490,16 @@ class Engine(QuicConnection):
         buffer.push_bytes(bytes(builder.remaining_flight_space))
         if builder._packet is not None:
             builder._packet.in_flight = False
-        self._is_trying = True
+        self.probe.on_sent()
         return self._flush_builder(builder=builder, network_path=path, peer_cid=self._peer_cid.cid, now=now)
 
     def _on_tried(self, delivery: QuicDeliveryState, size: int, path: object) -> None:
-        self._is_trying = False
-        if path is not self._path or not self._sizes or self._sizes[-1] != size:
-            return
-        if delivery is QuicDeliveryState.ACKED:
-            self._sizes = []
-            self._carry(size)
-            return
-        self._tries += 1
-        if self._tries == TRIES:
-            self._sizes.pop()
-            self._tries = 0
+        arrived, is_current = delivery is QuicDeliveryState.ACKED, path is self._path
+        if self.probe.on_result(size, arrived=arrived, is_current=is_current):
+            self._carry(self.probe.carried)
 
     def _carry(self, size: int) -> None:
-        """Datagrams have this size from now on."""
+        """Datagrams have at most this size from now on."""
         self._max_datagram_size = size
         self._loss._pacer._max_datagram_size = size
         control: Any = self._loss._cc

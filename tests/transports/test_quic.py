@@ -519,7 +519,7 @@ class Narrow:
 
 async def carried(world: World) -> quic_engine.Engine:
     (connection,) = world.listener._connections
-    await world.until(lambda: connection.engine.is_established and not connection.engine._sizes)
+    await world.until(lambda: connection.engine.is_established and connection.engine.probe.is_over)
     return connection.engine
 
 
@@ -541,7 +541,7 @@ async def test_datagrams_are_no_larger_than_the_path_carries(tmp_path: Path) -> 
         await root.log_in()
         await make_topic(root)
         engine = next(iter(world.listener._connections)).engine
-        while engine._sizes:
+        while not engine.probe.is_over:
             assert await root.is_alive()
             await asyncio.sleep(0.01)
         assert engine._max_datagram_size == 1_400
@@ -575,4 +575,4 @@ async def test_datagrams_are_no_larger_than_the_client_takes(tmp_path: Path) -> 
         push_quic_transport_parameters(said, QuicTransportParameters(max_udp_payload_size=1472))
         other._remote_initial_source_connection_id = None
         other._parse_transport_parameters(said.data, from_session_ticket=True)
-        assert other._largest_wanted == 1472
+        assert other.probe.largest == 1472

@@ -19,7 +19,8 @@ from aioquic.quic.packet_builder import QuicSentPacket
 from whippet.bench.quic_unpaced import unpace
 from whippet.transports.certificates import self_signed
 from whippet.transports.datagrams import PeerAddress
-from whippet.transports.quic_engine import BURST_DATAGRAMS, Congestion, Engine, Pacer, Rules, configuration
+from whippet.transports.quic_engine import Engine, Rules, configuration
+from whippet.transports.quic_pacing import BURST_DATAGRAMS, Congestion, Pacer
 
 SIZE = 1452
 CLIENT, SERVER = ("127.0.0.1", 40_000), ("127.0.0.1", 3_000)

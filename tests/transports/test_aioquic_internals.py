@@ -1,0 +1,119 @@
+"""What is used of aioquic's internals is still what it was when our code was written for it.
+
+A failure here after an upgrade names what has changed: read the new version, adapt what overrides it, and only then
+change what this test expects.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import aioquic
+
+from whippet import transports
+from whippet.transports import quic_engine, quic_pacing
+
+OURS = ("quic_engine.py", "quic_pacing.py", "quic_connection.py", "quic.py", "http3.py")
+VERSION = "1.7.2"
+PRIVATE_NAMES_MAX = 76
+"""It may become fewer."""
+OVERRIDDEN = {
+    "Context._server_handle_hello": "ce53cc7baafe",
+    "Context.handle_message": "6a388255ca3f",
+    "QuicCongestionControl.on_packet_acked": "ea19757c677d",
+    "QuicConnection.__init__": "81aea715e344",
+    "QuicConnection._confirm_handshake": "ffec907008d1",
+    "QuicConnection._handle_stream_frame": "8c79348a854e",
+    "QuicConnection._initialize": "6a41681e541c",
+    "QuicConnection._parse_transport_parameters": "0da95a03bd5b",
+    "QuicConnection._replenish_connection_ids": "73b127efb89c",
+    "QuicConnection._write_application": "c37bf64378f7",
+    "QuicConnection._write_connection_limits": "02c42c5455ae",
+    "QuicConnection._write_stream_frame": "9bc0be962394",
+    "QuicConnection._write_stream_limits": "398d4a898f7c",
+    "QuicConnection.datagrams_to_send": "f4eb22c8add2",
+    "QuicConnection.send_stream_data": "d10cbdd766b5",
+    "QuicPacketPacer.update_rate": "ec763995d360",
+    "RenoCongestionControl.on_packet_acked": "91f90091e236",
+}
+
+
+def sources() -> dict[str, ast.Module]:
+    folder = Path(transports.__path__[0])
+    return {name: ast.parse((folder / name).read_text()) for name in OURS}
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def own_names(trees: dict[str, ast.Module]) -> set[str]:
+    """Private names that our own classes define: methods, slots and attributes that are assigned to `self`."""
+    found = set()
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(node.name)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.ctx, ast.Store)
+                and isinstance(node.value, ast.Name)
+                and node.value.id == "self"
+            ):
+                found.add(node.attr)
+    return found
+
+
+def aioquic_text() -> str:
+    return "\n".join(path.read_text() for path in sorted(Path(aioquic.__path__[0]).rglob("*.py")))
+
+
+def used_names() -> set[str]:
+    """Private names of aioquic that our modules use."""
+    trees, text = sources(), aioquic_text()
+    used = {node.attr for tree in trees.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    own = own_names(trees)
+    return {name for name in used if private(name) and (name not in own or re.search(rf"\.{name}\b", text))}
+
+
+def overridden() -> dict[str, str]:
+    """The methods of aioquic that our classes replace, each with a digest of its source."""
+    found = {}
+    for module in (quic_engine, quic_pacing):
+        for ours in vars(module).values():
+            if not inspect.isclass(ours) or ours.__module__ != module.__name__:
+                continue
+            for base in ours.__mro__[1:]:
+                if not base.__module__.startswith("aioquic"):
+                    continue
+                for name in vars(ours).keys() & vars(base).keys():
+                    method: Any = vars(base)[name]
+                    if inspect.isfunction(method):
+                        source = inspect.getsource(method).encode()
+                        found[f"{base.__name__}.{name}"] = hashlib.sha256(source).hexdigest()[:12]
+    return found
+
+
+def test_the_version_is_the_one_that_our_code_was_written_for() -> None:
+    assert aioquic.__version__ == VERSION
+
+
+def test_every_method_that_is_overridden_is_as_it_was() -> None:
+    found = overridden()
+    changed = sorted(name for name in found.keys() | OVERRIDDEN.keys() if found.get(name) != OVERRIDDEN.get(name))
+    assert not changed, f"aioquic {aioquic.__version__} has changed, or we override otherwise: {', '.join(changed)}"
+
+
+def test_every_private_name_that_is_used_exists_and_they_become_no_more() -> None:
+    text = aioquic_text()
+    used = used_names()
+    gone = sorted(name for name in used if not re.search(rf"(\.|def ){name}\b", text))
+    assert not gone, f"aioquic {aioquic.__version__} has no {', '.join(gone)}"
+    assert len(used) <= PRIVATE_NAMES_MAX, sorted(used)
