@@ -26,10 +26,11 @@ def effective(listener: socket.socket) -> Address:
     return Address(host, port)
 
 
-async def listen(address: Address, setting: str) -> socket.socket:
-    """A listening TCP socket. A name that stands for several addresses is listened on at one only, IPv4 first."""
+async def listen(address: Address, setting: str, *, ipv6: bool = False) -> socket.socket:
+    """A listening TCP socket. A name that stands for several addresses is listened on at one only, IPv4 first; with
+    `ipv6` at an IPv6 address alone."""
     try:
-        family, target = await resolve(address, socket.SOCK_STREAM)
+        family, target = await resolve(address, socket.SOCK_STREAM, socket.AF_INET6 if ipv6 else socket.AF_UNSPEC)
         return _open(family, target)
     except OSError as error:
         raise ListenError(f"cannot listen on {address} ({setting}): {error.strerror or error}") from error
@@ -37,9 +38,13 @@ async def listen(address: Address, setting: str) -> socket.socket:
         raise ListenError(f"cannot listen on {address} ({setting}): not a host name") from error
 
 
-async def resolve(address: Address, kind: socket.SocketKind) -> tuple[int, tuple[Any, ...]]:
+async def resolve(
+    address: Address, kind: socket.SocketKind, wanted: socket.AddressFamily = socket.AF_UNSPEC
+) -> tuple[int, tuple[Any, ...]]:
     """The family of the address to listen on, and what `bind` wants of it."""
-    found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=kind, flags=socket.AI_PASSIVE)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        address.host, address.port, family=wanted, type=kind, flags=socket.AI_PASSIVE
+    )
     family, _, _, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return family, target
 

@@ -31,6 +31,7 @@ from whippet.storage.batch import Readable
 from whippet.transports import closing, conversation, listening
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.handshakes import Handshakes
+from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
 
 _log = logging.getLogger(__name__)
 
@@ -548,6 +549,30 @@ class Connections:
             self._sweeper.cancel()
 
 
+class TcpConnection(Connection):
+    """A client over TCP itself, on a socket as `tcp.socket` wants it."""
+
+    __slots__ = ("_farewell",)
+
+    def __init__(self, listener: Connections) -> None:
+        super().__init__(listener)
+        self._farewell: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        prepare_accepted(transport, self._listener.gateway.config.tcp.socket)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._farewell is not None:
+            self._farewell.cancel()
+
+    def _close(self, *, is_over: bool) -> None:
+        if self._farewell is None:
+            self._farewell = limit_farewell(self._transport, self._listener.gateway.config.tcp.socket)
+        super()._close(is_over=is_over)
+
+
 class TcpListener(Connections):
     """The listening socket and everyone connected through it. Made by `listen`, ended by `stop`."""
 
@@ -560,14 +585,16 @@ class TcpListener(Connections):
         self._handshakes: Handshakes | None = None
 
     async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
-        listener = await listening.listen(address, setting)
+        config = self.gateway.config.tcp
+        listener = await listening.listen(address, setting, ipv6=config.ipv6)
+        prepare_listener(listener, config.socket)
         self.address = listening.effective(listener)
         if tls is not None:
             seconds_max = self.limits.silence_before_login
-            self._handshakes = Handshakes(listener, tls, lambda: Connection(self), self.has_room, seconds_max)
+            self._handshakes = Handshakes(listener, tls, lambda: TcpConnection(self), self.has_room, seconds_max)
         else:
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: Connection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS
+                lambda: TcpConnection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS
             )
         self.start_sweeping("tcp deadlines")
 

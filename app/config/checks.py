@@ -38,6 +38,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _memory_pool(config)
     yield from _protocol(config)
     yield from _secrets(config)
+    yield from _ipv6(config)
     yield from _listeners(config)
     yield from _dashboard(config)
     yield from _cors(config)
@@ -136,6 +137,14 @@ def _decoded_bytes(text: str) -> int | None:
         return len(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         return None
+
+
+def _ipv6(config: Config) -> Iterator[Problem]:
+    if config.tcp.enabled and config.tcp.ipv6 and config.tcp.address.is_ipv4:
+        yield (
+            ("tcp.ipv6", "tcp.address"),
+            f"tcp.ipv6 = true needs an IPv6 address or a name, such as [::1]:8090; tcp.address is {config.tcp.address}",
+        )
 
 
 def _listeners(config: Config) -> Iterator[Problem]:

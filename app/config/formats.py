@@ -56,6 +56,11 @@ class Address(msgspec.Struct, frozen=True):
     host: str
     port: int
 
+    @property
+    def is_ipv4(self) -> bool:
+        """Whether it is written as one; what a name stands for is not looked up."""
+        return re.fullmatch(r"\d+(\.\d+){3}", self.host, re.ASCII) is not None
+
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 

@@ -226,7 +226,7 @@ class TcpSocket(Section, frozen=True):
     """Options of accepted sockets, applied only when `override_defaults` is on."""
 
     override_defaults: Boolean = False
-    """Apply the keys of this section; otherwise the operating system decides."""
+    """Apply the keys of this section; otherwise the operating system decides, and small packets are sent at once."""
     recv_buffer_size: Bytes = 100_000
     """Size of the kernel's receive buffer of a connection."""
     send_buffer_size: Bytes = 100_000
@@ -236,7 +236,8 @@ class TcpSocket(Section, frozen=True):
     nodelay: Boolean = False
     """Send small packets at once instead of gathering them."""
     linger: Seconds = 0.0
-    """Duration for which closing waits until what was sent is taken."""
+    """Duration for which a connection that is being closed may take to accept what it was sent; then that is dropped.
+    0: the operating system decides. Nobody waits meanwhile."""
 
 
 class Tcp(Section, frozen=True):
@@ -249,7 +250,8 @@ class Tcp(Section, frozen=True):
     socket_migration: Boolean = True
     """Accepted for compatibility; has no effect, because connections need not move to be near their partition."""
     ipv6: Boolean = False
-    """Listen on an IPv6 socket."""
+    """Listen on an IPv6 socket, also where a name stands for addresses of both kinds, of which the IPv4 one is taken
+    otherwise; an IPv4 address is refused then."""
     message_header: Annotated[Literal["auto", "56", "64"], formats.choice("auto", "56", "64")] = "auto"
     """Size of the header before each message that clients get: 56 bytes for those of Iggy 0.6, 64 for later ones; auto
     tells them apart by what they send."""

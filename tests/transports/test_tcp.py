@@ -388,8 +388,8 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operating system keeps little of what a client does not take, so that few bytes show what happens then."""
     listen = listening.listen
 
-    async def listen_small(address: Address, setting: str) -> socket.socket:
-        listener = await listen(address, setting)
+    async def listen_small(address: Address, setting: str, *, ipv6: bool) -> socket.socket:
+        listener = await listen(address, setting, ipv6=ipv6)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
         return listener
 

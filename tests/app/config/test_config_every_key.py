@@ -266,6 +266,7 @@ ACCEPTED = [row for row in ROWS if ALIASES.get(row[0], row[0]) not in UNSUPPORTE
 
 # What else has to be set for the other value to be possible.
 BESIDES = {
+    "tcp.ipv6": {"tcp.address": "[::1]:8090"},
     "websocket.tls.enabled": {"websocket.address": "127.0.0.1:8092"},
     "http.jwt.use_base64_secret": {"http.jwt.encoding_secret": "MDEy", "http.jwt.decoding_secret": "MDEy"},
     "http.jwt.trusted_issuers[]": {

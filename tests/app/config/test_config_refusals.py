@@ -89,6 +89,7 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
     ({"HTTP_LEASES_EXPIRY": "11 m"}, "HTTP_LEASES_EXPIRY", "to http.leases.expiry_max (10 m)"),
     ({"HTTP_LEASES_EXPIRY_MIN": "31 s"}, "HTTP_LEASES_EXPIRY_MIN", "http.leases.expiry (30 s)"),
     ({"WEBSOCKET_TLS_ENABLED": "true"}, "WEBSOCKET_TLS_ENABLED", "websocket.address"),
+    ({"TCP_IPV6": "true"}, "TCP_IPV6", "tcp.address is 127.0.0.1:8090"),
     ({"TCP_ADDRESS": "127.0.0.1:3000"}, "TCP_ADDRESS", "http.address"),
     ({"TCP_ADDRESS": "0.0.0.0:3000"}, "TCP_ADDRESS", "http.address"),
     ({"WEBSOCKET_ADDRESS": "127.0.0.1:8090"}, "WEBSOCKET_ADDRESS", "tcp.address"),
@@ -133,6 +134,9 @@ EMPTIED = {
 }
 
 POSSIBLE = [
+    {"TCP_IPV6": "true", "TCP_ADDRESS": "[::]:8090"},
+    {"TCP_IPV6": "true", "TCP_ADDRESS": "localhost:8090"},
+    {"TCP_IPV6": "true", "TCP_ENABLED": "false"},
     {"WEBSOCKET_ADDRESS": "127.0.0.1:3000"},
     {"HTTP_ENABLED": "false", "TCP_ADDRESS": "127.0.0.1:8091"},
     {"WEBSOCKET_TLS_ENABLED": "true", "HTTP_TLS_ENABLED": "true"},

@@ -24,6 +24,7 @@ from whippet.app.access.users import Users
 from whippet.app.commands import requests as ask
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Tcp
 from whippet.app.gateway import Gateway
 from whippet.transports.tcp import STALLED_SECONDS, TcpListener
 from whippet.transports.wire.classic import frames, requests
@@ -160,6 +161,7 @@ async def served(
     stalled_seconds: float = STALLED_SECONDS,
     store: dict[str, Any] | None = None,
     throttle: Throttle | None = None,
+    tcp: Tcp | None = None,
     **limits: Any,
 ) -> AsyncIterator[Served]:
     async with opened(path, **(store or {})) as made:
@@ -169,9 +171,8 @@ async def served(
         )
         config = Config()
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
-        gateway = Gateway(
-            msgspec.structs.replace(config, system=system), made, users, Tokens(made, 100, made.clock), made.clock
-        )
+        config = msgspec.structs.replace(config, system=system, tcp=tcp or config.tcp)
+        gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
         listener = TcpListener(gateway, stalled_seconds=stalled_seconds)
         await listener.listen(address or Address("127.0.0.1", 0), "tcp.address", tls)
         world = Served(listener, passwords)
