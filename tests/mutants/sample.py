@@ -27,6 +27,7 @@ import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.mutants.operators import Mutant, mutants_of
 
@@ -108,6 +109,8 @@ def run(target: Path, chosen: list[Mutant], folder: Path, jobs: int) -> list[Mut
     first = copy_tree(folder / "0")
     started = time.monotonic()
     tests = record(target, first)
+    if not tests:
+        sys.exit(f"no quick test of {target} passes")
     print(f"{len(tests)} quick tests; {time.monotonic() - started:.0f} s for what they enter", file=sys.stderr)
     trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
     trees.put(first)
@@ -151,27 +154,35 @@ def copy_tree(folder: Path) -> Path:
 
 
 def record(target: Path, tree: Path) -> list[Test]:
-    """The quick tests of the package that pass, and which functions they enter. What is known from an earlier run about
-    a file of tests is true for as long as neither it nor what it tests has changed."""
-    tests_folder = ROOT / "tests" / (target if (ROOT / target).is_dir() else target.parent)
-    package = tests_folder.relative_to(ROOT / "tests")
-    files = sorted(tests_folder.rglob("test_*.py"))
-    beside = [path for path in tests_folder.rglob("*.py") if path not in files]
-    shared = _digest([*beside, *((ROOT / package).rglob("*.py"))])
+    """The quick tests of the package that pass, and which functions they enter.
+
+    What is known of a file of tests from an earlier run is true until the file or what it tests changes. Which of its
+    tests are slow is believed for longer, until the file itself changes: they are what takes the time.
+    """
+    package = target if (tree / target).is_dir() else target.parent
+    folder = tree / "tests" / package
+    files = sorted(folder.rglob("test_*.py"))
+    shared = _digest([*(path for path in folder.rglob("*.py") if path not in files), *(tree / package).rglob("*.py")])
     cache = CACHE / f"{'.'.join(package.parts)}.json"
-    known = json.loads(cache.read_text()) if cache.exists() else {}
-    now = {str(path.relative_to(ROOT)): _digest([path]) + shared for path in files}
-    stale = [name for name, digest in now.items() if known.get(name, {}).get("digest") != digest]
+    known: dict[str, dict[str, Any]] = json.loads(cache.read_text()) if cache.exists() else {}
+    now: dict[str, dict[str, Any]] = {}
+    for path in files:
+        name, own = str(path.relative_to(tree)), _digest([path])
+        before = known.get(name, {"own": None, "shared": None, "tests": []})
+        slow = [test for test in before["tests"] if test["seconds"] > QUICK_S and before["own"] == own]
+        if (before["own"], before["shared"]) == (own, shared):
+            slow = before["tests"]
+        now[name] = {"own": own, "shared": shared, "tests": slow}
+    stale = [name for name, entry in now.items() if known.get(name) != entry]
     if stale:
         report = tree / "record.json"
-        pytest(tree, stale, RECORD_S, WHIPPET_MUTANTS_RECORD=str(report))
-        found = json.loads(report.read_text())
-        for name in stale:
-            known[name] = {"digest": now[name], "tests": [test for test in found if test["id"].startswith(f"{name}::")]}
-    known = {name: known[name] for name in now}
-    CACHE.mkdir(exist_ok=True)
-    cache.write_text(json.dumps(known))
-    tests = [test for entry in known.values() for test in entry["tests"] if test["seconds"] <= QUICK_S]
+        slow_tests = [f"--deselect={test['id']}" for name in stale for test in now[name]["tests"]]
+        pytest(tree, stale, RECORD_S, *slow_tests, WHIPPET_MUTANTS_RECORD=str(report))
+        for test in json.loads(report.read_text()):
+            now[test["id"].partition("::")[0]]["tests"].append(test)
+        CACHE.mkdir(exist_ok=True)
+        cache.write_text(json.dumps(now))
+    tests = [test for entry in now.values() for test in entry["tests"] if test["seconds"] <= QUICK_S]
     return [Test(test["id"], test["seconds"], frozenset(test["functions"])) for test in tests]
 
 

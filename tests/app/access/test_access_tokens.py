@@ -9,15 +9,21 @@ import hmac
 import json
 import os
 import stat
+import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, utils
 
 from tests.app.access.support.world import SECOND, World, refusal, world
-from whippet.app.access.access_tokens import FOLDER, NEVER_SECONDS, AccessTokens
+from tests.storage.support.world import settled
+from whippet.app.access import access_tokens, trusted_issuers
+from whippet.app.access.access_tokens import FOLDER, AccessTokens, _uuid7
 from whippet.app.access.ended_tokens import NAME as ENDED
 from whippet.app.access.ended_tokens import End, EndedTokens, Entry
 from whippet.app.access.signing_key import NAME as KEY
@@ -25,7 +31,7 @@ from whippet.app.access.users import User
 from whippet.app.commands import requests as ask
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
-from whippet.app.config.listeners import HttpJwt
+from whippet.app.config.listeners import HttpJwt, TrustedIssuer
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 
@@ -115,12 +121,6 @@ async def test_every_algorithm_of_the_configuration_signs_what_only_it_believes(
             tokens = await made.reopened(msgspec.structs.replace(CONFIG, algorithm=other))
             assert await tokens.caller(token) is None
             assert await refusal(tokens.refresh(token)) == Code.INVALID_JWT_ALGORITHM
-
-
-async def test_a_token_that_does_not_expire_lasts_for_decades(tmp_path: Path) -> None:
-    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
-        _, claims = opened(made.give())
-        assert claims["exp"] - claims["iat"] == NEVER_SECONDS
 
 
 # ------------------------------------------------------------------------------------------------- forgeries
@@ -385,3 +385,142 @@ async def test_of_two_secrets_the_first_signs_and_both_are_believed(tmp_path: Pa
         assert [await made.who(old), await made.who(new)] == ["root", "root"]
         made.tokens = await made.reopened()
         assert await made.who(new) is None
+
+
+# ------------------------------------------------------------------------------------------------- details
+
+
+@pytest.mark.parametrize("now_us", [0, 999, 1000, 1_700_000_000_000_000, (2**48 - 1) * 1000, (2**48 + 5) * 1000])
+def test_the_id_of_a_token_begins_with_its_time_and_is_random_behind_it(now_us: int) -> None:
+    ids = {_uuid7(now_us) for _ in range(100)}
+    assert len(ids) == 100
+    for each in ids:
+        assert [len(group) for group in each.split("-")] == [8, 4, 4, 4, 12]
+        assert uuid.UUID(each).version == 7
+        assert uuid.UUID(each).variant == uuid.RFC_4122
+        assert int(each.replace("-", "")[:12], 16) == now_us // 1000 % 2**48
+
+
+async def test_a_subject_has_at_most_ten_digits(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        header, claims = opened(made.give())
+        for digits, believed in ((1, True), (10, True), (11, False)):
+            who = await made.who(signed(header, claims | {"sub": "0" * digits}))
+            assert who == ("root" if believed else None)
+
+
+async def test_no_more_than_so_many_verified_tokens_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_tokens, "REMEMBERED_MAX", 3)
+    async with handed(tmp_path) as made:
+        given = [made.give() for _ in range(4)]
+        for remembered, token in zip((1, 2, 3, 1), given, strict=True):
+            assert await made.who(token) == "root"
+            assert len(made.tokens._remembered) == remembered
+        assert [await made.who(token) for token in given] == ["root"] * 4
+
+
+async def test_a_token_counts_from_when_the_configuration_says(tmp_path: Path) -> None:
+    async with handed(tmp_path, msgspec.structs.replace(CONFIG, not_before=60.0)) as made:
+        token = made.give()
+        _, claims = opened(token)
+        assert claims["nbf"] == claims["iat"] + 60
+        assert await made.who(token) is None
+        made.clock.now += 55 * SECOND
+        assert await made.who(token) == "root"
+
+
+async def test_the_life_of_a_token_is_that_of_the_configuration(tmp_path: Path) -> None:
+    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=90 * SECOND)) as made:
+        _, claims = opened(made.give())
+        assert claims["exp"] - claims["iat"] == 90
+    async with handed(tmp_path, msgspec.structs.replace(CONFIG, access_token_expiry=None)) as made:
+        _, claims = opened(made.give())
+        assert claims["exp"] - claims["iat"] == 1_000_000_000
+
+
+async def test_a_token_names_the_generation_of_its_client_only_where_there_is_one(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        assert "whippet_client" not in opened(made.give())[1]
+        assert opened(made.tokens.give(made.find("root"), "0.6").text)[1]["whippet_client"] == "0.6"
+
+
+async def test_each_kind_of_token_that_cannot_be_refreshed_has_its_number(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        header, claims = opened(made.give())
+        for text, code in (
+            ("", Code.UNAUTHENTICATED),
+            ("no token", Code.INVALID_ACCESS_TOKEN),
+            (signed(header, claims, secret="guessed"), Code.UNAUTHENTICATED),
+            (signed(header | {"alg": "RS256"}, claims), Code.INVALID_JWT_ALGORITHM),
+        ):
+            assert await refusal(made.tokens.refresh(text)) == code
+
+
+async def test_an_ended_token_is_kept_until_no_clock_could_take_it_for_one_that_counts(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        token = made.give()
+        await made.tokens.refresh(token)
+        (line,) = (tmp_path / FOLDER / ENDED).read_bytes().splitlines()
+        assert json.loads(line)[-1] == opened(token)[1]["exp"] + 5 + 1
+
+
+async def test_a_folder_that_cannot_be_used_refuses_the_start(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        (tmp_path / FOLDER / ENDED).mkdir(parents=True)
+        with pytest.raises(ConfigError, match=r"access.* cannot be used: Is a directory"):
+            await made.reopened()
+
+
+# ------------------------------------------------------------------------------------------------- others' tokens
+
+ELSEWHERE = "https://issuer.example"
+
+
+async def test_a_token_of_a_trusted_issuer_speaks_for_its_user_while_he_is_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private = ec.generate_private_key(ec.SECP256R1())
+    point = private.public_key().public_numbers()
+    key = {"kty": "EC", "kid": "k", "crv": "P-256", "x": _number(point.x), "y": _number(point.y)}
+    asked: list[str] = []
+
+    def keys(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        return httpx.Response(200, json={"keys": [key]})
+
+    transport = httpx.MockTransport(keys)
+    monkeypatch.setattr(trusted_issuers, "_client", lambda: httpx.AsyncClient(transport=transport))
+
+    def by_issuer(now: int, **more: object) -> str:
+        claims = {"iss": ELSEWHERE, "aud": "whippet", "exp": now + 60, "sub": "anybody"} | more
+        begin = f"{part(_json({'alg': 'ES256', 'kid': 'k'}))}.{part(_json(claims))}"
+        r, s = utils.decode_dss_signature(private.sign(begin.encode(), ec.ECDSA(hashes.SHA256())))
+        return f"{begin}.{part(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
+
+    issuer = TrustedIssuer(issuer=ELSEWHERE, audience="whippet", jwks_url=f"{ELSEWHERE}/keys", user_id=1)
+    async with handed(tmp_path) as made:
+        await made.user("alice")
+        made.tokens = await made.reopened(msgspec.structs.replace(CONFIG, trusted_issuers=(issuer,)))
+        await settled()
+        assert asked == [f"{ELSEWHERE}/keys"], "keys are fetched at the start"
+        token = by_issuer(made.clock() // SECOND)
+        caller = await made.tokens.caller(token)
+        assert caller is not None
+        assert (caller.user.username, caller.claims, caller.generation) == ("alice", None, None)
+        assert await refusal(made.tokens.refresh(token)) == Code.INVALID_JWT_ALGORITHM
+        in_our_way = signed({"alg": "HS256", "kid": "k"}, opened(token)[1], secret="guessed")
+        assert await refusal(made.tokens.refresh(in_our_way)) == Code.INVALID_ACCESS_TOKEN
+        assert await made.who(by_issuer(made.clock() // SECOND, exp=made.clock() // SECOND - 5)) is None
+        assert await made.who(made.give()) == "root"
+        root = await made.root()
+        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        assert await made.who(token) is None
+        await root.ask(ask.DeleteUser("alice"))
+        assert await made.who(token) is None
+        await made.tokens.close()
+
+
+def _number(value: int) -> str:
+    return part(value.to_bytes(32, "big"))

@@ -11,7 +11,7 @@ import pytest
 from tests.app.access.support.world import LIMITS, refusal
 from tests.storage.support.world import settled
 from tests.support.clocks import Seconds
-from whippet.app.access.throttle import AT_A_TIME, Limits, Throttle, origin
+from whippet.app.access.throttle import AT_A_TIME, USUAL, Limits, Throttle, _Recent, origin
 from whippet.app.errors import Code, CommandError
 
 
@@ -43,6 +43,24 @@ async def test_the_first_failures_are_free_then_each_wait_is_twice_the_last() ->
     assert time.slept == []
     await fail(throttle, 4)
     assert [round(seconds) for seconds in time.slept] == [1, 2, 4, 8]
+
+
+def test_the_usual_limits_are_changed_on_purpose_only() -> None:
+    assert (
+        Limits(
+            free_of_address=10,
+            free_of_user=5,
+            free_where_known=5,
+            first_wait_s=0.25,
+            address_wait_max_s=30.0,
+            user_wait_max_s=3.0,
+            patience_s=8.0,
+            forgiven_after_s=30.0,
+            line_max=1024,
+            remembered_max=10_000,
+        )
+        == USUAL
+    )
 
 
 async def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
@@ -160,6 +178,66 @@ async def test_success_takes_back_what_was_mistyped() -> None:
     await fail(throttle, 3, peer="10.0.0.1:2", username="bob")
     await fail(throttle, 3, peer="10.0.0.2:1", username="alice")
     assert time.slept == []
+
+
+async def test_success_takes_back_exactly_what_was_mistyped() -> None:
+    throttle, time = throttled()
+    await fail(throttle, 2, username="bob")
+    await fail(throttle, 1)
+    assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    time.slept.clear()
+    await fail(throttle, 1, username="bob")
+    assert time.slept == []
+    await fail(throttle, 1, username="carol")
+    assert [round(seconds) for seconds in time.slept] == [1], "three failures of bob are left"
+
+
+async def test_where_a_user_has_logged_in_the_third_failure_in_a_row_takes_that_away() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    await fail(throttle, 7, username="mallory")
+    time.slept.clear()
+    await fail(throttle, 3)
+    assert time.slept == []
+    assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.INVALID_CREDENTIALS
+
+
+async def test_where_a_user_has_logged_in_a_success_begins_a_new_row() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    await fail(throttle, 7, username="mallory")
+    time.slept.clear()
+    for _ in range(5):
+        await fail(throttle, 2)
+        assert await throttle.attempt("10.0.0.1:1", "alice", right)
+    assert time.slept == []
+
+
+@pytest.mark.parametrize(("longest", "counted"), [(16.0, 7), (1.0, 3), (2.0, 4), (9.0, 7)])
+async def test_no_more_failures_are_counted_than_make_the_longest_wait(longest: float, counted: int) -> None:
+    """Otherwise it would take the longer to be forgiven, the longer somebody else has guessed."""
+    throttle, time = throttled(LIMITS._replace(address_wait_max_s=longest, patience_s=16.0))
+    await fail(throttle, 30, username="mallory")
+    time.now += (counted - LIMITS.free_of_address + 1) * LIMITS.forgiven_after_s
+    time.slept.clear()
+    await fail(throttle, 1)
+    assert time.slept == []
+    await fail(throttle, 1, username="bob")
+    assert [round(seconds) for seconds in time.slept] == [1]
+
+
+def test_a_table_forgets_what_was_used_longest_ago() -> None:
+    table: _Recent[str, int] = _Recent(3)
+    for name in ("one", "two", "three"):
+        table.put(name, 1)
+    assert table.get("one") == 1
+    table.put("two", 2)
+    table.put("four", 1)
+    assert [name in table for name in ("one", "two", "three", "four")] == [True, True, False, True]
+    assert table.get("three") is None
+    assert len(table) == 3
+    assert table.pop("one") == 1
+    assert table.pop("one") is None
 
 
 async def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper() -> None:

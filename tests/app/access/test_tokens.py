@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import functools
+import logging
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,50 @@ async def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cl
         assert tokens.owner(kept, users) is users.root
         await tokens.create(users.root, "short", 0)
         assert len(list((tmp_path / "tokens").iterdir())) == 2
+
+
+async def test_a_token_that_goes_leaves_the_others_of_its_user(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as made:
+        tokens, root = made.gateway.tokens, made.gateway.users.root
+        for name, expiry in (("one", 0), ("two", 0), ("short", SECOND), ("shorter", 1)):
+            await tokens.create(root, name, expiry)
+        await tokens.delete(root, "one")
+        assert [token.name for token in tokens.of(root)] == ["short", "shorter", "two"]
+        await tokens.remove_expired()
+        with caplog.at_level(logging.INFO):
+            made.clock.now += SECOND
+            await tokens.remove_expired()
+            await tokens.remove_expired()
+        assert [record.getMessage() for record in caplog.records] == ["2 expired personal access tokens were removed"]
+        assert [token.name for token in tokens.of(root)] == ["two"]
+        await tokens.delete(root, "two")
+        assert tokens.of(root) == []
+        assert tokens._of_user == {}
+
+
+async def test_all_tokens_of_a_user_go_with_him_and_those_of_others_stay(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        texts = [await tokens.create(alice, name, 0) for name in ("one", "two", "three")]
+        kept = await tokens.create(users.root, "one", 0)
+        await tokens.forget_user(alice)
+        assert tokens.of(alice) == []
+        for text in texts:
+            assert refused(functools.partial(tokens.owner, text, users)) == Code.RESOURCE_NOT_FOUND
+        assert tokens.owner(kept, users) is users.root
+        assert len(list((tmp_path / "tokens").iterdir())) == 1
+
+
+async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        text = await tokens.create(alice, "build", 0)
+        await users.update("alice", None, UserStatus.INACTIVE)
+        assert refused(lambda: tokens.owner(text, users)) == Code.USER_INACTIVE
 
 
 @pytest.mark.parametrize("expiry", [0, TIME_MAX])

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
+from tests.storage.support.world import settled
 from whippet.app.access.trusted_issuers import FETCH_SECONDS_BETWEEN, KEYS_BYTES_MAX, KEYS_SECONDS, TrustedIssuers
 from whippet.app.config.listeners import TrustedIssuer
 
@@ -222,3 +224,104 @@ async def test_an_answer_that_has_no_keys_gives_none(answer: Callable[[httpx.Req
     world.answer = answer
     assert await world.who(token()) is None
     assert world.asked == [JWKS]
+
+
+def answered_with(content: bytes) -> World:
+    world = World()
+    world.answer = lambda request: httpx.Response(200, content=content)
+    return world
+
+
+async def test_an_answer_has_at_most_a_quarter_of_a_mebibyte() -> None:
+    keys = json.dumps({"keys": [rsa_key()]}).encode()
+    assert await answered_with(keys.rjust(262_144)).who(token()) == 7
+    assert await answered_with(keys.rjust(262_145)).who(token()) is None
+
+
+async def test_the_first_64_keys_of_an_issuer_are_used() -> None:
+    world = World(*(rsa_key(kid=str(place)) for place in range(65)))
+    assert [await world.who(token(kid=kid)) for kid in ("0", "63", "64")] == [7, 7, None]
+
+
+async def test_what_is_no_key_for_us_does_not_keep_the_others_from_being_used() -> None:
+    without_a_name = {name: value for name, value in rsa_key().items() if name != "kid"}
+    world = World(without_a_name, rsa_key(kid="enc", use="enc"), {"kty": "oct", "kid": "oct"}, rsa_key())
+    world.keys.insert(0, {"kty": 1})
+    assert await world.who(token()) == 7
+
+
+async def test_keys_are_fetched_again_when_they_are_older_than_an_hour() -> None:
+    world = World(rsa_key())
+    for later, asked in ((0, 1), (3600, 1), (1, 2), (3600, 2), (1, 3)):
+        world.now += later
+        assert await world.who(token()) == 7
+        await settled()
+        assert len(world.asked) == asked
+
+
+async def test_an_unknown_key_is_asked_for_every_half_minute_at_most() -> None:
+    world = World(rsa_key())
+    for later, asked in ((0, 1), (29, 1), (1, 2), (29.5, 2), (0.5, 3)):
+        world.now += later
+        assert await world.who(token(kid="x")) is None
+        assert len(world.asked) == asked
+
+
+async def test_keys_can_be_fetched_before_anybody_needs_them() -> None:
+    world = World(rsa_key())
+    world.issuers.fetch_all()
+    await settled()
+    assert world.asked == [JWKS]
+    assert await world.who(token()) == 7
+    assert world.asked == [JWKS]
+
+
+async def test_a_fetch_that_is_under_way_ends_with_the_server() -> None:
+    world = World(rsa_key())
+    ended = asyncio.Event()
+
+    async def never(request: httpx.Request) -> httpx.Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    issuers = TrustedIssuers(
+        (ENTRY,), 5.0, clock=lambda: world.now, client=lambda: httpx.AsyncClient(transport=httpx.MockTransport(never))
+    )
+    issuers.fetch_all()
+    await settled()
+    assert not ended.is_set()
+    await issuers.close()
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(("said", "named"), [(ISSUER, True), ("https://issuer.example/other", False), ("", False)])
+async def test_a_token_names_its_issuer(said: str, named: bool) -> None:
+    world = World(rsa_key())
+    assert world.issuers.names(token(said=claims(iss=said))) is named
+    assert not world.issuers.names("no token")
+    assert not TrustedIssuers((), 5.0).names(token())
+    assert await TrustedIssuers((), 5.0).user_id(token(), NOW) is None
+    assert world.asked == []
+
+
+async def test_an_issuer_that_is_no_address_is_compared_as_it_is() -> None:
+    world = World(rsa_key(), entry=msgspec.structs.replace(ENTRY, issuer="Issuer"))
+    assert await world.who(token(said=claims(iss="Issuer"))) == 7
+    assert await world.who(token(said=claims(iss="issuer"))) is None
+
+
+@pytest.mark.parametrize(
+    ("more", "believed"),
+    [
+        ({"exp": NOW - 4.5}, True),
+        ({"exp": NOW - 5}, False),
+        ({"nbf": NOW + 5}, True),
+        ({"nbf": NOW + 5.5}, False),
+        ({"aud": []}, False),
+    ],
+)
+async def test_clocks_of_issuers_may_differ_a_little_and_not_more(more: dict[str, Any], believed: bool) -> None:
+    assert (await World(rsa_key()).who(token(said=claims(**more))) == 7) is believed

@@ -9,9 +9,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.app.access.support.world import HOME, ROOT, everywhere, refusal, world
+from tests.app.access.support.world import CHEAP, HOME, ROOT, everywhere, refusal, world
+from tests.storage.support.world import opened
+from tests.support.clocks import Clock
+from whippet.app.access.passwords import Passwords
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User
+from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User, Users
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
 from whippet.app.errors import Code
@@ -87,6 +90,20 @@ async def test_unclear_instructions_refuse_the_start_and_never_repeat_the_passwo
     assert expected in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert list((tmp_path / "users").iterdir()) == []
+
+
+async def test_a_refused_start_and_an_end_leave_no_threads_of_passwords(tmp_path: Path) -> None:
+    async with opened(tmp_path, clock=Clock()) as store:
+        for environment, refused in (({"IGGY_ROOT_USERNAME": "root"}, True), (ROOT, False)):
+            passwords = Passwords(CHEAP)
+            await passwords.hash("one thread")
+            if refused:
+                with pytest.raises(ConfigError):
+                    await Users.open(store, environment, False, Clock(), passwords=passwords)
+            else:
+                (await Users.open(store, environment, False, Clock(), passwords=passwords)).close()
+            with pytest.raises(RuntimeError, match="after shutdown"):
+                await passwords.hash("another")
 
 
 async def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:
