@@ -127,9 +127,8 @@ async def test_all_tokens_of_a_user_go_with_him_and_those_of_others_stay(tmp_pat
 async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         tokens, users = made.gateway.tokens, made.gateway.users
-        alice = await users.create("alice", "secret", ACTIVE, None)
+        alice = await users.create("alice", "secret", UserStatus.INACTIVE, None)
         text = await tokens.create(alice, "build", 0)
-        await users.update("alice", None, UserStatus.INACTIVE)
         assert refused(lambda: tokens.owner(text, users)) == Code.USER_INACTIVE
 
 
