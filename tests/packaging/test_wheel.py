@@ -44,6 +44,10 @@ sys.meta_path.insert(0, Missing())
 """A module of the environment that makes pyarrow disappear for as long as a file is there."""
 
 
+HANGS_S = 600
+"""It takes some ten seconds, and a minute and more on a machine that is busy with ten other things."""
+
+
 class Built(NamedTuple):
     wheel: Path
     source: Path
@@ -66,7 +70,7 @@ def run(*command: object, cwd: Path = ROOT, **environment: str) -> str:
         env=inherited | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=HANGS_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
