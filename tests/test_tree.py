@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md promises a newcomer where tests are, and what they may import."""
+"""CONTRIBUTING.md promises a newcomer where tests are, how they are named, and what they may import."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ OF_NO_FOLDER = {
     "sdk": "the official Python SDK, as its users install it",
 }
 """Folders of tests that no folder of the code corresponds to."""
+NAME_LENGTH_MAX = 90
 
 
 def named(path: Path) -> str:
@@ -32,6 +33,12 @@ def imported(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def names_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield node.name
 
 
 def test_every_folder_of_tests_is_named_after_a_folder_of_the_code() -> None:
@@ -49,3 +56,10 @@ def test_nothing_imports_a_file_of_tests(path: Path) -> None:
     own = [name.split(".") for name in imported(ast.parse(path.read_text())) if name.startswith("tests.")]
     wrong = [parts for parts in own if any(part.startswith("test_") or part == "conftest" for part in parts[1:])]
     assert wrong == [], "what several files of tests need is in the support folder beside them"
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=named)
+def test_names_of_tests_are_sentences_of_some_length(path: Path) -> None:
+    names = list(names_in(ast.parse(path.read_text())))
+    assert [name for name in names if name.startswith("test_given_")] == []
+    assert [name for name in names if len(name) > NAME_LENGTH_MAX] == []

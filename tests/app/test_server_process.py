@@ -213,7 +213,7 @@ def test_an_error_nobody_expected_is_logged_with_its_trace_once(start: Start) ->
     assert gateway.err.count("RuntimeError: nobody thought of this") == 1
 
 
-def test_a_bug_in_a_handler_is_answered_and_logged_with_its_trace_once_and_the_gateway_serves_on(start: Start) -> None:
+def test_a_bug_in_a_handler_is_answered_and_logged_once_with_its_trace_and_serving_goes_on(start: Start) -> None:
     gateway = start(BROKEN_ROUTE)
     assert gateway.get("/broken").status_code == 500
     assert gateway.ping() == "pong"

@@ -206,7 +206,7 @@ create_topic = 1
 """
 
 
-def test_a_pipeline_over_connect_stops_at_a_bad_record_goes_on_with_dead_letters_and_ends_when_told(
+def test_over_connect_a_pipeline_stops_at_a_bad_record_or_goes_on_with_dead_letters(
     cluster: Cluster,
 ) -> None:
     lake, file = cluster.lake, cluster.folder / "numbers.toml"

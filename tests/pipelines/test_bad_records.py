@@ -68,7 +68,7 @@ def test_rows_on_which_a_transform_fails_become_dead_letters_as_they_came(job: J
     assert (found[odd]["step"], found[odd]["offset"]) == ("transforms", "1")
 
 
-def test_without_a_place_for_it_a_bad_record_stops_the_pipeline_before_anything_of_its_batch_is_written(
+def test_a_bad_record_stops_a_pipeline_without_dead_letters_before_its_batch_is_written(
     job: Job, lake: Lake, source: Source
 ) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415 -- it needs pyspark

@@ -300,7 +300,7 @@ def test_a_disk_that_is_full_is_no_fault_of_the_rows(
 
 
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_without_a_place_for_it_a_row_that_a_table_does_not_take_stops_the_pipeline_and_nothing_goes_in(
+def test_a_row_that_a_table_refuses_stops_a_pipeline_without_dead_letters_and_nothing_goes_in(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.errors import BadRecordError, FileError  # noqa: PLC0415

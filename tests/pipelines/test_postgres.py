@@ -289,7 +289,7 @@ def test_a_bad_row_takes_no_good_one_with_it_whatever_they_refer_to(
     assert sorted(headers["offset"] for _, headers in letters(lake, bad)) == ["3", "8"]
 
 
-def test_without_a_place_for_it_a_row_that_the_database_refuses_stops_the_pipeline_and_nothing_goes_in(
+def test_a_row_that_the_database_refuses_stops_a_pipeline_without_dead_letters(
     job: Job, lake: Lake, source: Source, database: Database
 ) -> None:
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415

@@ -133,9 +133,7 @@ def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: st
     assert files.offset_at(filled, 0, 2**62) is None
 
 
-def test_files_and_the_gateway_join_without_gap_or_overlap_whatever_is_closed_or_deleted_meanwhile(
-    lake: Lake, filled: str
-) -> None:
+def test_files_and_the_gateway_join_without_gap_or_overlap_while_segments_close_and_go(lake: Lake, filled: str) -> None:
     asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(lake.folder)}, {})
     rows = everything(lake, filled)
     origin = origins.origin_of(asked)

@@ -193,7 +193,7 @@ def test_a_topic_that_goes_while_a_batch_of_it_is_read_holds_nobody_up_if_it_may
     assert seen.values == ["kept"]
 
 
-def test_a_partition_that_has_lost_its_beginning_before_it_was_read_is_an_error_unless_it_may_be(
+def test_a_partition_that_lost_its_beginning_unread_is_an_error_unless_it_may_be(
     follow: Follow, run: Run, lake: Lake
 ) -> None:
     topic = lake.topic(options={"segment_size": "1 MiB"})

@@ -64,7 +64,7 @@ async def contents(partition: Partition) -> list[bytes]:
 
 
 @levels
-async def test_given_a_send_that_comes_again_should_be_answered_as_before_and_append_nothing(
+async def test_a_send_that_is_repeated_is_answered_as_before_and_appends_nothing(
     tmp_path: Path, level: Durability
 ) -> None:
     async with partition_in(tmp_path, durability=level) as partition:
@@ -81,9 +81,7 @@ async def test_given_a_send_that_comes_again_should_be_answered_as_before_and_ap
 
 @levels
 @pytest.mark.parametrize("ending", ["closed", "killed"])
-async def test_given_a_restart_should_know_what_was_sent_before_it(
-    tmp_path: Path, level: Durability, ending: str
-) -> None:
+async def test_what_was_sent_is_known_after_a_restart(tmp_path: Path, level: Durability, ending: str) -> None:
     before, folder = tmp_path / "before", tmp_path / "before"
     async with partition_in(before, durability=level) as partition:
         first = await partition.append_once(texts("a", "b"), by(1))
@@ -103,13 +101,13 @@ async def test_given_a_restart_should_know_what_was_sent_before_it(
         assert await contents(partition) == [b"a", b"b", b"plain", b"c", b"d", b"new"]
 
 
-async def test_given_producers_that_do_not_number_their_sends_should_leave_no_file(tmp_path: Path) -> None:
+async def test_producers_that_do_not_number_their_sends_leave_no_file(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))
     assert not files_of(tmp_path)
 
 
-async def test_given_one_send_many_times_at_once_should_be_stored_once_and_answered_alike(tmp_path: Path) -> None:
+async def test_one_send_many_times_at_once_is_stored_once_and_answered_alike(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.stop()
@@ -124,7 +122,7 @@ async def test_given_one_send_many_times_at_once_should_be_stored_once_and_answe
         assert await contents(partition) == [b"a", b"b"]
 
 
-async def test_given_a_send_whose_caller_has_gone_when_it_comes_again_should_be_stored_once(tmp_path: Path) -> None:
+async def test_a_repeated_send_whose_first_caller_has_gone_is_stored_once(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.stop()
@@ -140,7 +138,7 @@ async def test_given_a_send_whose_caller_has_gone_when_it_comes_again_should_be_
         assert await contents(partition) == [b"a"]
 
 
-async def test_given_an_answer_asked_for_at_a_higher_level_should_be_given_when_it_is_true(tmp_path: Path) -> None:
+async def test_an_answer_at_a_higher_level_is_given_once_that_level_is_reached(tmp_path: Path) -> None:
     async with partition_in(tmp_path, durability=Durability.MEMORY, messages_required_to_save=100) as partition:
         await partition.append_once(texts("a"), by(1))
         assert partition.written == 0
@@ -154,14 +152,14 @@ async def test_given_an_answer_asked_for_at_a_higher_level_should_be_given_when_
 # ---------------------------------------------------------------------------------------------- order, epochs, bounds
 
 
-async def test_given_sequences_with_gaps_should_be_stored(tmp_path: Path) -> None:
+async def test_sequences_may_have_gaps(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         for sequence in (0, 1, 5, 2**64 - 1):
             assert not (await partition.append_once(texts(f"{sequence}"), by(sequence))).repeated
         assert len(await contents(partition)) == 4
 
 
-async def test_given_an_older_sequence_that_is_not_remembered_should_be_refused_and_append_nothing(
+async def test_an_older_sequence_that_is_forgotten_is_refused_and_appends_nothing(
     tmp_path: Path,
 ) -> None:
     async with partition_in(tmp_path, producer_answers_max=3) as partition:
@@ -177,7 +175,7 @@ async def test_given_an_older_sequence_that_is_not_remembered_should_be_refused_
         assert len(await contents(partition)) == 5
 
 
-async def test_given_a_higher_epoch_should_fence_those_below_and_begin_its_sequences_anew(tmp_path: Path) -> None:
+async def test_a_higher_epoch_fences_those_below_and_begins_its_sequences_anew(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append_once(texts("old"), by(100))
         assert (await partition.append_once(texts("new"), by(1, epoch=2))).base_offset == 1
@@ -188,7 +186,7 @@ async def test_given_a_higher_epoch_should_fence_those_below_and_begin_its_seque
         assert await contents(partition) == [b"old", b"new", b"other"]
 
 
-async def test_given_a_higher_epoch_that_is_being_written_should_fence_those_below_already(tmp_path: Path) -> None:
+async def test_a_higher_epoch_fences_those_below_while_it_is_being_written(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         await partition.append_once(texts("old"), by(1))
@@ -202,7 +200,7 @@ async def test_given_a_higher_epoch_that_is_being_written_should_fence_those_bel
         assert await contents(partition) == [b"old", b"new"]
 
 
-async def test_given_more_producers_than_are_remembered_should_forget_the_one_unused_for_longest(
+async def test_too_many_producers_push_out_the_one_unused_for_longest(
     tmp_path: Path,
 ) -> None:
     async with partition_in(tmp_path, producers_max=2) as partition:
@@ -214,7 +212,7 @@ async def test_given_more_producers_than_are_remembered_should_forget_the_one_un
         assert not (await partition.append_once(texts("q"), by(1, identity=b"q"))).repeated
 
 
-async def test_given_many_sends_should_keep_the_file_small_and_know_the_newest(
+async def test_the_file_stays_small_after_many_sends_and_knows_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record_bytes = producer_file.RECORD.size
@@ -239,7 +237,7 @@ async def test_given_many_sends_should_keep_the_file_small_and_know_the_newest(
 # --------------------------------------------------------------------------------------------------- deletion, failure
 
 
-async def test_given_a_purge_should_forget(tmp_path: Path) -> None:
+async def test_a_purge_forgets_what_was_sent(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.append_once(texts("a"), by(5, epoch=3))
@@ -253,7 +251,7 @@ async def test_given_a_purge_should_forget(tmp_path: Path) -> None:
         assert await contents(partition) == [b"b", b"c"]
 
 
-async def test_given_a_send_on_its_way_during_a_purge_should_be_stored_once_after_it(tmp_path: Path) -> None:
+async def test_a_send_under_way_during_a_purge_is_stored_once_after_it(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.stop()
@@ -271,7 +269,7 @@ async def test_given_a_send_on_its_way_during_a_purge_should_be_stored_once_afte
         assert sum(isinstance(answer, Appended) and not answer.repeated for answer in answers[:3]) == 1
 
 
-async def test_given_deleted_segments_should_know_what_was_in_them(tmp_path: Path) -> None:
+async def test_sends_in_deleted_segments_are_still_known(tmp_path: Path) -> None:
     async with opened(tmp_path, segment_bytes=1000) as store:
         (partition,) = await with_topic(store)
         for sequence in range(5):
@@ -284,7 +282,7 @@ async def test_given_deleted_segments_should_know_what_was_in_them(tmp_path: Pat
         assert partition.appended == 5
 
 
-async def test_given_removed_partitions_should_forget_with_them(tmp_path: Path) -> None:
+async def test_a_removed_partition_forgets_what_was_sent_to_it(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store, 2)
         partition = store.partition(0, 0, 1)
@@ -328,7 +326,7 @@ class Refusing(Files):
 
 
 @pytest.mark.parametrize("where", [".log", PRODUCERS_FILE])
-async def test_given_a_send_that_failed_when_it_comes_again_should_be_tried_itself(tmp_path: Path, where: str) -> None:
+async def test_a_send_that_failed_is_tried_again_when_it_is_repeated(tmp_path: Path, where: str) -> None:
     disk = Refusing()
     async with partition_in(tmp_path, files=disk) as partition:
         await partition.append_once(texts("a"), by(1))
@@ -342,7 +340,7 @@ async def test_given_a_send_that_failed_when_it_comes_again_should_be_tried_itse
         assert await contents(partition) == [b"a", b"b"]
 
 
-async def test_given_the_first_of_several_that_fails_should_let_the_next_try(tmp_path: Path) -> None:
+async def test_when_the_first_of_several_equal_sends_fails_the_next_is_tried(tmp_path: Path) -> None:
     disk = Refusing()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.refused = {"write": ".log"}
@@ -355,7 +353,7 @@ async def test_given_the_first_of_several_that_fails_should_let_the_next_try(tmp
         assert await contents(partition) == [b"a"]
 
 
-async def test_given_a_higher_epoch_that_could_not_be_written_should_leave_the_one_before_it(tmp_path: Path) -> None:
+async def test_a_higher_epoch_that_could_not_be_written_leaves_the_one_before_it(tmp_path: Path) -> None:
     disk = Refusing()
     async with partition_in(tmp_path, files=disk) as partition:
         await partition.append_once(texts("a"), by(1))
@@ -367,7 +365,7 @@ async def test_given_a_higher_epoch_that_could_not_be_written_should_leave_the_o
         assert (await partition.append_once(texts("c"), by(2))).base_offset == 1
 
 
-async def test_given_many_sends_that_failed_together_should_know_all_answers_from_before(tmp_path: Path) -> None:
+async def test_many_sends_that_fail_together_leave_all_earlier_answers_known(tmp_path: Path) -> None:
     disk = Refusing()
     async with partition_in(tmp_path, files=disk, producer_answers_max=3) as partition:
         for sequence in range(1, 4):
@@ -384,9 +382,7 @@ async def test_given_many_sends_that_failed_together_should_know_all_answers_fro
 
 
 @pytest.mark.parametrize("truncating", ["works", "fails"])
-async def test_given_a_batch_in_the_place_of_one_that_failed_should_not_be_taken_for_it(
-    tmp_path: Path, truncating: str
-) -> None:
+async def test_a_batch_in_the_place_of_one_that_failed_is_not_taken_for_it(tmp_path: Path, truncating: str) -> None:
     """Neither now nor after a kill; as long as the record of the one that failed is in the file nothing is appended."""
 
     before, after = tmp_path / "before", tmp_path / "after"
@@ -409,7 +405,7 @@ async def test_given_a_batch_in_the_place_of_one_that_failed_should_not_be_taken
         assert await contents(partition) == [b"a", b"c", b"b"]
 
 
-async def test_given_a_record_of_another_batch_at_its_offset_should_not_count(tmp_path: Path) -> None:
+async def test_a_record_does_not_count_when_another_batch_is_at_its_offset(tmp_path: Path) -> None:
     """As a power cut may leave it: the batch that took the place is on the disk, and so is the record of the other."""
 
     async with partition_in(tmp_path) as partition:
@@ -427,7 +423,7 @@ async def test_given_a_record_of_another_batch_at_its_offset_should_not_count(tm
         assert not (await partition.append_once(texts("d"), by(1, identity=b"q"))).repeated
 
 
-async def test_given_a_partition_that_was_reopened_should_know_what_its_files_know(tmp_path: Path) -> None:
+async def test_a_partition_that_was_reopened_knows_what_its_files_know(tmp_path: Path) -> None:
     disk = Refusing()
     async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
         (partition,) = await with_topic(store)
@@ -451,7 +447,7 @@ async def test_given_a_partition_that_was_reopened_should_know_what_its_files_kn
         assert await contents(partition) == [b"a", b"b"]
 
 
-async def test_given_a_batch_that_is_gone_when_reopened_should_be_stored_again(tmp_path: Path) -> None:
+async def test_a_batch_that_is_gone_after_reopening_is_stored_again(tmp_path: Path) -> None:
     disk = Refusing()
     async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
         (partition,) = await with_topic(store)
@@ -467,7 +463,7 @@ async def test_given_a_batch_that_is_gone_when_reopened_should_be_stored_again(t
         assert await contents(partition) == [b"a", b"b"]
 
 
-async def test_given_sends_acknowledged_from_memory_on_a_full_disk_should_be_written_with_their_records(
+async def test_sends_acknowledged_from_memory_are_written_with_their_records_once_the_disk_has_room(
     tmp_path: Path,
 ) -> None:
     disk = Refusing()
@@ -488,7 +484,7 @@ async def test_given_sends_acknowledged_from_memory_on_a_full_disk_should_be_wri
 # --------------------------------------------------------------------------------------------------------- the file
 
 
-async def test_given_a_torn_tail_should_be_cut_without_a_word(tmp_path: Path) -> None:
+async def test_a_torn_tail_of_the_file_is_cut_without_a_report(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append_once(texts("a"), by(1))
     (file,) = files_of(tmp_path)
@@ -502,7 +498,7 @@ async def test_given_a_torn_tail_should_be_cut_without_a_word(tmp_path: Path) ->
         assert file.read_bytes() == whole
 
 
-async def test_given_damage_before_other_records_should_name_it_and_know_the_others(tmp_path: Path) -> None:
+async def test_damage_before_other_records_is_named_and_the_others_are_known(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         for sequence in range(3):
             await partition.append_once(texts("a"), by(sequence))
@@ -518,7 +514,7 @@ async def test_given_damage_before_other_records_should_name_it_and_know_the_oth
         assert partition.appended == 3
 
 
-async def test_given_a_file_that_cannot_be_read_should_keep_it_aside_and_go_on(tmp_path: Path) -> None:
+async def test_a_file_that_cannot_be_read_is_kept_aside(tmp_path: Path) -> None:
     class Unreadable(Files):
         def open_for_reading(self, path: str) -> int:
             if path.endswith(PRODUCERS_FILE):
@@ -545,7 +541,7 @@ async def _with_partition(disk: SimulatedDisk, level: Durability) -> tuple[Store
 
 
 @pytest.mark.parametrize("level", [Durability.MEMORY, Durability.WRITTEN], ids=["memory", "written"])
-def test_given_a_flush_when_the_power_is_cut_should_know_all_that_was_sent_before_it(level: Durability) -> None:
+def test_after_a_flush_a_power_cut_forgets_no_send_before_it(level: Durability) -> None:
     async def life(disk: SimulatedDisk) -> None:
         _, partition = await _with_partition(disk, level)
         for sequence in range(4):
@@ -573,7 +569,7 @@ async def _knows_the_first_after_a_cut(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("when", ["before its batch", "with the log"])
-def test_given_a_record_whose_sync_failed_when_the_power_is_cut_after_a_good_one_should_know_it(when: str) -> None:
+def test_a_record_whose_sync_failed_survives_a_power_cut_after_a_good_sync(when: str) -> None:
     """The system calls clean what it could not write: only what is written once more is safe after the next sync."""
 
     async def life(disk: SimulatedDisk) -> None:
@@ -598,7 +594,7 @@ def test_given_a_record_whose_sync_failed_when_the_power_is_cut_after_a_good_one
     scenario.run(life(SimulatedDisk()))
 
 
-def test_given_the_batches_that_prove_a_record_wrong_deleted_when_the_power_is_cut_should_not_count_it() -> None:
+def test_a_wrong_record_does_not_count_though_the_batches_that_disprove_it_are_deleted() -> None:
     level = Durability.WRITTEN
 
     async def life(disk: SimulatedDisk) -> None:

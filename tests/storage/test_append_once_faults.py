@@ -252,9 +252,7 @@ def noted(error: BaseException, level: Durability, at: int, what: str) -> None:
 
 @chunks
 @levels
-def test_given_a_process_that_ends_at_any_operation_when_all_is_sent_again_should_be_there_once(
-    level: Durability, chunk: int
-) -> None:
+def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(level: Durability, chunk: int) -> None:
     for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
         try:
             disk, client = lives(level, Fault(at, FaultKind.CRASH))
@@ -265,7 +263,7 @@ def test_given_a_process_that_ends_at_any_operation_when_all_is_sent_again_shoul
 
 
 @chunks
-def test_given_a_power_cut_at_any_operation_when_all_is_sent_again_should_be_there_once(chunk: int) -> None:
+def test_a_power_cut_at_any_file_operation_stores_repeated_sends_once(chunk: int) -> None:
     level = Durability.SYNCED
     for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
         for seed in range(SEEDS):
@@ -281,7 +279,7 @@ def test_given_a_power_cut_at_any_operation_when_all_is_sent_again_should_be_the
 @levels
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC, FaultKind.SHORT, FaultKind.SHORT_ENOSPC])
 @pytest.mark.parametrize("length", [1, 4])
-def test_given_any_operation_that_fails_when_what_was_refused_is_sent_again_should_be_there_once(
+def test_a_failure_of_any_file_operation_stores_repeated_sends_once(
     length: int, kind: FaultKind, level: Durability, chunk: int
 ) -> None:
     struck = {FaultKind.EIO: None, FaultKind.ENOSPC: TAKES_SPACE}.get(kind, ("write",))

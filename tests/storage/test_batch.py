@@ -113,13 +113,13 @@ def naive_slice(whole: batches.Readable, first: int, last: int) -> bytes:
 
 
 @pytest.mark.parametrize("sent", [V16_SENT, V18_SENT], ids=["V16", "V18"])
-def test_given_a_batch_of_a_real_client_when_checked_should_be_good(sent: bytes) -> None:
+def test_a_batch_of_a_real_client_is_good(sent: bytes) -> None:
     checked = check(sent, Limits.of(StoreOptions(path="")))
     assert checked.message_count == header(sent).message_count
     assert checked.checksums == b"".join(sent[start : start + 8] for start in starts(sent)[:-1])
 
 
-def test_given_the_worked_example_when_read_should_have_the_messages_that_were_sent() -> None:
+def test_the_worked_example_has_the_messages_that_were_sent() -> None:
     user_headers = bytes.fromhex("02010000006b02010000007602010000006e090100000005")
     assert header(V16_SENT).checksum == 0x31512169D3D22D90
     assert list(messages(V16_SENT)) == [
@@ -128,7 +128,7 @@ def test_given_the_worked_example_when_read_should_have_the_messages_that_were_s
     ]
 
 
-def test_given_the_worked_example_when_stamped_should_be_the_stored_bytes() -> None:
+def test_the_worked_example_is_the_stored_bytes_when_stamped() -> None:
     whole = bytearray(V16_SENT)
     stamp(whole, 0, 0, 1794994217973041, check(whole).checksums)
     assert whole == V20_STORED[0]
@@ -136,7 +136,7 @@ def test_given_the_worked_example_when_stamped_should_be_the_stored_bytes() -> N
     check(whole)
 
 
-def test_given_the_worked_example_when_sliced_should_be_the_bytes_of_the_poll() -> None:
+def test_the_worked_example_is_the_bytes_of_the_poll_when_sliced() -> None:
     stored = V20_STORED[0]
     sliced = b"".join(cut(stored, check(stored).frames, 1, 2))
     assert sliced == V22_SLICE
@@ -144,7 +144,7 @@ def test_given_the_worked_example_when_sliced_should_be_the_bytes_of_the_poll() 
     assert [message.offset for message in messages(sliced)] == [1]
 
 
-def test_given_the_other_stored_batch_when_its_place_is_taken_and_given_again_should_be_the_same_bytes() -> None:
+def test_a_stored_batch_that_loses_its_place_and_gets_it_again_is_the_same_bytes() -> None:
     stored = bytearray(V20_STORED[1])
     checksums = check(stored).checksums
     named = header(stored)
@@ -154,12 +154,12 @@ def test_given_the_other_stored_batch_when_its_place_is_taken_and_given_again_sh
     assert stored == V20_STORED[1]
 
 
-def test_given_the_worked_example_when_built_from_its_messages_should_be_the_bytes_of_the_client() -> None:
+def test_the_worked_example_built_from_its_messages_is_the_bytes_of_the_client() -> None:
     plain = [Message(m.payload, m.id, m.user_headers, m.origin_timestamp) for m in messages(V16_SENT)]
     assert build(plain, 0, random_bytes) == V16_SENT
 
 
-def test_given_a_place_when_stamped_should_change_32_bytes_and_no_frame() -> None:
+def test_a_stamp_changes_32_bytes_and_no_frame() -> None:
     whole = sized(20, 9)
     before = bytes(whole)
     stamp(whole, 2**64 - 1, 2**64 - 1, 2**64 - 1, check(whole).checksums)
@@ -198,7 +198,7 @@ def plain_messages(draw: st.DrawFn) -> list[Message]:
 
 @fuzz
 @given(plain_messages(), st.integers(0, 2**32 - 1), st.integers(0, 2**63), st.integers(0, 2**63))
-def test_given_any_messages_when_built_checked_and_stamped_should_be_the_same_messages(
+def test_any_messages_are_the_same_after_building_checking_and_stamping(
     plain: list[Message], partition_id: int, base_offset: int, base_timestamp: int
 ) -> None:
     whole = build(plain, 0, random_bytes)
@@ -231,9 +231,7 @@ def positions(whole: batches.Readable, frames: batches.Frames) -> list[int]:
 
 @pytest.mark.parametrize("make", [lambda count: sized(count, 3), mixed], ids=["uniform", "mixed"])
 @pytest.mark.parametrize("count", MANY)
-def test_given_very_many_messages_when_checked_should_be_the_same_messages(
-    count: int, make: Callable[[int], bytearray]
-) -> None:
+def test_very_many_messages_pass_the_check_unchanged(count: int, make: Callable[[int], bytearray]) -> None:
     whole = make(count)
     checked = check(whole)
     assert checked.message_count == count == len(checked.checksums) // 8
@@ -245,28 +243,26 @@ def test_given_very_many_messages_when_checked_should_be_the_same_messages(
 
 @pytest.mark.parametrize("count", MANY)
 @pytest.mark.parametrize("make", [lambda count: sized(count, 3), mixed], ids=["uniform", "mixed"])
-def test_given_very_many_messages_when_the_last_is_damaged_should_say_which(
-    count: int, make: Callable[[int], bytearray]
-) -> None:
+def test_damage_to_the_last_of_very_many_messages_is_located(count: int, make: Callable[[int], bytearray]) -> None:
     whole = make(count)
     whole[-1] ^= 1
     assert fault_of(whole) == (BatchFault.FRAME_CHECKSUM, count - 1)
 
 
-def test_given_messages_without_an_id_when_built_should_get_different_uuids_of_version_4() -> None:
+def test_messages_without_an_id_get_different_uuids_of_version_4() -> None:
     found = [message.id.to_bytes(16, "little") for message in messages(sized(50, 1))]
     assert len(set(found)) == 50
     assert all(identity[6] >> 4 == 4 and identity[8] >> 6 == 2 for identity in found)
 
 
-def test_given_no_messages_when_built_should_be_refused() -> None:
+def test_a_batch_of_no_messages_is_not_built() -> None:
     with pytest.raises(InvalidBatch) as refused:
         build([], NOON, random_bytes)
     assert refused.value.fault is BatchFault.COUNT
 
 
 @pytest.mark.parametrize(("span", "fits"), [(2**32 - 1, True), (2**32, False)])
-def test_given_origin_times_far_apart_when_built_should_fit_exactly_the_span_of_a_delta(span: int, fits: bool) -> None:
+def test_origin_times_may_be_as_far_apart_as_a_delta_can_say(span: int, fits: bool) -> None:
     plain = [Message(b"late", origin_timestamp=NOON + span), Message(b"early", origin_timestamp=NOON)]
     if fits:
         assert [m.origin_timestamp for m in messages(build(plain, 0, random_bytes))] == [NOON + span, NOON]
@@ -276,14 +272,14 @@ def test_given_origin_times_far_apart_when_built_should_fit_exactly_the_span_of_
     assert refused.value.fault is BatchFault.TIME_SPAN
 
 
-def test_given_no_origin_times_when_built_should_be_the_time_it_was_built() -> None:
+def test_messages_without_an_origin_time_have_the_time_of_building() -> None:
     plain = [Message(b"a", origin_timestamp=NOON + 7), Message(b"b")]
     assert [m.origin_timestamp for m in messages(build(plain, NOON, random_bytes))] == [NOON + 7, NOON]
 
 
 @every_way
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda octets: memoryview(bytes(octets))])
-def test_given_any_kind_of_bytes_when_checked_and_cut_should_be_the_same(
+def test_every_kind_of_buffer_is_checked_and_sliced_alike(
     whole: bytearray, kind: Callable[[bytearray], batches.Readable]
 ) -> None:
     given = kind(bytearray(whole))
@@ -300,16 +296,14 @@ def test_given_any_kind_of_bytes_when_checked_and_cut_should_be_the_same(
 
 @every_way
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_given_any_kind_of_bytes_when_bad_should_be_refused_in_the_same_way(
-    whole: bytearray, kind: Callable[[bytearray], batches.Readable]
-) -> None:
+def test_every_kind_of_buffer_is_refused_alike(whole: bytearray, kind: Callable[[bytearray], batches.Readable]) -> None:
     bad = bytearray(whole)
     bad[-1] ^= 1
     assert fault_of(kind(bad)) == (BatchFault.FRAME_CHECKSUM, header(whole).message_count - 1)
 
 
 @every_way
-def test_given_a_good_batch_when_checked_should_not_be_changed(whole: bytearray) -> None:
+def test_the_check_does_not_change_a_batch(whole: bytearray) -> None:
     before = bytes(whole)
     check(whole)
     assert whole == before
@@ -319,7 +313,7 @@ def test_given_a_good_batch_when_checked_should_not_be_changed(whole: bytearray)
 
 
 @every_way
-def test_given_any_flipped_bit_when_checked_should_be_refused(whole: bytearray) -> None:
+def test_any_flipped_bit_is_noticed(whole: bytearray) -> None:
     """The one field that no checksum covers is each checksum itself; a flip there is a mismatch too."""
     bad = bytearray(whole)
     for position in range(len(bad)):
@@ -343,9 +337,7 @@ FIELDS = {
 
 @every_way
 @pytest.mark.parametrize("field", FIELDS)
-def test_given_one_wrong_field_of_one_frame_when_checked_should_say_what_and_in_which_message(
-    whole: bytearray, field: str
-) -> None:
+def test_a_wrong_field_of_a_frame_is_named_with_its_message(whole: bytearray, field: str) -> None:
     at, form, value, sealed_again, fault = FIELDS[field]
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
@@ -359,7 +351,7 @@ def test_given_one_wrong_field_of_one_frame_when_checked_should_say_what_and_in_
 
 
 @every_way
-def test_given_a_flipped_byte_of_payload_or_user_headers_when_checked_should_say_in_which_message(
+def test_a_flipped_byte_of_payload_or_user_headers_is_named_with_its_message(
     whole: bytearray,
 ) -> None:
     for i, (start, end) in enumerate(pairwise(starts(whole))):
@@ -370,7 +362,7 @@ def test_given_a_flipped_byte_of_payload_or_user_headers_when_checked_should_say
 
 
 @every_way
-def test_given_deltas_in_another_order_when_checked_should_name_the_first(whole: bytearray) -> None:
+def test_of_deltas_in_a_wrong_order_the_first_is_named(whole: bytearray) -> None:
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
         bad = bytearray(whole)
@@ -379,7 +371,7 @@ def test_given_deltas_in_another_order_when_checked_should_name_the_first(whole:
 
 
 @every_way
-def test_given_two_bad_messages_when_checked_should_name_the_first(whole: bytearray) -> None:
+def test_of_two_bad_messages_the_first_is_named(whole: bytearray) -> None:
     bounds = starts(whole)
     count = len(bounds) - 1
     for i in range(count - 1):
@@ -390,7 +382,7 @@ def test_given_two_bad_messages_when_checked_should_name_the_first(whole: bytear
 
 
 @every_way
-def test_given_an_empty_payload_when_checked_should_be_refused(whole: bytearray) -> None:
+def test_an_empty_payload_is_refused(whole: bytearray) -> None:
     """The bytes stay; they are all user headers now, so that every length still fits."""
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
@@ -400,7 +392,7 @@ def test_given_an_empty_payload_when_checked_should_be_refused(whole: bytearray)
 
 
 @every_way
-def test_given_payload_and_user_headers_that_meet_elsewhere_when_checked_should_be_good(whole: bytearray) -> None:
+def test_payload_and_user_headers_may_divide_a_frame_anywhere(whole: bytearray) -> None:
     """A frame of the same length may share it differently: the layout allows it, so all three ways must."""
     bounds = starts(whole)
     for start, end in pairwise(bounds):
@@ -425,7 +417,7 @@ HEADER_FIELDS = {
 
 @every_way
 @pytest.mark.parametrize("field", HEADER_FIELDS)
-def test_given_a_wrong_field_of_the_header_when_checked_should_say_what(whole: bytearray, field: str) -> None:
+def test_a_wrong_field_of_the_header_is_named(whole: bytearray, field: str) -> None:
     at, form, fault = HEADER_FIELDS[field]
     bad = bytearray(whole)
     (value,) = struct.unpack_from(form, bad, at)
@@ -437,14 +429,14 @@ def test_given_a_wrong_field_of_the_header_when_checked_should_say_what(whole: b
 
 @every_way
 @pytest.mark.parametrize("lie", [0, 1, 255, 256, 2**32, 2**63, 2**64 - 1])
-def test_given_a_length_that_lies_when_checked_should_be_refused(whole: bytearray, lie: int) -> None:
+def test_a_wrong_length_is_refused(whole: bytearray, lie: int) -> None:
     bad = bytearray(whole)
     struct.pack_into("<Q", bad, 32, lie)
     assert fault_of(sealed(bad)) == (BatchFault.LENGTH, None)
 
 
 @every_way
-def test_given_a_count_that_lies_when_checked_should_be_refused(whole: bytearray) -> None:
+def test_a_wrong_count_is_refused(whole: bytearray) -> None:
     count = header(whole).message_count
     bounds = starts(whole)
     for lie in {0, 1, count - 1, count + 1, 2 * count, 2**31, 2**32 - 1} - {count}:
@@ -457,9 +449,7 @@ def test_given_a_count_that_lies_when_checked_should_be_refused(whole: bytearray
 @every_way
 @pytest.mark.parametrize("lie", [2**31, 2**32 - 1, 2**32 - FRAME_BYTES])
 @pytest.mark.parametrize("field", [32, 36])
-def test_given_a_frame_with_a_huge_length_when_checked_should_be_refused(
-    whole: bytearray, lie: int, field: int
-) -> None:
+def test_a_frame_with_a_huge_length_is_refused(whole: bytearray, lie: int, field: int) -> None:
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
         bad = bytearray(whole)
@@ -468,7 +458,7 @@ def test_given_a_frame_with_a_huge_length_when_checked_should_be_refused(
 
 
 @every_way
-def test_given_lengths_whose_sum_passes_32_bits_when_checked_should_not_be_taken_for_a_small_one(
+def test_lengths_whose_sum_exceeds_32_bits_do_not_wrap_around(
     whole: bytearray,
 ) -> None:
     """2**32 - 1 bytes of one and the right length and one more of the other wrap around to the right total."""
@@ -480,7 +470,7 @@ def test_given_lengths_whose_sum_passes_32_bits_when_checked_should_not_be_taken
 
 
 @every_way
-def test_given_a_frame_that_reaches_into_the_next_when_checked_should_be_refused(whole: bytearray) -> None:
+def test_a_frame_that_reaches_into_the_next_is_refused(whole: bytearray) -> None:
     bounds = starts(whole)
     for i, start in enumerate(bounds[:-1]):
         bad = bytearray(whole)
@@ -491,14 +481,14 @@ def test_given_a_frame_that_reaches_into_the_next_when_checked_should_be_refused
 
 
 @every_way
-def test_given_a_batch_cut_off_at_any_byte_when_checked_should_be_refused(whole: bytearray) -> None:
+def test_a_batch_cut_off_at_any_byte_is_refused(whole: bytearray) -> None:
     for size in range(len(whole)):
         fault, message = fault_of(whole[:size])
         assert (fault, message) == (BatchFault.LENGTH, None)
 
 
 @every_way
-def test_given_a_batch_cut_off_at_any_byte_whose_header_says_so_when_checked_should_name_the_message(
+def test_a_shortened_batch_whose_header_agrees_is_refused_with_the_message(
     whole: bytearray,
 ) -> None:
     bounds = starts(whole)
@@ -513,7 +503,7 @@ def test_given_a_batch_cut_off_at_any_byte_whose_header_says_so_when_checked_sho
 
 @every_way
 @pytest.mark.parametrize("extra", [b"\0", b"\1" * 47, bytes(48), bytes(49), bytes(1000)])
-def test_given_bytes_after_the_last_message_when_checked_should_be_refused(whole: bytearray, extra: bytes) -> None:
+def test_bytes_after_the_last_message_are_refused(whole: bytearray, extra: bytes) -> None:
     assert fault_of(whole + extra) == (BatchFault.LENGTH, None)
     longer = whole + extra
     struct.pack_into("<Q", longer, 32, len(longer))
@@ -522,13 +512,13 @@ def test_given_bytes_after_the_last_message_when_checked_should_be_refused(whole
 
 
 @pytest.mark.parametrize("octets", [b"", b"\0", bytes(255), bytes(256), bytes(304), bytes(305), b"\xff" * 400])
-def test_given_bytes_that_are_no_batch_at_all_when_checked_should_be_refused(octets: bytes) -> None:
+def test_bytes_that_are_no_batch_are_refused(octets: bytes) -> None:
     assert fault_of(octets)[0] is BatchFault.LENGTH
 
 
 @fuzz
 @given(st.sampled_from(list(WAYS.values())), st.data())
-def test_given_any_damage_when_checked_should_be_refused_or_good_and_never_anything_else(
+def test_the_check_of_damaged_bytes_accepts_or_refuses_and_raises_nothing_else(
     whole: bytearray, data: st.DataObject
 ) -> None:
     """Damage with every checksum made right again, as a hostile producer would: the structure alone must refuse it."""
@@ -570,7 +560,7 @@ def limits(**changed: int) -> Limits:
 
 
 @every_way
-def test_given_a_batch_at_the_limit_of_bytes_when_checked_should_be_good_and_one_over_refused(whole: bytearray) -> None:
+def test_a_batch_may_be_as_long_as_the_limit_and_no_longer(whole: bytearray) -> None:
     check(whole, limits(batch_bytes=len(whole)))
     assert fault_of(whole, limits(batch_bytes=len(whole) - 1)) == (BatchFault.BATCH_LIMIT, None)
     with pytest.raises(InvalidBatch, match=rf"{len(whole)} is over .* system\.limits\.batch_bytes = {len(whole) - 1}$"):
@@ -578,7 +568,7 @@ def test_given_a_batch_at_the_limit_of_bytes_when_checked_should_be_good_and_one
 
 
 @every_way
-def test_given_messages_at_the_limit_when_checked_should_be_good_and_one_over_refused(whole: bytearray) -> None:
+def test_a_batch_may_have_as_many_messages_as_the_limit_and_no_more(whole: bytearray) -> None:
     count = header(whole).message_count
     check(whole, limits(messages=count))
     assert fault_of(whole, limits(messages=count - 1)) == (BatchFault.COUNT, None)
@@ -587,7 +577,7 @@ def test_given_messages_at_the_limit_when_checked_should_be_good_and_one_over_re
 
 
 @every_way
-def test_given_payloads_at_the_limit_when_checked_should_be_good_and_the_first_one_over_refused(
+def test_a_payload_may_be_as_long_as_the_limit_and_the_first_longer_one_is_named(
     whole: bytearray,
 ) -> None:
     sizes = [len(message.payload) for message in messages(whole)]
@@ -599,7 +589,7 @@ def test_given_payloads_at_the_limit_when_checked_should_be_good_and_the_first_o
 
 
 @every_way
-def test_given_user_headers_at_the_limit_when_checked_should_be_good_and_the_first_one_over_refused(
+def test_user_headers_may_be_as_long_as_the_limit_and_the_first_longer_ones_are_named(
     whole: bytearray,
 ) -> None:
     sizes = [len(message.user_headers) for message in messages(whole)]
@@ -615,7 +605,7 @@ def test_given_user_headers_at_the_limit_when_checked_should_be_good_and_the_fir
         check(whole, over)
 
 
-def test_given_a_batch_from_the_disk_when_longer_than_an_index_can_say_should_be_over_the_limit() -> None:
+def test_no_batch_is_longer_than_an_index_can_say() -> None:
     """An index entry has 32 bits for a length, and positions of frames have as many."""
     assert UNLIMITED.batch_bytes < 2**32
 
@@ -624,7 +614,7 @@ def test_given_a_batch_from_the_disk_when_longer_than_an_index_can_say_should_be
 
 
 @every_way
-def test_given_any_part_of_a_batch_when_cut_should_be_the_slice_of_the_protocol(whole: bytearray) -> None:
+def test_any_part_of_a_batch_is_the_slice_of_the_protocol(whole: bytearray) -> None:
     stamp(whole := bytearray(whole), 3, 1000, NOON, check(whole).checksums)
     checked = check(whole)
     for frames in (checked.frames, frame_positions(whole)):
@@ -635,7 +625,7 @@ def test_given_any_part_of_a_batch_when_cut_should_be_the_slice_of_the_protocol(
     assert b"".join(cut(whole, checked.frames, 0, checked.message_count)) == whole
 
 
-def test_given_part_of_a_batch_when_cut_should_not_copy_the_frames() -> None:
+def test_a_slice_does_not_copy_the_frames() -> None:
     whole = sized(20, 100)
     frames = cut(whole, check(whole).frames, 3, 5)[1]
     assert isinstance(frames, memoryview)
@@ -643,7 +633,7 @@ def test_given_part_of_a_batch_when_cut_should_not_copy_the_frames() -> None:
 
 
 @every_way
-def test_given_any_room_when_asked_what_fits_should_be_as_many_as_add_up(whole: bytearray) -> None:
+def test_as_many_messages_fit_as_their_sizes_add_up(whole: bytearray) -> None:
     checked = check(whole)
     bounds = starts(whole)
     for first in range(checked.message_count):
@@ -657,14 +647,14 @@ def test_given_any_room_when_asked_what_fits_should_be_as_many_as_add_up(whole: 
 @example([1] * 13)
 @example([2, 1, 3] * 5)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=30))
-def test_given_any_sizes_when_asked_where_the_frames_are_should_agree_with_the_check(sizes: list[int]) -> None:
+def test_the_positions_of_frames_agree_with_the_check(sizes: list[int]) -> None:
     whole = build([Message(b"x" * size) for size in sizes], NOON, random_bytes)
     checked: Checked = check(whole)
     assert positions(whole, frame_positions(whole)) == positions(whole, checked.frames) == starts(whole)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 12, 13, 40])
-def test_given_messages_of_one_size_when_asked_where_the_frames_are_should_be_that_size(count: int) -> None:
+def test_messages_of_one_size_have_evenly_spaced_frames(count: int) -> None:
     """A number, whatever the count is, and not a list that has to be walked."""
     for user_headers in (b"", b"header"):
         whole = build([Message(b"x" * 9, i + 1, user_headers) for i in range(count)], NOON, random_bytes)
@@ -672,7 +662,7 @@ def test_given_messages_of_one_size_when_asked_where_the_frames_are_should_be_th
 
 
 @every_way
-def test_given_any_batch_when_asked_for_its_ids_should_be_those_of_its_messages(whole: bytearray) -> None:
+def test_the_ids_of_a_batch_are_those_of_its_messages(whole: bytearray) -> None:
     for frames in (check(whole).frames, array("I", starts(whole))):
         halves = batches.ids(whole, frames).tolist()
         assert [low | high << 64 for low, high in halves] == [message.id for message in messages(whole)]

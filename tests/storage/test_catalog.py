@@ -40,7 +40,7 @@ def picture(store: Store) -> dict[str, Any]:
     }
 
 
-async def test_given_changes_of_every_kind_when_started_again_should_say_the_same(tmp_path: Path) -> None:
+async def test_changes_of_every_kind_are_the_same_after_a_restart(tmp_path: Path) -> None:
     chosen = TopicOptions(message_expiry=99, durability="persisted", preallocate_segments=False)
     async with opened(tmp_path) as store:
         for i in range(3):
@@ -74,7 +74,7 @@ async def test_given_changes_of_every_kind_when_started_again_should_say_the_sam
         assert not store.unavailable
 
 
-async def test_given_documents_when_looked_at_should_be_json_that_a_person_can_read(tmp_path: Path) -> None:
+async def test_documents_are_json_that_a_person_can_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.create_stream(stream(3, "grüße"))
         await store.create_topic(3, topic(4, 1))
@@ -86,7 +86,7 @@ async def test_given_documents_when_looked_at_should_be_json_that_a_person_can_r
     assert (folder / "topics/4/partitions/0/00000000000000000000.log").exists()
 
 
-async def test_given_fields_that_this_version_does_not_know_when_started_should_be_passed_over(tmp_path: Path) -> None:
+async def test_fields_that_this_version_does_not_know_are_passed_over(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store)
         before = picture(store)
@@ -97,7 +97,7 @@ async def test_given_fields_that_this_version_does_not_know_when_started_should_
         assert not store.problems
 
 
-async def test_given_an_id_that_is_taken_when_created_should_be_refused_and_leave_what_is_there(tmp_path: Path) -> None:
+async def test_an_id_that_is_taken_is_refused_and_what_is_there_stays(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
@@ -113,7 +113,7 @@ async def test_given_an_id_that_is_taken_when_created_should_be_refused_and_leav
 
 
 @pytest.mark.parametrize("what", ["stream", "topic", "partitions"])
-async def test_given_something_removed_when_made_again_should_be_empty(tmp_path: Path, what: str) -> None:
+async def test_something_that_was_removed_and_made_again_is_empty(tmp_path: Path, what: str) -> None:
     async with opened(tmp_path) as store:
         await store.create_stream(stream(0))
         await store.create_topic(0, topic(0, 2))
@@ -142,7 +142,7 @@ async def test_given_something_removed_when_made_again_should_be_empty(tmp_path:
         assert payloads(await again.read(0, 9)) == [b"b"]
 
 
-async def test_given_a_removal_that_a_crash_interrupted_when_started_should_be_finished(tmp_path: Path) -> None:
+async def test_a_removal_that_a_crash_interrupted_is_finished_at_the_next_start(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store, 4)
     document = tmp_path / "streams/0/topics/0/topic.json"
@@ -156,7 +156,7 @@ async def test_given_a_removal_that_a_crash_interrupted_when_started_should_be_f
     assert json.loads(document.read_text())["removing"] == []
 
 
-async def test_given_what_a_crash_left_unfinished_or_thrown_away_when_started_should_be_gone(tmp_path: Path) -> None:
+async def test_what_a_crash_left_unfinished_is_gone_at_the_next_start(tmp_path: Path) -> None:
     async with opened(tmp_path):
         pass
     for folder in ("trash/abc", "staging/1"):
@@ -168,7 +168,7 @@ async def test_given_what_a_crash_left_unfinished_or_thrown_away_when_started_sh
         assert not list((tmp_path / "staging").iterdir())
 
 
-async def test_given_missing_documents_and_folders_when_recreated_should_be_made_up_from_what_is_there(
+async def test_missing_documents_and_folders_are_recreated_from_what_is_there(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -195,7 +195,7 @@ async def test_given_missing_documents_and_folders_when_recreated_should_be_made
             assert payloads(await third.read(0, 9)) == [b"kept"]
 
 
-async def test_given_a_made_up_name_that_somebody_has_chosen_when_recreated_should_give_way(tmp_path: Path) -> None:
+async def test_a_recreated_name_gives_way_to_a_chosen_one(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await store.create_stream(stream(0))
         await store.create_stream(stream(1, "stream-0"))
@@ -213,7 +213,7 @@ async def test_given_a_made_up_name_that_somebody_has_chosen_when_recreated_shou
             assert topics == {0: "topic-0-found", 1: "topic-0"}
 
 
-async def test_given_changes_whose_caller_is_cancelled_when_begun_should_be_known_to_memory_as_to_the_disk(
+async def test_a_change_whose_caller_is_cancelled_is_the_same_in_memory_and_on_the_disk(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()

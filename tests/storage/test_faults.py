@@ -111,7 +111,7 @@ async def _live_again(disk: SimulatedDisk, promises: Promises, level: Durability
 @chunks
 @levels
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC, FaultKind.SHORT, FaultKind.SHORT_ENOSPC])
-def test_given_any_file_operation_that_fails_should_keep_everything_acknowledged_and_go_on(
+def test_a_failure_of_any_file_operation_loses_nothing_acknowledged(
     kind: FaultKind, level: Durability, chunk: int
 ) -> None:
     """Whether the store is closed, killed or loses its power afterwards."""
@@ -138,7 +138,7 @@ def test_given_any_file_operation_that_fails_should_keep_everything_acknowledged
 @pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC])
 @pytest.mark.parametrize("length", [3, 20])
-def test_given_a_disk_that_fails_for_a_while_should_keep_everything_acknowledged_and_go_on(
+def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
     length: int, kind: FaultKind, level: Durability, chunk: int
 ) -> None:
     for at in range(chunk + 1, len(operations(level)) + 1, 5 * CHUNKS):
@@ -156,9 +156,7 @@ def test_given_a_disk_that_fails_for_a_while_should_keep_everything_acknowledged
 
 @chunks
 @levels
-def test_given_a_process_that_ends_at_any_file_operation_should_keep_what_was_written(
-    level: Durability, chunk: int
-) -> None:
+def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level: Durability, chunk: int) -> None:
     for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH))
@@ -171,7 +169,7 @@ def test_given_a_process_that_ends_at_any_file_operation_should_keep_what_was_wr
 
 @chunks
 @levels
-def test_given_a_power_cut_at_any_file_operation_should_keep_what_was_synced(level: Durability, chunk: int) -> None:
+def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(level: Durability, chunk: int) -> None:
     for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
         for seed in range(SEEDS):
@@ -185,7 +183,7 @@ def test_given_a_power_cut_at_any_file_operation_should_keep_what_was_synced(lev
 
 @chunks
 @pytest.mark.parametrize("level", [Durability.MEMORY, Durability.WRITTEN], ids=["memory", "written"])
-def test_given_persisted_topics_on_a_server_that_promises_less_when_the_power_is_cut_should_keep_what_was_acknowledged(
+def test_persisted_topics_lose_nothing_acknowledged_on_a_server_that_promises_less(
     level: Durability, chunk: int
 ) -> None:
     """Messages and stored offsets; at any operation, also where the disk had refused one before."""
@@ -212,7 +210,7 @@ def test_given_persisted_topics_on_a_server_that_promises_less_when_the_power_is
         (r".*/offsets/.*", "the stored offset of"),
     ],
 )
-def test_given_a_disk_that_ignores_syncs_when_the_power_is_cut_should_be_seen_to_lose(ignored: str, loss: str) -> None:
+def test_a_disk_that_ignores_syncs_is_seen_to_lose_messages(ignored: str, loss: str) -> None:
     """The control: were the store to leave out a sync, the test above would tell."""
     level = Durability.SYNCED
     losses = []
@@ -234,9 +232,7 @@ def test_given_a_disk_that_ignores_syncs_when_the_power_is_cut_should_be_seen_to
 
 @chunks
 @pytest.mark.parametrize("kind", [FaultKind.EIO, FaultKind.ENOSPC, FaultKind.CRASH])
-def test_given_any_file_operation_that_fails_while_a_killed_store_is_opened_should_lose_nothing(
-    kind: FaultKind, chunk: int
-) -> None:
+def test_a_failure_of_any_file_operation_while_a_killed_store_opens_loses_nothing(kind: FaultKind, chunk: int) -> None:
     level = Durability.SYNCED
     for at in range(20 + 17 * chunk, len(operations(level)) + 1, 17 * CHUNKS):
         killed, scenario = live(level, Fault(at, FaultKind.CRASH))
@@ -271,7 +267,7 @@ async def _open_and_close(disk: SimulatedDisk, level: Durability) -> None:
 
 @chunks
 @levels
-def test_given_a_kill_and_a_start_when_the_power_is_cut_should_keep_what_was_found_and_what_was_synced_since(
+def test_a_power_cut_after_a_kill_keeps_what_was_recovered_and_what_was_synced_since(
     level: Durability, chunk: int
 ) -> None:
     """What a killed process had only written is read, and built upon, by the next one."""
@@ -307,7 +303,7 @@ async def _everything(disk: SimulatedDisk, level: Durability) -> Contents:
 
 @pytest.mark.parametrize("way", ["reopen", "save"])
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_given_a_failed_sync_should_refuse_writes_until_reopened_and_then_have_all_that_was_acknowledged(
+def test_a_failed_sync_refuses_writes_until_the_partition_is_reopened_with_all_acknowledged(
     error: int, way: str
 ) -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
@@ -333,7 +329,7 @@ def test_given_a_failed_sync_should_refuse_writes_until_reopened_and_then_have_a
         assert found == {PartitionId(0, 0, 0): list(enumerate(sent))}
 
 
-def test_given_syncs_that_go_on_failing_should_refuse_to_reopen_and_to_write_and_keep_what_was_synced() -> None:
+def test_a_partition_stays_closed_while_syncs_fail_and_keeps_what_was_synced() -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
         store = await _with_partition(disk, Durability.SYNCED)
         partition = _only(store)
@@ -367,7 +363,7 @@ def _has_failed(partition: Partition) -> bool:
     return partition.failed is not None
 
 
-def test_given_messages_in_memory_when_the_disk_is_full_should_serve_them_and_write_them_once_there_is_room() -> None:
+def test_messages_in_memory_are_served_from_a_full_disk_and_written_once_there_is_room() -> None:
     async def life(disk: SimulatedDisk) -> list[bytes]:
         store = await _with_partition(disk, Durability.MEMORY)
         partition = _only(store)
@@ -398,7 +394,7 @@ def test_given_messages_in_memory_when_the_disk_is_full_should_serve_them_and_wr
 
 
 @levels
-def test_given_a_disk_that_is_full_until_segments_are_deleted_should_go_on_by_itself(level: Durability) -> None:
+def test_a_partition_goes_on_by_itself_once_deleted_segments_make_room_on_the_disk(level: Durability) -> None:
     """Everything that takes space is refused; deleting works, and frees it."""
 
     async def life(disk: SimulatedDisk) -> tuple[int, list[bytes]]:
@@ -420,7 +416,7 @@ def test_given_a_disk_that_is_full_until_segments_are_deleted_should_go_on_by_it
     assert run(_everything(disk, level)) == {PartitionId(0, 0, 0): list(enumerate(sent))[first:]}
 
 
-def test_given_deletions_whose_folder_cannot_be_synced_when_the_power_is_cut_should_leave_no_hole() -> None:
+def test_a_power_cut_after_deletions_that_were_not_synced_leaves_no_hole() -> None:
     """On a disk too full for a note of them each is one segment, and they become durable in their order."""
 
     async def life(disk: SimulatedDisk) -> None:

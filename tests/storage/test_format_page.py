@@ -31,11 +31,11 @@ def table() -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in rows}
 
 
-def test_given_the_page_when_compared_with_the_code_should_state_the_same_constants() -> None:
+def test_the_page_states_the_constants_of_the_code() -> None:
     assert table() == {name: str(value) for name, value in CONSTANTS.items()}
 
 
-def test_given_the_names_of_files_and_folders_when_looked_for_should_be_on_the_page() -> None:
+def test_the_names_of_files_and_folders_are_on_the_page() -> None:
     names = [
         layout.FORMAT_FILE,
         layout.LOCK_FILE,
@@ -55,7 +55,7 @@ def test_given_the_names_of_files_and_folders_when_looked_for_should_be_on_the_p
     assert [name for name in names if name not in PAGE] == []
 
 
-def test_given_the_fields_of_the_headers_when_added_up_should_be_their_sizes() -> None:
+def test_the_fields_of_each_header_add_up_to_its_size() -> None:
     """The structures that the code unpacks end where the reserved bytes or the payload begin."""
     assert batch.HEADER.size == batch.RESERVED_AT
     assert batch.FRAME.size == batch.FRAME_BYTES

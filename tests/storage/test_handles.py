@@ -41,9 +41,7 @@ def disk(tmp_path: Path) -> Counted:
     return Counted()
 
 
-def test_given_more_files_than_may_be_open_when_used_should_close_the_least_recently_used(
-    tmp_path: Path, disk: Counted
-) -> None:
+def test_the_least_recently_used_file_is_closed_where_too_many_are_open(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 3)
     for name in "abca":
         handles.reading(f"{tmp_path}/{name}")
@@ -57,7 +55,7 @@ def test_given_more_files_than_may_be_open_when_used_should_close_the_least_rece
 
 
 @pytest.mark.parametrize("open_max", [-1, 0, 1, 2])
-def test_given_too_low_a_limit_when_used_should_keep_two_open_and_every_handle_valid(
+def test_at_least_two_files_stay_open_and_every_handle_in_use_is_valid(
     tmp_path: Path, disk: Counted, open_max: int
 ) -> None:
     handles = Handles(disk, open_max)
@@ -67,9 +65,7 @@ def test_given_too_low_a_limit_when_used_should_keep_two_open_and_every_handle_v
     assert len(disk.open) == 2
 
 
-def test_given_a_handle_for_reading_when_one_for_writing_is_needed_should_be_replaced_and_serve_both(
-    tmp_path: Path, disk: Counted
-) -> None:
+def test_a_handle_for_writing_replaces_one_for_reading_and_serves_both(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 3)
     handles.reading(f"{tmp_path}/a")
     writing = handles.writing(f"{tmp_path}/a")
@@ -78,7 +74,7 @@ def test_given_a_handle_for_reading_when_one_for_writing_is_needed_should_be_rep
     assert os.pwrite(writing, b"z", 0) == 1
 
 
-def test_given_open_files_when_dropped_or_closed_should_be_none(tmp_path: Path, disk: Counted) -> None:
+def test_no_file_is_open_after_all_are_dropped_or_closed(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 5)
     for name in "abc":
         handles.reading(f"{tmp_path}/{name}")
@@ -90,7 +86,7 @@ def test_given_open_files_when_dropped_or_closed_should_be_none(tmp_path: Path, 
     assert (len(handles), disk.open) == (0, {})
 
 
-def test_given_a_file_that_cannot_be_opened_when_used_should_leave_the_others(tmp_path: Path, disk: Counted) -> None:
+def test_a_file_that_cannot_be_opened_leaves_the_others_open(tmp_path: Path, disk: Counted) -> None:
     handles = Handles(disk, 2)
     handles.reading(f"{tmp_path}/a")
     with pytest.raises(FileNotFoundError):
@@ -110,7 +106,7 @@ def index_of(batches: int) -> Index:
     return index
 
 
-def test_given_indexes_over_the_budget_when_put_should_forget_the_least_recently_used() -> None:
+def test_the_least_recently_used_index_is_forgotten_where_the_budget_is_exceeded() -> None:
     cache = IndexCache(3 * 32)
     one, two, three, four = (Segment(start) for start in range(4))
     for segment in (one, two, three):
@@ -122,7 +118,7 @@ def test_given_indexes_over_the_budget_when_put_should_forget_the_least_recently
     assert [segment.index is not None for segment in (one, two, three, four)] == [False, True, False, True]
 
 
-def test_given_an_index_over_the_whole_budget_when_put_should_not_be_kept() -> None:
+def test_an_index_larger_than_the_whole_budget_is_not_kept() -> None:
     cache = IndexCache(3 * 32)
     small, large = Segment(0), Segment(1)
     cache.put(small, index_of(1))
@@ -131,7 +127,7 @@ def test_given_an_index_over_the_whole_budget_when_put_should_not_be_kept() -> N
     assert small.index is not None
 
 
-def test_given_no_budget_when_put_should_keep_nothing_and_an_unbounded_one_everything() -> None:
+def test_no_budget_keeps_no_index_and_an_unbounded_one_keeps_all() -> None:
     none, every = IndexCache(0), IndexCache(float("inf"))
     segments = [Segment(start) for start in range(100)]
     for segment in segments:
@@ -142,7 +138,7 @@ def test_given_no_budget_when_put_should_keep_nothing_and_an_unbounded_one_every
     assert all(segment.index is not None for segment in segments)
 
 
-def test_given_an_index_put_twice_or_dropped_when_others_come_should_count_once() -> None:
+def test_an_index_that_is_put_or_dropped_twice_counts_once() -> None:
     cache = IndexCache(3 * 32)
     one, two = Segment(0), Segment(1)
     for batches in (3, 1, 2):
@@ -156,7 +152,7 @@ def test_given_an_index_put_twice_or_dropped_when_others_come_should_count_once(
     assert two.index is not None
 
 
-def test_given_an_index_that_is_forgotten_when_its_batches_were_checked_should_be_checked_again() -> None:
+def test_the_batches_of_a_forgotten_index_are_checked_again() -> None:
     cache = IndexCache(32)
     segment, other = Segment(0), Segment(1)
     cache.put(segment, index_of(1))

@@ -29,7 +29,7 @@ def made(*batches: Batch) -> Index:
 GAPPED = made((10, 0, 100, 500, 3), (13, 500, 100, 300, 1), (20, 800, 200, 900, 5))
 
 
-def test_given_an_index_when_asked_should_tell_every_field_of_every_batch() -> None:
+def test_an_index_tells_every_field_of_every_batch() -> None:
     assert len(GAPPED) == 3
     assert [GAPPED.base_offset(i) for i in range(3)] == [10, 13, 20]
     assert [GAPPED.position(i) for i in range(3)] == [0, 500, 800]
@@ -45,28 +45,26 @@ def test_given_an_index_when_asked_should_tell_every_field_of_every_batch() -> N
     ("offset", "batch"),
     [(0, 0), (9, 0), (10, 0), (12, 0), (13, 1), (14, 2), (19, 2), (20, 2), (24, 2), (25, 3), (2**64 - 1, 3)],
 )
-def test_given_an_offset_when_looked_up_should_be_the_batch_that_holds_it_or_the_next_after_a_gap(
-    offset: int, batch: int
-) -> None:
+def test_an_offset_leads_to_the_batch_that_holds_it_or_the_next_after_a_gap(offset: int, batch: int) -> None:
     assert GAPPED.holding(offset) == batch
 
 
 @pytest.mark.parametrize(("time", "batch"), [(0, 0), (100, 0), (101, 2), (200, 2), (201, 3)])
-def test_given_a_time_when_looked_up_should_be_the_first_batch_at_it_or_later(time: int, batch: int) -> None:
+def test_a_time_leads_to_the_first_batch_at_it_or_later(time: int, batch: int) -> None:
     assert GAPPED.at_time(time) == batch
 
 
 @pytest.mark.parametrize(("position", "count"), [(0, 0), (1, 1), (500, 1), (501, 2), (800, 2), (801, 3), (9999, 3)])
-def test_given_a_position_when_asked_should_be_how_many_batches_begin_before_it(position: int, count: int) -> None:
+def test_a_position_leads_to_the_number_of_batches_that_begin_before_it(position: int, count: int) -> None:
     assert GAPPED.before(position) == count
 
 
-def test_given_no_batches_when_looked_up_should_find_nothing() -> None:
+def test_nothing_is_found_in_an_index_of_no_batches() -> None:
     empty = Index()
     assert (len(empty), empty.holding(0), empty.at_time(0), empty.before(9)) == (0, 0, 0, 0)
 
 
-def test_given_batches_when_shortened_should_forget_the_last_ones_only() -> None:
+def test_a_shortened_index_forgets_only_the_last_batches() -> None:
     index = made((0, 0, 1, 10, 1), (1, 10, 2, 10, 1), (2, 20, 3, 10, 1))
     index.keep(2)
     assert (len(index), index.holding(1), index.holding(2)) == (2, 1, 2)
@@ -94,9 +92,7 @@ def runs_of_batches(draw: st.DrawFn) -> list[Batch]:
 
 @fuzz
 @given(runs_of_batches(), st.data())
-def test_given_any_batches_when_looked_up_should_agree_with_looking_at_each(
-    batches: list[Batch], data: st.DataObject
-) -> None:
+def test_lookups_agree_with_a_search_of_every_batch(batches: list[Batch], data: st.DataObject) -> None:
     index = made(*batches)
     bounds = [0, *(b[0] for b in batches), *(b[0] + b[4] for b in batches)]
     offset = max(0, data.draw(st.sampled_from(bounds)) + data.draw(st.sampled_from((-1, 0, 1))))
@@ -111,9 +107,7 @@ def test_given_any_batches_when_looked_up_should_agree_with_looking_at_each(
 
 @fuzz
 @given(runs_of_batches(), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_given_any_index_when_encoded_and_decoded_should_be_the_same(
-    batches: list[Batch], start: int, log_bytes: int
-) -> None:
+def test_any_index_is_the_same_after_encoding_and_decoding(batches: list[Batch], start: int, log_bytes: int) -> None:
     index = made(*batches)
     known = decode(encode(index, start, log_bytes), start)
     assert known is not None
@@ -121,7 +115,7 @@ def test_given_any_index_when_encoded_and_decoded_should_be_the_same(
     assert known[0].words == index.words
 
 
-def test_given_an_index_when_encoded_should_be_the_bytes_of_the_format_page() -> None:
+def test_an_encoded_index_is_the_bytes_of_the_format_page() -> None:
     head = struct.pack("<8sQQQ", b"WHPINDX1", 10, 1700, 3)
     entries = struct.pack("<QQQII", 10, 0, 100, 500, 3)
     entries += struct.pack("<QQQII", 13, 500, 100, 300, 1)
@@ -133,7 +127,7 @@ def test_given_an_index_when_encoded_should_be_the_bytes_of_the_format_page() ->
 FILE = encode(GAPPED, 10, 1700)
 
 
-def test_given_any_flipped_bit_when_decoded_should_not_be_believed() -> None:
+def test_an_index_with_any_flipped_bit_is_not_believed() -> None:
     content = bytearray(FILE)
     for position in range(len(content)):
         for bit in range(8):
@@ -143,28 +137,28 @@ def test_given_any_flipped_bit_when_decoded_should_not_be_believed() -> None:
     assert decode(bytes(content), 10) is not None
 
 
-def test_given_a_file_cut_off_at_any_byte_when_decoded_should_not_be_believed() -> None:
+def test_an_index_cut_off_at_any_byte_is_not_believed() -> None:
     assert all(decode(FILE[:size], 10) is None for size in range(len(FILE)))
 
 
 @pytest.mark.parametrize("extra", [b"\0", bytes(ENTRY_BYTES)])
-def test_given_bytes_after_the_entries_when_decoded_should_not_be_believed(extra: bytes) -> None:
+def test_an_index_with_bytes_after_its_entries_is_not_believed(extra: bytes) -> None:
     assert decode(FILE + extra, 10) is None
 
 
-def test_given_the_file_of_another_segment_when_decoded_should_not_be_believed() -> None:
+def test_the_index_of_another_segment_is_not_believed() -> None:
     assert decode(FILE, 11) is None
 
 
 @pytest.mark.parametrize("count", [0, 2, 4, 2**59, 2**64 - 1])
-def test_given_a_number_of_entries_that_lies_when_decoded_should_not_be_believed(count: int) -> None:
+def test_an_index_with_a_wrong_number_of_entries_is_not_believed(count: int) -> None:
     head = HEADER.pack(MAGIC, 10, 1700, count, 0)[:-8]
     entries = FILE[HEADER.size :]
     checksum = xxhash.xxh3_64_intdigest(head + entries)
     assert decode(head + checksum.to_bytes(8, "little") + entries, 10) is None
 
 
-def test_given_no_batches_when_encoded_should_be_a_header_alone() -> None:
+def test_an_index_of_no_batches_is_a_header_alone() -> None:
     known = decode(encode(Index(), 7, 0), 7)
     assert known is not None
     assert (len(known[0]), known[1]) == (0, 0)

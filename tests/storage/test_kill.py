@@ -222,9 +222,7 @@ def torture(folder: Path, level: Durability, seed: int, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("level", list(Durability), ids=lambda level: level.name.lower())
-def test_given_a_kill_at_any_moment_when_reopened_should_hold_what_was_acknowledged(
-    tmp_path: Path, level: Durability
-) -> None:
+def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, level: Durability) -> None:
     rounds = max(ROUNDS // len(Durability) // FOLDERS, 1)
     with ThreadPoolExecutor(FOLDERS) as pool:
         seeds = [SEED + 1_000_000 * (FOLDERS * level + number) for number in range(FOLDERS)]

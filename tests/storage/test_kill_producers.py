@@ -106,9 +106,7 @@ async def check_repetitions(store: Store, producer: int, known: dict[int, int]) 
 
 
 @pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
-def test_given_a_kill_at_any_moment_when_sends_come_again_should_be_there_once(
-    tmp_path: Path, level: Durability
-) -> None:
+def test_a_kill_at_any_moment_stores_repeated_sends_once(tmp_path: Path, level: Durability) -> None:
     answers: Answers = [{} for _ in range(PRODUCERS)]
     for round_number in range(max(ROUNDS // 2, 1)):
         try:

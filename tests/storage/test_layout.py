@@ -9,7 +9,7 @@ from whippet.storage.options import StoreOptions
 from whippet.storage.shard import shard_of
 
 
-def test_given_ids_when_named_should_be_the_folders_of_the_format_page() -> None:
+def test_ids_lead_to_the_folders_of_the_format_page() -> None:
     layout = Layout(StoreOptions(path="/data/"))
     place = PartitionId(1, 2, 3)
     assert layout.root == "/data"
@@ -21,18 +21,18 @@ def test_given_ids_when_named_should_be_the_folders_of_the_format_page() -> None
     assert str(place) == "stream 1, topic 2, partition 3"
 
 
-def test_given_configured_names_when_named_should_be_those() -> None:
+def test_folders_have_the_names_that_are_configured() -> None:
     layout = Layout(StoreOptions(path="d", streams_folder="a", topics_folder="b", partitions_folder="c"))
     assert layout.partition(PartitionId(0, 1, 2)) == "d/a/0/b/1/c/2"
 
 
 @pytest.mark.parametrize(("path", "root"), [("/", "/"), ("//", "/"), ("x", "x"), ("./x/", "./x")])
-def test_given_a_path_when_taken_should_lose_only_the_slash_at_its_end(path: str, root: str) -> None:
+def test_a_path_loses_only_the_slash_at_its_end(path: str, root: str) -> None:
     assert Layout(StoreOptions(path=path)).root == root
 
 
 @pytest.mark.parametrize("start", [0, 7, 2**32, 2**63 - 1])
-def test_given_a_start_offset_when_made_a_name_should_be_20_digits_and_read_back(start: int) -> None:
+def test_the_name_of_a_segment_is_its_start_offset_in_20_digits(start: int) -> None:
     assert len(segment_name(start)) == 20
     assert log_file("f", start) == f"f/{segment_name(start)}.log"
     assert segment_of(log_file("f", start)[2:]) == (start, "log")
@@ -56,19 +56,19 @@ def test_given_a_start_offset_when_made_a_name_should_be_20_digits_and_read_back
         "",
     ],
 )
-def test_given_any_other_name_when_read_should_be_no_segment(name: str) -> None:
+def test_no_other_name_is_that_of_a_segment(name: str) -> None:
     assert segment_of(name) is None
 
 
 @pytest.mark.parametrize(("name", "identity"), [("0", 0), ("1", 1), ("4294967295", 2**32 - 1)])
-def test_given_an_id_when_read_should_be_that_number(name: str, identity: int) -> None:
+def test_the_name_of_a_folder_is_read_as_its_id(name: str, identity: int) -> None:
     assert number(name) == identity
 
 
 @pytest.mark.parametrize(
     "name", ["", "00", "01", "-1", "+1", "1 ", "1\n", "1.0", "4294967296", "99999999999", "x", "١", "1٢"]
 )
-def test_given_any_other_name_when_read_should_be_no_id(name: str) -> None:
+def test_no_other_name_is_read_as_an_id(name: str) -> None:
     assert number(name) is None
 
 
@@ -90,24 +90,24 @@ def murmur3_32(octets: bytes) -> int:
 
 
 @pytest.mark.parametrize(("octets", "known"), [(b"", 0), (b"\0\0\0\0", 0x2362F9DE), (b"\xff\xff\xff\xff", 0x76293B50)])
-def test_given_known_values_when_hashed_should_be_murmur3(octets: bytes, known: int) -> None:
+def test_the_hash_is_murmur3(octets: bytes, known: int) -> None:
     assert murmur3_32(octets) == known
 
 
-def test_given_any_place_when_assigned_should_be_the_upper_half_of_its_murmur3() -> None:
+def test_the_shard_of_a_partition_follows_from_the_upper_half_of_its_hash() -> None:
     for place in (PartitionId(0, 0, 0), PartitionId(1, 2, 3), PartitionId(2**32 - 1, 2**12, 2**20 - 1)):
         packed = (place.stream << 32 | place.topic << 20 | place.partition).to_bytes(8, "little")
         for shards in (1, 2, 5, 16):
             assert shard_of(place, shards) == (murmur3_32(packed) >> 16) % shards
 
 
-def test_given_known_places_when_assigned_should_stay_where_they_are() -> None:
+def test_known_partitions_stay_on_their_shards() -> None:
     """The files do not depend on it, but a change would be a surprise."""
     assert [shard_of(PartitionId(0, 0, i), 16) for i in range(8)] == [5, 7, 15, 11, 2, 2, 1, 12]
 
 
 @pytest.mark.parametrize("shards", range(2, 17))
-def test_given_small_ids_when_assigned_should_spread_over_all_shards(shards: int) -> None:
+def test_partitions_with_small_ids_spread_over_all_shards(shards: int) -> None:
     """Three streams of three topics of 32 partitions: no shard has more than twice its share or less than a third."""
     load = [0] * shards
     for stream in range(3):
@@ -120,5 +120,5 @@ def test_given_small_ids_when_assigned_should_spread_over_all_shards(shards: int
 
 
 @pytest.mark.parametrize("shards", [2, 4])
-def test_given_the_partitions_of_one_topic_when_assigned_should_use_every_shard(shards: int) -> None:
+def test_the_partitions_of_one_topic_use_every_shard(shards: int) -> None:
     assert {shard_of(PartitionId(0, 0, partition), shards) for partition in range(16)} == set(range(shards))

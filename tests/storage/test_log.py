@@ -27,7 +27,7 @@ async def one_segment_a_batch(path: Path, batches: int) -> None:
 
 @pytest.mark.parametrize("empty", range(6))
 @pytest.mark.parametrize("options", [{}, {"index_cache": "none"}], ids=["cached", "not cached"])
-async def test_given_a_segment_without_a_message_when_a_time_is_looked_up_should_be_found_around_it(
+async def test_a_time_is_found_around_a_segment_without_a_message(
     tmp_path: Path, empty: int, options: dict[str, str]
 ) -> None:
     """Its messages are lost, and with them the times that would tell on which side of it to look."""
@@ -43,7 +43,7 @@ async def test_given_a_segment_without_a_message_when_a_time_is_looked_up_should
             assert found == ([2 * n] if n < 6 else [])
 
 
-async def test_given_the_official_example_when_appended_should_roll_as_the_page_of_behaviour_says(
+async def test_segments_roll_as_the_page_of_behaviour_says(
     tmp_path: Path,
 ) -> None:
     """Segments are closed by the batch that reaches their size; none is ever split."""
@@ -62,9 +62,7 @@ async def test_given_the_official_example_when_appended_should_roll_as_the_page_
 
 
 @pytest.mark.parametrize("bytes_", [1, 999, 1000, 1001, 3000])
-async def test_given_a_group_of_batches_when_written_together_should_roll_where_single_ones_would(
-    tmp_path: Path, bytes_: int
-) -> None:
+async def test_batches_written_together_roll_where_single_ones_would(tmp_path: Path, bytes_: int) -> None:
     options = {"messages_required_to_save": 1000, "durability": 0, "segment_bytes": bytes_}
     starts = []
     for together in (False, True):
@@ -88,7 +86,7 @@ class Unreadable(Files):
         return super().read(handle, length, position)
 
 
-async def test_given_a_disk_that_cannot_read_when_read_should_say_so_and_serve_again_when_it_can(
+async def test_a_read_that_the_disk_refuses_is_an_error_and_later_reads_are_served(
     tmp_path: Path,
 ) -> None:
     await one_segment_a_batch(tmp_path, 4)
@@ -136,9 +134,7 @@ NEXT_OFFSET = REAR[-1].next_offset
 
 
 @pytest.mark.parametrize("synced", range(NEXT_OFFSET + 1))
-def test_given_a_failed_sync_when_rewritten_should_write_and_sync_every_batch_that_was_not_synced(
-    tmp_path: Path, synced: int
-) -> None:
+def test_a_rewrite_after_a_failed_sync_writes_and_syncs_every_batch_not_synced(tmp_path: Path, synced: int) -> None:
     (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT))
     (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(joined(REAR))
     files = Rewriting()
@@ -156,7 +152,7 @@ def test_given_a_failed_sync_when_rewritten_should_write_and_sync_every_batch_th
     opened.abandon()
 
 
-def test_given_a_segment_whose_end_is_lost_when_rewritten_from_there_should_leave_it_as_it_is(tmp_path: Path) -> None:
+def test_a_rewrite_leaves_a_segment_whose_end_is_lost_as_it_is(tmp_path: Path) -> None:
     """Nothing in it is as young as what was not synced."""
     (tmp_path / f"{FIRST_SEGMENT}.log").write_bytes(joined(FRONT[:-1]))
     (tmp_path / f"{SECOND_SEGMENT}.log").write_bytes(stamped([7], FRONT[-1].next_offset))

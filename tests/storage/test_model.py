@@ -304,7 +304,7 @@ class PartitionMachine(RuleBasedStateMachine):
         assert not self.store.damage
 
 
-def test_given_any_acts_in_any_order_when_looked_at_should_be_a_list_of_messages() -> None:
+def test_a_partition_is_a_list_of_messages_whatever_is_done_in_whatever_order() -> None:
     run_state_machine_as_test(
         PartitionMachine,
         settings=settings(

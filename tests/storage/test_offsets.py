@@ -40,12 +40,12 @@ def loaded(folder: Path) -> dict[tuple[Kind, int], int]:
     return offsets
 
 
-def test_given_an_offset_when_encoded_should_be_the_bytes_of_the_format_page() -> None:
+def test_an_encoded_offset_is_the_bytes_of_the_format_page() -> None:
     assert encode(3, 2**64 - 1) == place(3, 2**64 - 1)
     assert PLACE.size == 24
 
 
-def test_given_offsets_stored_in_turn_when_looked_at_should_be_in_two_places(tmp_path: Path) -> None:
+def test_offsets_are_stored_in_two_places_in_turn(tmp_path: Path) -> None:
     stored(tmp_path, 10, 11, 12)
     assert file_of(tmp_path).read_bytes() == place(2, 11) + place(3, 12)
 
@@ -66,14 +66,12 @@ def test_given_offsets_stored_in_turn_when_looked_at_should_be_in_two_places(tmp
         (place(2, 5) + place(3, 4) + b"more", (3, 4)),
     ],
 )
-def test_given_a_file_when_decoded_should_be_the_newest_whole_place(
-    content: bytes, known: tuple[int, int] | None
-) -> None:
+def test_the_newest_whole_place_of_a_file_counts(content: bytes, known: tuple[int, int] | None) -> None:
     assert decode(content) == known
 
 
 @pytest.mark.parametrize("before", [1, 2, 3, 4])
-def test_given_a_write_torn_at_any_byte_when_loaded_should_be_the_value_before_it(tmp_path: Path, before: int) -> None:
+def test_a_write_torn_at_any_byte_leaves_the_value_before_it(tmp_path: Path, before: int) -> None:
     stored(tmp_path, *range(100, 100 + before))
     content = file_of(tmp_path).read_bytes()
     for written in range(24):
@@ -82,7 +80,7 @@ def test_given_a_write_torn_at_any_byte_when_loaded_should_be_the_value_before_i
 
 
 @pytest.mark.parametrize("before", [2, 3])
-def test_given_a_torn_write_when_the_next_is_made_should_not_touch_the_good_place(tmp_path: Path, before: int) -> None:
+def test_a_write_after_a_torn_one_does_not_touch_the_good_place(tmp_path: Path, before: int) -> None:
     """After a crash the torn place is the one that is written next: the good one is never at risk."""
     stored(tmp_path, *range(before))
     content = file_of(tmp_path).read_bytes()
@@ -104,26 +102,26 @@ def torn(content: bytes, sequence: int, written: int) -> bytes:
     return bytes(whole)
 
 
-def test_given_an_offset_that_was_never_written_when_deleted_and_synced_should_be_nothing(tmp_path: Path) -> None:
+def test_an_offset_deleted_before_it_was_written_leaves_nothing(tmp_path: Path) -> None:
     """Stored and deleted again before anything was written: there is neither a file nor a folder."""
     files = OffsetFiles(Files(), str(tmp_path))
     files.write({CONSUMER_7: None}, sync=True)
     assert loaded(tmp_path) == {}
 
 
-def test_given_consumers_and_groups_with_one_id_when_stored_should_be_kept_apart(tmp_path: Path) -> None:
+def test_a_consumer_and_a_group_with_the_same_id_are_kept_apart(tmp_path: Path) -> None:
     files = OffsetFiles(Files(), str(tmp_path))
     files.write({(Kind.CONSUMER, 1): 10, (Kind.GROUP, 1): 20, (Kind.GROUP, 2**32 - 1): 0}, sync=True)
     assert loaded(tmp_path) == {(Kind.CONSUMER, 1): 10, (Kind.GROUP, 1): 20, (Kind.GROUP, 2**32 - 1): 0}
     assert file_of(tmp_path, "groups", 1).exists()
 
 
-def test_given_an_offset_that_goes_back_when_stored_should_be_the_last_one(tmp_path: Path) -> None:
+def test_an_offset_may_go_back(tmp_path: Path) -> None:
     stored(tmp_path, 10, 3)
     assert loaded(tmp_path) == {CONSUMER_7: 3}
 
 
-def test_given_a_deleted_offset_when_loaded_should_be_gone_and_may_be_stored_again(tmp_path: Path) -> None:
+def test_a_deleted_offset_is_gone_and_may_be_stored_again(tmp_path: Path) -> None:
     files = stored(tmp_path, 10, 11)
     files.write({CONSUMER_7: None}, sync=True)
     files.write({CONSUMER_7: None, (Kind.GROUP, 3): None}, sync=True)
@@ -132,11 +130,11 @@ def test_given_a_deleted_offset_when_loaded_should_be_gone_and_may_be_stored_aga
     assert loaded(tmp_path) == {CONSUMER_7: 1}
 
 
-def test_given_no_folder_when_loaded_should_be_empty(tmp_path: Path) -> None:
+def test_there_are_no_offsets_without_a_folder(tmp_path: Path) -> None:
     assert OffsetFiles(Files(), str(tmp_path)).load() == ({}, [])
 
 
-def test_given_files_that_say_nothing_when_loaded_should_be_named_and_the_others_kept(tmp_path: Path) -> None:
+def test_files_without_a_whole_value_are_named_and_the_others_are_loaded(tmp_path: Path) -> None:
     stored(tmp_path, 10)
     odd = [file_of(tmp_path).with_name(name) for name in ("8", "007", "README", "4294967296")]
     for path in odd:
@@ -147,7 +145,7 @@ def test_given_files_that_say_nothing_when_loaded_should_be_named_and_the_others
     assert sorted(unreadable) == sorted(map(str, [*odd, file_of(tmp_path, identity=9)]))
 
 
-def test_given_a_file_that_says_nothing_when_stored_again_should_be_readable(tmp_path: Path) -> None:
+def test_a_file_without_a_whole_value_has_one_after_the_next_write(tmp_path: Path) -> None:
     stored(tmp_path, 10)
     file_of(tmp_path).write_bytes(b"\xff" * 60)
     files = OffsetFiles(Files(), str(tmp_path))
@@ -174,7 +172,7 @@ class CountedSyncs(Files):
         self.names.append(path + "/")
 
 
-def test_given_many_changes_when_synced_should_sync_each_file_once_and_the_folders_with_new_names(
+def test_many_changes_sync_each_file_once_and_the_folders_with_new_names(
     tmp_path: Path,
 ) -> None:
     disk = CountedSyncs()
@@ -205,7 +203,7 @@ class FailingWrites(Files):
         return super().write(handle, buffers, position)
 
 
-def test_given_a_write_that_failed_when_written_again_should_be_stored(tmp_path: Path) -> None:
+def test_an_offset_whose_write_failed_is_stored_by_the_next_write(tmp_path: Path) -> None:
     disk = FailingWrites()
     files = OffsetFiles(disk, str(tmp_path))
     files.write({CONSUMER_7: 1}, sync=False)
@@ -221,7 +219,7 @@ def test_given_a_write_that_failed_when_written_again_should_be_stored(tmp_path:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(Kind), st.integers(0, 3), st.none() | st.integers(0, 2**64 - 1))))
-def test_given_any_changes_when_loaded_at_any_time_should_be_the_last_value_of_each(
+def test_the_last_value_of_each_offset_is_loaded_whatever_changed(
     tmp_path_factory: pytest.TempPathFactory, changes: list[tuple[Kind, int, int | None]]
 ) -> None:
     folder = tmp_path_factory.mktemp("offsets")

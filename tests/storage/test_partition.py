@@ -52,7 +52,7 @@ def progress(partition: Partition) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_batches_when_appended_should_get_offsets_without_a_gap_and_be_read_as_they_were_stored(
+async def test_batches_get_offsets_without_a_gap_and_are_read_as_they_were_stored(
     tmp_path: Path, level: Durability
 ) -> None:
     clock = Clock()
@@ -71,7 +71,7 @@ async def test_given_batches_when_appended_should_get_offsets_without_a_gap_and_
         ]
 
 
-async def test_given_the_partition_of_a_batch_when_appended_should_be_stamped_with_it(tmp_path: Path) -> None:
+async def test_a_batch_is_stamped_with_its_partition(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         partitions = await with_topic(store, 3)
         for partition in partitions:
@@ -81,7 +81,7 @@ async def test_given_the_partition_of_a_batch_when_appended_should_be_stamped_wi
             batches.check(whole)
 
 
-async def test_given_a_bad_batch_when_appended_should_be_refused_and_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_a_bad_batch_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         bad = texts("a", "b")
         bad[-1] ^= 1
@@ -92,7 +92,7 @@ async def test_given_a_bad_batch_when_appended_should_be_refused_and_leave_nothi
         assert (await partition.append(texts("c"))).base_offset == 0
 
 
-async def test_given_limits_when_a_batch_is_over_one_should_be_refused_by_the_name_of_the_setting(
+async def test_a_batch_over_a_limit_is_refused_with_the_name_of_the_setting(
     tmp_path: Path,
 ) -> None:
     async with partition_in(tmp_path, payload_bytes_max=10) as partition:
@@ -102,7 +102,7 @@ async def test_given_limits_when_a_batch_is_over_one_should_be_refused_by_the_na
 
 
 @pytest.mark.parametrize("steps", [(0, -5, 3, -1, 10), (-1, -1, -1, -1, -1)])
-async def test_given_a_clock_that_goes_backwards_when_appended_should_never_get_an_earlier_time(
+async def test_no_message_gets_an_earlier_time_when_the_clock_goes_backwards(
     tmp_path: Path, steps: Sequence[int]
 ) -> None:
     clock = Clock()
@@ -117,7 +117,7 @@ async def test_given_a_clock_that_goes_backwards_when_appended_should_never_get_
         assert [message.timestamp for message in stored(await partition.read(0, 99))] == times
 
 
-async def test_given_an_empty_last_segment_when_started_again_should_still_not_go_back_in_time(tmp_path: Path) -> None:
+async def test_times_do_not_go_back_after_a_restart_with_an_empty_last_segment(tmp_path: Path) -> None:
     clock = Clock(NOON + 1000)
     async with partition_in(tmp_path, clock=clock, segment_bytes=1) as partition:
         await partition.append(texts("a"))
@@ -128,7 +128,7 @@ async def test_given_an_empty_last_segment_when_started_again_should_still_not_g
         assert (await partition.append(texts("b"))).timestamp == NOON + 1000
 
 
-async def test_given_a_cancelled_append_when_others_follow_should_keep_its_place(tmp_path: Path) -> None:
+async def test_a_cancelled_append_keeps_its_place_before_those_that_follow(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.stop()
@@ -190,7 +190,7 @@ every_layout = pytest.mark.parametrize("options", LAYOUTS.values(), ids=LAYOUTS.
 
 @every_layout
 @pytest.mark.parametrize("again", [False, True], ids=["as written", "after a restart"])
-async def test_given_messages_anywhere_when_read_from_any_offset_should_be_exactly_those_asked_for(
+async def test_a_read_from_any_offset_returns_exactly_the_messages_asked_for(
     tmp_path: Path, options: dict[str, Any], again: bool
 ) -> None:
     async def look(filled: Filled) -> None:
@@ -218,7 +218,7 @@ async def test_given_messages_anywhere_when_read_from_any_offset_should_be_exact
 
 
 @every_layout
-async def test_given_little_room_when_read_should_fill_it_and_return_at_least_one_message(
+async def test_a_read_with_little_room_fills_it_and_returns_at_least_one_message(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     clock = Clock()
@@ -239,7 +239,7 @@ async def test_given_little_room_when_read_should_fill_it_and_return_at_least_on
 
 
 @every_layout
-async def test_given_room_for_more_when_read_should_not_stop_early(tmp_path: Path, options: dict[str, Any]) -> None:
+async def test_a_read_does_not_stop_while_there_is_room(tmp_path: Path, options: dict[str, Any]) -> None:
     """What comes next and was left out does not fit: neither its whole batch nor its first message alone."""
 
     clock = Clock()
@@ -258,7 +258,7 @@ async def test_given_room_for_more_when_read_should_not_stop_early(tmp_path: Pat
                     assert left < needs + (0 if same_batch else HEADER_BYTES)
 
 
-async def test_given_the_limit_of_a_read_when_more_room_is_asked_for_should_be_kept(tmp_path: Path) -> None:
+async def test_a_read_keeps_its_limit_though_more_is_asked_for(tmp_path: Path) -> None:
     async with partition_in(tmp_path, read_bytes_max=2000) as partition:
         for _ in range(10):
             await partition.append(sized(1, 500))
@@ -268,7 +268,7 @@ async def test_given_the_limit_of_a_read_when_more_room_is_asked_for_should_be_k
 
 
 @pytest.mark.parametrize("options", [{}, {"tail_bytes_max": 0}], ids=["tail", "disk"])
-async def test_given_an_empty_partition_when_read_should_be_empty(tmp_path: Path, options: dict[str, Any]) -> None:
+async def test_a_read_of_an_empty_partition_is_empty(tmp_path: Path, options: dict[str, Any]) -> None:
     async with partition_in(tmp_path, **options) as partition:
         for fetched in (
             await partition.read(0, 10),
@@ -281,7 +281,7 @@ async def test_given_an_empty_partition_when_read_should_be_empty(tmp_path: Path
         assert (partition.first_offset, partition.messages_count, partition.size_bytes) == (0, 0, 0)
 
 
-async def test_given_whole_batches_when_read_should_be_the_bytes_that_were_stored(tmp_path: Path) -> None:
+async def test_whole_batches_are_read_as_the_bytes_that_were_stored(tmp_path: Path) -> None:
     for options in ({}, {"tail_bytes_max": 0}):
         async with partition_in(tmp_path / str(len(options)), clock=Clock(), **options) as partition:
             sent = [texts("a", "b"), sized(20, 30), texts("c")]
@@ -292,7 +292,7 @@ async def test_given_whole_batches_when_read_should_be_the_bytes_that_were_store
             assert log.read_bytes() == b"".join(sent)
 
 
-async def test_given_readers_and_writers_at_once_when_read_should_be_a_run_without_a_gap(tmp_path: Path) -> None:
+async def test_readers_beside_writers_see_no_gap(tmp_path: Path) -> None:
     async with partition_in(tmp_path, segment_bytes=3000, tail_bytes_max=2000) as partition:
 
         async def write(name: int) -> None:
@@ -317,7 +317,7 @@ async def test_given_readers_and_writers_at_once_when_read_should_be_a_run_witho
 # ---------------------------------------------------------------------------------------------------- level: memory
 
 
-async def test_given_level_memory_when_appended_should_be_readable_before_it_is_written(tmp_path: Path) -> None:
+async def test_messages_at_level_memory_are_readable_before_they_are_written(tmp_path: Path) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
         assert (await partition.append(texts("a"))).durability is MEMORY
         await settled()
@@ -326,7 +326,7 @@ async def test_given_level_memory_when_appended_should_be_readable_before_it_is_
         assert partition.unflushed_bytes == partition.size_bytes == len(texts("a"))
 
 
-async def test_given_level_memory_when_so_many_messages_are_buffered_should_write_them(tmp_path: Path) -> None:
+async def test_messages_at_level_memory_are_written_once_so_many_are_buffered(tmp_path: Path) -> None:
     async with partition_in(tmp_path, **{**BUFFERED, "messages_required_to_save": 5}) as partition:
         await partition.append(texts("a", "b"))
         await partition.append(texts("c", "d"))
@@ -340,7 +340,7 @@ async def test_given_level_memory_when_so_many_messages_are_buffered_should_writ
         assert partition.written == 5
 
 
-async def test_given_level_memory_when_so_many_bytes_are_buffered_should_write_them(tmp_path: Path) -> None:
+async def test_messages_at_level_memory_are_written_once_so_many_bytes_are_buffered(tmp_path: Path) -> None:
     size = len(sized(1, 100))
     async with partition_in(tmp_path, **{**BUFFERED, "bytes_required_to_save": 3 * size}) as partition:
         await partition.append(sized(1, 100))
@@ -353,7 +353,7 @@ async def test_given_level_memory_when_so_many_bytes_are_buffered_should_write_t
 
 
 @pytest.mark.parametrize(("sync", "level", "reached_"), [(False, WRITTEN, (2, 2, 0)), (True, SYNCED, (2, 2, 2))])
-async def test_given_level_memory_when_flushed_should_be_written_and_if_asked_synced(
+async def test_a_flush_writes_messages_at_level_memory_and_syncs_them_if_asked(
     tmp_path: Path, sync: bool, level: Durability, reached_: tuple[int, int, int]
 ) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
@@ -365,7 +365,7 @@ async def test_given_level_memory_when_flushed_should_be_written_and_if_asked_sy
 
 
 @pytest.mark.parametrize(("syncs", "reached_"), [(False, (1, 1, 0)), (True, (1, 1, 1))])
-async def test_given_level_memory_when_the_saver_comes_should_be_written_and_if_told_synced(
+async def test_the_saver_writes_messages_at_level_memory_and_syncs_them_if_told(
     tmp_path: Path, syncs: bool, reached_: tuple[int, int, int]
 ) -> None:
     async with opened(tmp_path, saver_syncs=syncs, **BUFFERED) as store:
@@ -377,7 +377,7 @@ async def test_given_level_memory_when_the_saver_comes_should_be_written_and_if_
         assert not partitions[2].needs_saver
 
 
-async def test_given_a_saver_when_its_period_is_over_should_write_by_itself(tmp_path: Path) -> None:
+async def test_the_saver_writes_by_itself_once_its_period_is_over(tmp_path: Path) -> None:
     async with opened(tmp_path, saver_interval_s=0.001, **BUFFERED) as store:
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
@@ -385,7 +385,7 @@ async def test_given_a_saver_when_its_period_is_over_should_write_by_itself(tmp_
         assert progress(partition) == (1, 1, 1)
 
 
-async def test_given_level_memory_when_closed_should_keep_everything(tmp_path: Path) -> None:
+async def test_closing_keeps_everything_at_level_memory(tmp_path: Path) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
         await partition.append(texts("a", "b"))
         await partition.store_offset(CONSUMER, 1, 1)
@@ -395,7 +395,7 @@ async def test_given_level_memory_when_closed_should_keep_everything(tmp_path: P
         assert partition.offset_of(CONSUMER, 1) == 1
 
 
-async def test_given_level_memory_when_one_append_asks_for_more_should_get_it(tmp_path: Path) -> None:
+async def test_an_append_may_ask_for_more_than_level_memory(tmp_path: Path) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
         await partition.append(texts("a"))
         assert (await partition.append(texts("b"), WRITTEN)).durability is WRITTEN
@@ -408,7 +408,7 @@ async def test_given_level_memory_when_one_append_asks_for_more_should_get_it(tm
 
 
 @pytest.mark.parametrize(("level", "reached_"), [(WRITTEN, (2, 2, 0)), (SYNCED, (2, 2, 2))])
-async def test_given_a_level_when_answered_should_have_been_reached(
+async def test_an_append_is_answered_once_its_level_is_reached(
     tmp_path: Path, level: Durability, reached_: tuple[int, int, int]
 ) -> None:
     async with partition_in(tmp_path, durability=level) as partition:
@@ -420,7 +420,7 @@ async def test_given_a_level_when_answered_should_have_been_reached(
         assert (await partition.append(texts("c"), MEMORY)).durability is level
 
 
-async def test_given_level_written_when_synced_is_asked_for_should_be_synced(tmp_path: Path) -> None:
+async def test_an_append_at_level_written_is_synced_if_asked(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))
         assert progress(partition) == (1, 1, 0)
@@ -430,7 +430,7 @@ async def test_given_level_written_when_synced_is_asked_for_should_be_synced(tmp
         assert await partition.flush(sync=True) is SYNCED
 
 
-async def test_given_level_written_when_not_written_yet_should_not_be_readable(tmp_path: Path) -> None:
+async def test_messages_at_level_written_are_not_readable_before_they_are_written(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         await partition.append(texts("a"))
@@ -470,7 +470,7 @@ class BadSyncs(Files):
 
 
 @pytest.mark.parametrize("level", [WRITTEN, SYNCED])
-async def test_given_a_disk_that_fills_up_between_two_batches_when_synced_was_promised_should_not_be_less(
+async def test_a_batch_before_one_that_the_disk_refuses_is_synced_if_that_was_promised(
     tmp_path: Path, level: Durability
 ) -> None:
     """The first batch is whole on the disk when the second fails: to be told that it is synced, it has to be."""
@@ -495,9 +495,7 @@ async def test_given_a_disk_that_fills_up_between_two_batches_when_synced_was_pr
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_a_waiting_reader_when_appended_should_wake_when_it_may_read(
-    tmp_path: Path, level: Durability
-) -> None:
+async def test_a_waiting_reader_wakes_when_it_may_read(tmp_path: Path, level: Durability) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk, **{**BUFFERED, "durability": level}) as partition:
         waiting = asyncio.create_task(partition.until(1))
@@ -516,7 +514,7 @@ async def test_given_a_waiting_reader_when_appended_should_wake_when_it_may_read
         await partition.until(1)
 
 
-async def test_given_waiting_readers_when_cancelled_should_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_cancelled_readers_leave_nothing_behind(tmp_path: Path) -> None:
     """A long poll on an idle partition ends by its deadline, again and again."""
 
     def futures() -> int:
@@ -536,7 +534,7 @@ async def test_given_waiting_readers_when_cancelled_should_leave_nothing_behind(
         await partition.append(texts("a"))
 
 
-async def test_given_one_of_two_waiting_readers_when_cancelled_should_wake_the_other(tmp_path: Path) -> None:
+async def test_a_waiting_reader_wakes_though_another_was_cancelled(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         first, second = (asyncio.create_task(partition.until(0)) for _ in range(2))
         await settled()
@@ -547,9 +545,7 @@ async def test_given_one_of_two_waiting_readers_when_cancelled_should_wake_the_o
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_a_durability_when_waited_for_should_wake_when_it_is_reached(
-    tmp_path: Path, level: Durability
-) -> None:
+async def test_whoever_waits_for_a_durability_wakes_when_it_is_reached(tmp_path: Path, level: Durability) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
         waiting = asyncio.create_task(partition.until(0, level))
         await settled()
@@ -566,7 +562,7 @@ async def test_given_a_durability_when_waited_for_should_wake_when_it_is_reached
 # -------------------------------------------------------------------------------------------------------- back-pressure
 
 
-async def test_given_a_slow_disk_when_the_partition_is_full_should_make_appends_wait_and_go_on_in_order(
+async def test_appends_to_a_full_partition_wait_for_a_slow_disk_and_go_on_in_order(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -587,7 +583,7 @@ async def test_given_a_slow_disk_when_the_partition_is_full_should_make_appends_
         assert [payload[:2] for payload in payloads(await partition.read(0, 99))] == [b"%2d" % i for i in range(40)]
 
 
-async def test_given_appends_that_wait_when_others_come_later_should_not_be_overtaken(tmp_path: Path) -> None:
+async def test_appends_that_wait_are_not_overtaken(tmp_path: Path) -> None:
     """A connection that sends without waiting for answers relies on the order in which it was read."""
 
     disk = SlowDisk()
@@ -605,7 +601,7 @@ async def test_given_appends_that_wait_when_others_come_later_should_not_be_over
         assert [answer.base_offset for answer in answers] == list(range(len(appends)))
 
 
-async def test_given_a_slow_disk_when_the_store_is_full_should_make_appends_wait_and_go_on_in_order(
+async def test_appends_to_a_full_store_wait_for_a_slow_disk_and_go_on_in_order(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -625,7 +621,7 @@ async def test_given_a_slow_disk_when_the_store_is_full_should_make_appends_wait
         assert [answer.base_offset for answer in answers[1::2]] == list(range(12))
 
 
-async def test_given_one_slow_partition_when_it_is_full_should_not_stop_the_others(tmp_path: Path) -> None:
+async def test_a_full_partition_does_not_stop_the_others(tmp_path: Path) -> None:
     disk = SlowDisk()
     whole = len(sized(1, 1000))
     async with opened(tmp_path, files=disk, partition_unflushed_bytes_max=whole, shards=2) as store:
@@ -642,7 +638,7 @@ async def test_given_one_slow_partition_when_it_is_full_should_not_stop_the_othe
         assert [answer.base_offset for answer in await asyncio.gather(*waiting)] == list(range(5))
 
 
-async def test_given_appends_that_wait_for_room_when_cancelled_should_do_no_harm(tmp_path: Path) -> None:
+async def test_appends_that_are_cancelled_while_they_wait_for_room_do_no_harm(tmp_path: Path) -> None:
     disk = SlowDisk()
     whole = len(sized(1, 1000))
     for options in ({"partition_unflushed_bytes_max": whole}, {"unflushed_bytes_max": whole}):
@@ -661,7 +657,7 @@ async def test_given_appends_that_wait_for_room_when_cancelled_should_do_no_harm
             assert (await partition.append(texts("more"))).base_offset == 3
 
 
-async def test_given_a_store_full_of_buffered_messages_when_more_come_should_write_them_to_make_room(
+async def test_a_store_full_of_buffered_messages_writes_them_to_make_room(
     tmp_path: Path,
 ) -> None:
     """At level memory nobody else would: without that, appends would wait for the saver."""
@@ -674,14 +670,14 @@ async def test_given_a_store_full_of_buffered_messages_when_more_come_should_wri
                 assert (await partition.append(sized(1, 1000))).base_offset == i
 
 
-async def test_given_a_full_partition_at_level_memory_when_more_come_should_write_to_make_room(tmp_path: Path) -> None:
+async def test_a_full_partition_at_level_memory_writes_to_make_room(tmp_path: Path) -> None:
     whole = len(sized(1, 1000))
     async with partition_in(tmp_path, partition_unflushed_bytes_max=2 * whole, **BUFFERED) as partition:
         for i in range(20):
             assert (await partition.append(sized(1, 1000))).base_offset == i
 
 
-async def test_given_an_append_that_waits_for_room_when_the_partition_is_removed_should_be_refused(
+async def test_an_append_that_waits_for_room_is_refused_when_the_partition_is_removed(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -710,9 +706,7 @@ async def test_given_an_append_that_waits_for_room_when_the_partition_is_removed
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_a_stored_offset_when_asked_should_be_known_also_after_a_restart(
-    tmp_path: Path, level: Durability
-) -> None:
+async def test_a_stored_offset_is_known_after_a_restart(tmp_path: Path, level: Durability) -> None:
     options = {**BUFFERED, "durability": level}
     async with partition_in(tmp_path, **options) as partition:
         await partition.append(texts("a", "b", "c"))
@@ -731,9 +725,7 @@ async def test_given_a_stored_offset_when_asked_should_be_known_also_after_a_res
 
 
 @pytest.mark.parametrize("offset", [-1, 2, 3, 2**63])
-async def test_given_an_offset_beyond_the_newest_message_when_stored_should_be_refused(
-    tmp_path: Path, offset: int
-) -> None:
+async def test_an_offset_beyond_the_newest_message_is_refused(tmp_path: Path, offset: int) -> None:
     async with partition_in(tmp_path) as partition:
         with pytest.raises(InvalidOffset, match="the partition is empty"):
             await partition.store_offset(CONSUMER, 1, 0)
@@ -743,7 +735,7 @@ async def test_given_an_offset_beyond_the_newest_message_when_stored_should_be_r
         assert partition.offset_of(CONSUMER, 1) is None
 
 
-async def test_given_a_stored_offset_beyond_the_end_when_started_should_be_lowered_for_good(tmp_path: Path) -> None:
+async def test_a_stored_offset_beyond_the_end_is_lowered_at_the_start(tmp_path: Path) -> None:
     """Messages may be lost by a crash that their reader has already seen. New ones in their place it has not."""
 
     async with partition_in(tmp_path) as partition:
@@ -767,7 +759,7 @@ async def test_given_a_stored_offset_beyond_the_end_when_started_should_be_lower
             assert partition.offset_of(CONSUMER, 1) == 0
 
 
-async def test_given_a_stored_offset_when_nothing_is_left_should_be_forgotten(tmp_path: Path) -> None:
+async def test_a_stored_offset_is_forgotten_when_no_message_is_left(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a"))
         await partition.store_offset(CONSUMER, 1, 0)
@@ -780,7 +772,7 @@ async def test_given_a_stored_offset_when_nothing_is_left_should_be_forgotten(tm
             await partition.append(texts("a"))
 
 
-async def test_given_many_offsets_stored_at_once_when_written_should_all_be_answered(tmp_path: Path) -> None:
+async def test_many_offsets_stored_at_once_are_all_answered(tmp_path: Path) -> None:
     async with partition_in(tmp_path) as partition:
         await partition.append(texts("a", "b"))
         await asyncio.gather(*(partition.store_offset(CONSUMER, i, i % 2) for i in range(100)))
@@ -788,7 +780,7 @@ async def test_given_many_offsets_stored_at_once_when_written_should_all_be_answ
         assert [partition.offset_of(CONSUMER, i) for i in range(100)] == [0, 1] * 50
 
 
-async def test_given_an_offset_stored_and_deleted_before_it_was_written_when_flushed_should_be_nothing(
+async def test_an_offset_deleted_before_it_was_written_is_not_stored_by_a_flush(
     tmp_path: Path,
 ) -> None:
     async with partition_in(tmp_path, **BUFFERED) as partition:
@@ -802,7 +794,7 @@ async def test_given_an_offset_stored_and_deleted_before_it_was_written_when_flu
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_messages_when_purged_should_begin_again_at_offset_0(tmp_path: Path, level: Durability) -> None:
+async def test_a_purged_partition_begins_again_at_offset_0(tmp_path: Path, level: Durability) -> None:
     options = {**BUFFERED, "durability": level, "segment_bytes": 1000}
     async with partition_in(tmp_path, **options) as partition:
         for _ in range(5):
@@ -821,9 +813,7 @@ async def test_given_messages_when_purged_should_begin_again_at_offset_0(tmp_pat
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_appends_flushes_reads_and_offsets_at_once_when_purged_should_all_go_on(
-    tmp_path: Path, level: Durability
-) -> None:
+async def test_appends_flushes_reads_and_offsets_go_on_beside_purges(tmp_path: Path, level: Durability) -> None:
     options = {**BUFFERED, "durability": level, "segment_bytes": 2000, "tail_bytes_max": 3000}
     options |= {"partition_unflushed_bytes_max": 4000, "unflushed_bytes_max": 6000}
     async with opened(tmp_path, shards=2, **options) as store:
@@ -876,7 +866,7 @@ async def test_given_appends_flushes_reads_and_offsets_at_once_when_purged_shoul
         assert ((await asyncio.gather(*busy))[0] or 0) > 0
 
 
-async def test_given_an_offset_to_store_when_a_purge_comes_first_should_be_refused(tmp_path: Path) -> None:
+async def test_an_offset_is_refused_when_a_purge_comes_before_it(tmp_path: Path) -> None:
     """It names a message that is gone; kept, it would hide the first messages that come after the purge."""
 
     disk = SlowDisk()
@@ -900,7 +890,7 @@ async def test_given_an_offset_to_store_when_a_purge_comes_first_should_be_refus
         assert partition.lowest_consumer_offset is None
 
 
-async def test_given_a_purge_that_is_cancelled_when_it_has_begun_should_be_finished_all_the_same(
+async def test_a_purge_that_is_cancelled_after_it_began_is_finished(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()
@@ -919,7 +909,7 @@ async def test_given_a_purge_that_is_cancelled_when_it_has_begun_should_be_finis
         assert payloads(await partition.read(0, 9)) == [b"b"]
 
 
-async def test_given_waiting_readers_when_purged_should_wake_to_look_again(tmp_path: Path) -> None:
+async def test_a_purge_wakes_waiting_readers(tmp_path: Path) -> None:
     """The offset that they wait for may be a long way off now."""
 
     async with partition_in(tmp_path) as partition:
@@ -930,7 +920,7 @@ async def test_given_waiting_readers_when_purged_should_wake_to_look_again(tmp_p
         await waiting
 
 
-async def test_given_a_purge_when_appends_wait_for_it_should_come_after_it(tmp_path: Path) -> None:
+async def test_appends_that_wait_for_a_purge_come_after_it(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with partition_in(tmp_path, files=disk) as partition:
         disk.stop()
@@ -948,7 +938,7 @@ async def test_given_a_purge_when_appends_wait_for_it_should_come_after_it(tmp_p
 
 
 @pytest.mark.parametrize("options", [{}, {"tail_bytes_max": 0}], ids=["tail", "disk"])
-async def test_given_closed_segments_when_trimmed_should_be_gone_and_the_rest_keep_its_offsets(
+async def test_a_trim_removes_closed_segments_and_the_rest_keeps_its_offsets(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     clock = Clock()
@@ -975,7 +965,7 @@ async def test_given_closed_segments_when_trimmed_should_be_gone_and_the_rest_ke
         assert offsets(await partition.read(0, 9)) == [12]
 
 
-async def test_given_readers_at_work_when_trimmed_should_read_on_without_an_error(tmp_path: Path) -> None:
+async def test_readers_read_on_without_an_error_beside_a_trim(tmp_path: Path) -> None:
     async with partition_in(tmp_path, segment_bytes=1, tail_bytes_max=0, open_files_max=2) as partition:
         for _ in range(40):
             await partition.append(texts("a", "b"))
@@ -1018,7 +1008,7 @@ USES: dict[str, Act] = {
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES.keys())
 @pytest.mark.parametrize("removed", [False, True], ids=["the store is closed", "it is removed"])
-async def test_given_a_closed_partition_when_used_should_say_so(tmp_path: Path, use: Act, removed: bool) -> None:
+async def test_a_closed_partition_refuses_every_use(tmp_path: Path, use: Act, removed: bool) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
@@ -1033,9 +1023,7 @@ async def test_given_a_closed_partition_when_used_should_say_so(tmp_path: Path, 
 
 @pytest.mark.parametrize("removed", [False, True], ids=["the store is closed", "it is removed"])
 @pytest.mark.parametrize("level", Durability)
-async def test_given_waiters_of_every_kind_when_closed_should_all_be_answered(
-    tmp_path: Path, removed: bool, level: Durability
-) -> None:
+async def test_closing_answers_all_who_wait(tmp_path: Path, removed: bool, level: Durability) -> None:
     disk = SlowDisk()
     async with opened(tmp_path, files=disk, shards=2, **{**BUFFERED, "durability": level}) as store:
         (partition,) = await with_topic(store)
@@ -1064,7 +1052,7 @@ async def test_given_waiters_of_every_kind_when_closed_should_all_be_answered(
             assert not isinstance(answer, BaseException) or isinstance(answer, PartitionClosed), answer
 
 
-async def test_given_a_removed_partition_when_offsets_were_on_their_way_should_not_come_back_to_the_disk(
+async def test_offsets_under_way_do_not_bring_a_removed_partition_back_to_the_disk(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, shards=2) as store:
@@ -1081,7 +1069,7 @@ async def test_given_a_removed_partition_when_offsets_were_on_their_way_should_n
         assert not (tmp_path / "streams/0/topics/0").exists()
 
 
-async def test_given_a_store_that_was_closed_when_opened_again_should_hold_what_was_acknowledged(
+async def test_a_store_that_was_closed_holds_all_that_was_acknowledged(
     tmp_path: Path,
 ) -> None:
     for level in Durability:

@@ -26,14 +26,14 @@ def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> 
         (b"p", 0, SEQUENCE_MAX + 1, "0 to 18446744073709551615, not 18446744073709551616"),
     ],
 )
-def test_given_what_no_producer_can_be_should_be_refused_and_said(
+def test_an_impossible_producer_is_refused_with_the_reason(
     identity: bytes, epoch: int, sequence: int, said: str
 ) -> None:
     with pytest.raises(InvalidProducer, match=said):
         Producer(identity, epoch, sequence)
 
 
-def test_given_records_when_encoded_should_be_the_same_when_decoded() -> None:
+def test_records_are_the_same_after_encoding_and_decoding() -> None:
     for one in (
         record(0, 0),
         Record(Producer(b"x" * ID_BYTES_MAX, EPOCH_MAX, SEQUENCE_MAX), 2**63 - 1, 2**32 - 1, 2**63, 2**64 - 1),
@@ -44,7 +44,7 @@ def test_given_records_when_encoded_should_be_the_same_when_decoded() -> None:
         assert producer_file.decode(content) == (one, 77)
 
 
-def test_given_any_changed_byte_when_decoded_should_be_no_record() -> None:
+def test_a_record_with_any_changed_byte_is_no_record() -> None:
     content = producer_file.encode(record(3, 4), 5)
     for position in range(len(content)):
         changed = bytearray(content)
@@ -53,7 +53,7 @@ def test_given_any_changed_byte_when_decoded_should_be_no_record() -> None:
     assert producer_file.decode(producer_file.VOID) is None
 
 
-def test_given_a_file_of_anything_when_scanned_should_find_the_whole_records_and_where_they_end() -> None:
+def test_a_scan_of_any_file_finds_its_whole_records_and_where_they_end() -> None:
     whole = [producer_file.encode(record(i, 2 * i), 0) for i in range(3)]
     void, size = producer_file.VOID, producer_file.RECORD.size
     found = producer_file.scan(whole[0] + b"?" * size + whole[1] + void + whole[2] + b"?" * size + void + b"?" * 9)
@@ -78,7 +78,7 @@ REMEMBERED = [record(sequence, 2 * sequence, epoch=2) for sequence in (3, 5, 6, 
         (b"q", 2, 3, False, False),  # another producer
     ],
 )
-def test_given_a_send_when_asked_about_should_be_told_from_those_of_other_producers_and_epochs(
+def test_a_send_is_told_from_those_of_other_producers_and_epochs(
     identity: bytes, epoch: int, sequence: int, remembered: bool, passed: bool
 ) -> None:
     known = Producers(Bounds(), REMEMBERED)
@@ -100,7 +100,7 @@ def test_given_a_send_when_asked_about_should_be_told_from_those_of_other_produc
         (4, 9, None),
     ],
 )
-def test_given_an_old_sequence_when_sent_again_should_be_answered_or_refused_with_the_reason(
+def test_an_old_sequence_is_answered_or_refused_with_the_reason(
     answers: int, sequence: int, refusal: type[Exception] | None
 ) -> None:
     known = Producers(Bounds(answers=answers), REMEMBERED)
@@ -112,7 +112,7 @@ def test_given_an_old_sequence_when_sent_again_should_be_answered_or_refused_wit
             known.find(again, 0)
 
 
-def test_given_a_new_sequence_or_epoch_when_found_should_be_a_new_send() -> None:
+def test_a_new_sequence_or_epoch_is_a_new_send() -> None:
     known = Producers(Bounds(answers=4), REMEMBERED)
     assert known.find(Producer(b"p", 2, 10), 0) is None
     assert known.find(Producer(b"p", 3, 0), 0) is None
@@ -138,7 +138,7 @@ class Sender:
             self.offset += 2
 
 
-def test_given_what_cannot_be_written_should_be_as_before_it() -> None:
+def test_a_record_that_cannot_be_written_leaves_all_as_before_it() -> None:
     """Whatever was appended in between; and nothing that was written is forgotten for it."""
     chance = random.Random(1)
     for _ in range(300):
@@ -154,7 +154,7 @@ def test_given_what_cannot_be_written_should_be_as_before_it() -> None:
         assert known.due == []
 
 
-def test_given_epochs_in_any_order_when_taken_up_from_a_file_should_keep_the_highest_alone() -> None:
+def test_of_the_epochs_in_a_file_the_highest_alone_counts() -> None:
     known = Producers(Bounds(), [record(1, 0, 1), record(1, 2, 3), record(9, 4, 2)])
     assert known.records() == [record(1, 2, 3)]
     assert known.find(Producer(b"p", 3, 1), 0) == record(1, 2, 3)
@@ -164,7 +164,7 @@ def test_given_epochs_in_any_order_when_taken_up_from_a_file_should_keep_the_hig
     assert known.records() == [record(1, 2, 3)]
 
 
-def test_given_a_part_that_is_still_to_be_written_should_be_kept_beside_what_the_file_has() -> None:
+def test_records_still_to_be_written_are_kept_beside_those_of_the_file() -> None:
     known = Producers(Bounds())
     for sequence in range(4):
         known.begin(record(sequence, 2 * sequence))

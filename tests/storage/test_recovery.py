@@ -55,7 +55,7 @@ class Reading(FilesInMemoryOfTheSystem):
         (1, 1500, 1),
     ],
 )
-def test_given_a_log_that_was_closed_when_opened_should_read_only_its_end(
+def test_opening_reads_only_the_end_of_a_log_that_was_closed(
     tmp_path: Path, batches: int, batch_kib: int, checked_again: int
 ) -> None:
     whole = pieces([[batch_kib * KIB]] * batches)
@@ -73,7 +73,7 @@ def test_given_a_log_that_was_closed_when_opened_should_read_only_its_end(
     opened.close()
 
 
-def test_given_a_log_that_has_grown_since_its_index_was_made_when_opened_should_have_all_of_it(tmp_path: Path) -> None:
+def test_opening_finds_all_of_a_log_that_has_grown_since_its_index_was_made(tmp_path: Path) -> None:
     whole = pieces([[64 * KIB]] * 40)
     path = tmp_path / f"{FIRST_SEGMENT}.log"
     path.write_bytes(joined(whole[:30]))
@@ -93,9 +93,7 @@ NEXT = CLOSED[-1].next_offset
 
 @pytest.mark.parametrize("kept", range(len(CLOSED) + 1))
 @pytest.mark.parametrize("after", [b"", b"x", b"\0" * 300])
-def test_given_a_closed_segment_when_it_ends_otherwise_than_its_batches_should_say_what_is_wrong(
-    tmp_path: Path, kept: int, after: bytes
-) -> None:
+def test_opening_says_what_is_wrong_with_the_end_of_a_closed_segment(tmp_path: Path, kept: int, after: bytes) -> None:
     content = joined(CLOSED[:kept]) + after
     end = CLOSED[kept - 1].end if kept else 0
     next_offset = CLOSED[kept - 1].next_offset if kept else 0

@@ -34,9 +34,7 @@ TEN_TWENTY_THIRTY = ((10, 100, 50), (10, 200, 50), (10, 300, 50))
         (10, True),
     ],
 )
-def test_given_a_segment_when_somebody_reads_should_be_read_from_its_last_message_on(
-    barrier: int | None, read: bool
-) -> None:
+def test_a_segment_counts_as_read_from_its_last_message_on(barrier: int | None, read: bool) -> None:
     assert is_read(Segment(0, 50, 10), barrier) is read
 
 
@@ -55,17 +53,15 @@ def test_given_a_segment_when_somebody_reads_should_be_read_from_its_last_messag
         (150, 500, 10),
     ],
 )
-def test_given_an_expiry_of_50_when_it_is_late_should_end_at_the_first_segment_that_stays(
-    now: int, barrier: int | None, before: int
-) -> None:
+def test_expiry_ends_at_the_first_segment_that_stays(now: int, barrier: int | None, before: int) -> None:
     assert expired(closed(*TEN_TWENTY_THIRTY, barrier=barrier), now, 50) == before
 
 
-def test_given_an_old_segment_behind_a_young_one_when_expired_should_both_stay() -> None:
+def test_an_old_segment_behind_a_young_one_stays() -> None:
     assert expired(closed((10, 500, 1), (10, 100, 1)), 200, 50) == 0
 
 
-def test_given_no_closed_segments_when_anything_is_asked_should_keep_everything() -> None:
+def test_everything_is_kept_where_no_segment_is_closed() -> None:
     assert expired(closed(), 10**9, 0) == 0
     assert oldest(closed(), 5) == 0
     assert oversize([closed(), closed()], 1000, 1) == [0, 0]
@@ -76,9 +72,7 @@ def test_given_no_closed_segments_when_anything_is_asked_should_keep_everything(
     ("count", "barrier", "before"),
     [(0, None, 0), (1, None, 10), (2, None, 20), (3, None, 30), (99, None, 30), (3, 15, 10), (1, 3, 0), (3, 29, 30)],
 )
-def test_given_a_number_of_segments_when_deleted_should_be_the_oldest_up_to_the_barrier(
-    count: int, barrier: int | None, before: int
-) -> None:
+def test_segments_are_deleted_from_the_oldest_up_to_the_barrier(count: int, barrier: int | None, before: int) -> None:
     assert oldest(closed(*TEN_TWENTY_THIRTY, barrier=barrier), count) == before
 
 
@@ -97,13 +91,11 @@ def test_given_a_number_of_segments_when_deleted_should_be_the_oldest_up_to_the_
         (1000, 1, 30),
     ],
 )
-def test_given_a_size_over_its_limit_when_trimmed_should_get_below_90_percent(
-    size: int, limit: int, before: int
-) -> None:
+def test_a_topic_over_its_size_is_trimmed_to_90_percent(size: int, limit: int, before: int) -> None:
     assert oversize([closed(*TEN_TWENTY_THIRTY)], size, limit) == [before]
 
 
-def test_given_several_partitions_when_trimmed_should_delete_the_oldest_of_all_first() -> None:
+def test_the_oldest_segments_of_all_partitions_are_trimmed_first() -> None:
     early = closed((10, 100, 50), (10, 400, 50))
     late = closed((5, 200, 50), (5, 300, 50), (5, 500, 50))
     assert [oversize([early, late], 250, limit) for limit in (249, 200, 150, 120, 60, 1)] == [
@@ -116,15 +108,15 @@ def test_given_several_partitions_when_trimmed_should_delete_the_oldest_of_all_f
     ]
 
 
-def test_given_a_blocked_partition_when_trimmed_should_take_from_the_others() -> None:
+def test_segments_of_other_partitions_are_trimmed_where_one_is_blocked() -> None:
     blocked = closed((10, 100, 50), (10, 110, 50), barrier=3)
     free = closed((5, 200, 50), (5, 300, 50))
     assert oversize([blocked, free], 200, 100) == [0, 10]
 
 
-def test_given_a_blocked_first_segment_when_trimmed_should_protect_all_that_come_after_it() -> None:
+def test_a_blocked_first_segment_protects_all_that_come_after_it() -> None:
     assert oversize([closed((10, 100, 50), (10, 50, 50), barrier=3)], 100, 1) == [0]
 
 
-def test_given_segments_of_one_time_when_trimmed_should_take_the_first_partition_first() -> None:
+def test_of_segments_of_one_time_the_first_partitions_are_trimmed_first() -> None:
     assert oversize([closed((10, 100, 50)), closed((10, 100, 50))], 100, 60) == [10, 0]

@@ -44,14 +44,14 @@ def positions(pieces: Sequence[bytes]) -> list[int]:
     return found
 
 
-def test_given_whole_batches_when_scanned_should_be_an_index_of_them(tmp_path: Path) -> None:
+def test_a_scan_of_whole_batches_is_an_index_of_them(tmp_path: Path) -> None:
     pieces = [stamped(0, 3), stamped(3), stamped(4, 20)]
     found, known = scanned(tmp_path, *pieces)
     assert found == Scan(len(b"".join(pieces)), 24, [], None)
     assert known == list(zip((0, 3, 4), positions(pieces)[:-1], strict=True))
 
 
-def test_given_an_empty_file_when_scanned_should_be_nothing(tmp_path: Path) -> None:
+def test_a_scan_of_an_empty_file_finds_nothing(tmp_path: Path) -> None:
     assert scanned(tmp_path, offset=7) == (Scan(0, 7, [], None), [])
 
 
@@ -68,9 +68,7 @@ GARBAGE = {
 
 @pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE.keys())
 @pytest.mark.parametrize("after", [1, 2, 50])
-def test_given_garbage_between_batches_when_scanned_should_go_on_with_the_next_whole_one(
-    tmp_path: Path, garbage: bytes, after: int
-) -> None:
+def test_a_scan_goes_on_with_the_next_whole_batch_after_garbage(tmp_path: Path, garbage: bytes, after: int) -> None:
     first, second, third = stamped(0), stamped(after, 5), stamped(after + 5)
     found, known = scanned(tmp_path, first, garbage, second, third)
     begin = len(first) + len(garbage)
@@ -80,7 +78,7 @@ def test_given_garbage_between_batches_when_scanned_should_go_on_with_the_next_w
     assert {d.next_offset for d in found.damage} == {after}
 
 
-def test_given_half_a_batch_between_batches_when_scanned_should_go_on_where_it_says_that_it_ends(
+def test_a_scan_goes_on_where_half_a_batch_says_that_it_ends(
     tmp_path: Path,
 ) -> None:
     """What lies before that may be part of its payload, however much it looks like a batch."""
@@ -91,23 +89,21 @@ def test_given_half_a_batch_between_batches_when_scanned_should_go_on_where_it_s
 
 
 @pytest.mark.parametrize("garbage", [*GARBAGE.values(), b"\1", stamped(1)[:200]])
-def test_given_garbage_at_the_end_when_scanned_should_say_where_it_begins_and_why(
-    tmp_path: Path, garbage: bytes
-) -> None:
+def test_a_scan_says_where_garbage_at_the_end_begins_and_why(tmp_path: Path, garbage: bytes) -> None:
     found, known = scanned(tmp_path, stamped(0), garbage)
     assert known == [(0, 0)]
     assert (found.end, found.next_offset, found.damage) == (len(stamped(0)), 1, [])
     assert found.reason
 
 
-def test_given_a_missing_batch_when_scanned_should_report_the_gap(tmp_path: Path) -> None:
+def test_a_scan_reports_the_gap_of_a_missing_batch(tmp_path: Path) -> None:
     found, known = scanned(tmp_path, stamped(0, 2), stamped(7))
     assert [offset for offset, _ in known] == [0, 7]
     (damage,) = found.damage
     assert (damage.offset, damage.next_offset, damage.length) == (2, 7, 0)
 
 
-def test_given_batches_of_the_next_segment_when_scanned_should_not_be_taken(tmp_path: Path) -> None:
+def test_a_scan_does_not_take_batches_of_the_next_segment(tmp_path: Path) -> None:
     found, known = scanned(tmp_path, stamped(0, 2), stamped(2, 2), stamped(4), ceiling=4)
     assert [offset for offset, _ in known] == [0, 2]
     assert found.next_offset == 4
@@ -115,7 +111,7 @@ def test_given_batches_of_the_next_segment_when_scanned_should_not_be_taken(tmp_
 
 
 @pytest.mark.parametrize("shift", [*range(-300, 20, 13), 0, 1])
-def test_given_a_batch_at_the_end_of_a_piece_when_scanned_after_damage_should_be_found(
+def test_a_scan_after_damage_finds_a_batch_at_the_end_of_a_piece(
     tmp_path: Path, shift: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is read in pieces; a header that lies across two of them is no worse than any other."""
@@ -128,9 +124,7 @@ def test_given_a_batch_at_the_end_of_a_piece_when_scanned_after_damage_should_be
 
 
 @pytest.mark.parametrize("chunk", [2048, 2500, 5000])
-def test_given_small_pieces_when_scanned_should_be_the_same(
-    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_in_small_pieces_finds_the_same(tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pieces = [stamped(0, 30), GARBAGE["ones"], stamped(30, 2), bytes(3000), stamped(40, 90), stamped(130)]
     whole = scanned(tmp_path, *pieces)
     monkeypatch.setattr(scan, "CHUNK_BYTES", chunk)
@@ -138,7 +132,7 @@ def test_given_small_pieces_when_scanned_should_be_the_same(
     assert [offset for offset, _ in whole[1]] == [0, 30, 40, 130]
 
 
-def test_given_a_window_when_moved_anywhere_should_show_the_bytes_of_the_file(
+def test_a_window_shows_the_bytes_of_the_file_wherever_it_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scan, "CHUNK_BYTES", 100)

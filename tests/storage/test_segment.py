@@ -5,7 +5,7 @@ from __future__ import annotations
 from whippet.storage.segment import Damage, Segment
 
 
-def test_given_a_new_segment_when_looked_at_should_be_empty_whole_and_ready_to_grow() -> None:
+def test_a_new_segment_is_empty_whole_and_ready_to_grow() -> None:
     segment = Segment.empty(42)
     assert (segment.start_offset, segment.next_offset, segment.messages, segment.log_bytes) == (42, 42, 0, 0)
     assert segment.whole
@@ -13,12 +13,12 @@ def test_given_a_new_segment_when_looked_at_should_be_empty_whole_and_ready_to_g
     assert len(segment.index) == 0
 
 
-def test_given_a_segment_from_the_disk_when_looked_at_should_not_be_believed_yet() -> None:
+def test_a_segment_from_the_disk_is_not_believed_yet() -> None:
     segment = Segment(42, 1000, 50)
     assert (segment.messages, segment.whole, segment.index, segment.last_timestamp) == (8, False, None, None)
 
 
-def test_given_damage_when_said_should_be_one_line_with_place_reason_and_loss() -> None:
+def test_damage_is_reported_in_one_line_with_place_reason_and_loss() -> None:
     lost = Damage("x.log", 100, 20, 5, 8, "a reason", "x.damaged")
     assert str(lost) == (
         "x.log: 20 bytes at position 100: a reason; 3 messages from offset 5; the bytes are kept in x.damaged"

@@ -29,7 +29,7 @@ async def a_shard(**options: Any) -> AsyncIterator[Shard]:
         await shard.stop()
 
 
-async def test_given_calls_when_carried_out_should_be_in_order_on_one_thread_that_is_not_the_loops() -> None:
+async def test_calls_run_in_order_on_one_thread_that_is_not_the_loops() -> None:
     async with a_shard() as shard:
         threads: list[int] = []
         done: list[int] = []
@@ -45,7 +45,7 @@ async def test_given_calls_when_carried_out_should_be_in_order_on_one_thread_tha
         assert threads[0] != threading.get_ident()
 
 
-async def test_given_a_call_that_fails_when_carried_out_should_fail_its_caller_only() -> None:
+async def test_a_call_that_fails_fails_its_caller_only() -> None:
     async with a_shard() as shard:
 
         def fail(error: BaseException) -> None:
@@ -61,7 +61,7 @@ async def test_given_a_call_that_fails_when_carried_out_should_fail_its_caller_o
         assert await shard.call(lambda: "still here") == "still here"
 
 
-async def test_given_a_caller_that_has_gone_when_its_call_is_carried_out_should_do_no_harm() -> None:
+async def test_a_call_whose_caller_has_gone_does_no_harm() -> None:
     async with a_shard() as shard:
         going = threading.Event()
         first = shard.call(lambda: going.wait(HANGS_S))
@@ -73,7 +73,7 @@ async def test_given_a_caller_that_has_gone_when_its_call_is_carried_out_should_
         assert await third == 3
 
 
-async def test_given_a_stopped_shard_when_called_should_refuse() -> None:
+async def test_a_stopped_shard_refuses_calls() -> None:
     async with a_shard() as shard:
         late = [shard.call(lambda: 5)]
     assert await late[0] == 5
@@ -81,7 +81,7 @@ async def test_given_a_stopped_shard_when_called_should_refuse() -> None:
         await shard.call(lambda: 6)
 
 
-async def test_given_cores_that_do_not_exist_when_started_should_work_all_the_same(
+async def test_a_shard_works_though_its_core_does_not_exist(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -93,7 +93,7 @@ async def test_given_cores_that_do_not_exist_when_started_should_work_all_the_sa
 # --------------------------------------------------------------------------------------------------------- group commit
 
 
-async def test_given_many_appends_when_the_disk_is_busy_should_be_written_and_synced_together(tmp_path: Path) -> None:
+async def test_appends_during_a_busy_disk_are_written_and_synced_together(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
         (partition,) = await with_topic(store)
@@ -113,7 +113,7 @@ async def test_given_many_appends_when_the_disk_is_busy_should_be_written_and_sy
         assert shard.writes - writes == 2
 
 
-async def test_given_appends_to_many_partitions_when_the_disk_is_busy_should_sync_each_once(tmp_path: Path) -> None:
+async def test_appends_to_many_partitions_during_a_busy_disk_sync_each_once(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with opened(tmp_path, files=disk, durability=Durability.SYNCED) as store:
         partitions = await with_topic(store, 5)
@@ -129,7 +129,7 @@ async def test_given_appends_to_many_partitions_when_the_disk_is_busy_should_syn
         assert shard.syncs - syncs == 1 + 5
 
 
-async def test_given_writes_and_calls_of_one_partition_when_carried_out_should_keep_their_order(tmp_path: Path) -> None:
+async def test_writes_and_calls_of_one_partition_keep_their_order(tmp_path: Path) -> None:
     disk = SlowDisk()
     async with opened(tmp_path, files=disk) as store:
         (partition,) = await with_topic(store)
@@ -174,7 +174,7 @@ class Defective(Files):
 
 
 @pytest.mark.parametrize("level", Durability)
-async def test_given_a_defect_while_writing_one_partition_when_noticed_should_fail_that_one_and_lose_nothing(
+async def test_a_defect_while_one_partition_is_written_fails_that_one_and_loses_nothing(
     tmp_path: Path, level: Durability, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR):

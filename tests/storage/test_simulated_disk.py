@@ -86,7 +86,7 @@ def everything(files: Files, folder: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_given_any_operations_should_answer_as_the_real_disk_does(seed: int, tmp_path: Path) -> None:
+def test_any_operations_are_answered_as_by_the_real_disk(seed: int, tmp_path: Path) -> None:
     real, simulated = Files(), SimulatedDisk()
     simulated.make_folder("/d")
     for number in range(300):
@@ -101,7 +101,7 @@ def test_given_any_operations_should_answer_as_the_real_disk_does(seed: int, tmp
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "the file system"])
-def test_given_a_power_cut_when_all_was_synced_should_keep_everything(seed: int, at_once: bool) -> None:
+def test_a_power_cut_keeps_all_that_was_synced(seed: int, at_once: bool) -> None:
     disk = SimulatedDisk()
     disk.make_folder("/d")
     for number in range(200):
@@ -130,7 +130,7 @@ def _sync_all(disk: SimulatedDisk, folder: str) -> None:
     disk.sync_folder(folder)
 
 
-def test_given_unsynced_writes_when_the_power_is_cut_should_keep_any_part_of_them_and_nothing_else() -> None:
+def test_a_power_cut_keeps_any_part_of_unsynced_writes_and_nothing_else() -> None:
     disk = SimulatedDisk()
     write(disk, "/f", b"s" * 600, sync=True)
     disk.sync_folder("")
@@ -146,7 +146,7 @@ def test_given_unsynced_writes_when_the_power_is_cut_should_keep_any_part_of_the
     }
 
 
-def test_given_names_that_were_not_synced_when_the_power_is_cut_should_keep_any_of_them() -> None:
+def test_a_power_cut_keeps_any_of_the_names_that_were_not_synced() -> None:
     disk = SimulatedDisk()
     write(disk, "/old", b"1", sync=True)
     disk.sync_folder("")
@@ -162,7 +162,7 @@ def test_given_names_that_were_not_synced_when_the_power_is_cut_should_keep_any_
     assert {tuple(sorted(everything(cut, ""))) for cut in (disk.process_kill(),)} == {("more", "new")}
 
 
-def test_given_a_rename_between_folders_when_either_was_synced_should_keep_the_whole_rename() -> None:
+def test_a_rename_between_folders_is_kept_whole_where_either_was_synced() -> None:
     for synced in ("/a", "/b"):
         disk = SimulatedDisk()
         for folder in ("/a", "/b"):
@@ -175,7 +175,7 @@ def test_given_a_rename_between_folders_when_either_was_synced_should_keep_the_w
             assert everything(disk.power_cut(random.Random(seed)), "") == {"a": {}, "b": {"f": b"1"}}
 
 
-def test_given_a_failed_sync_when_the_next_one_succeeds_should_still_be_free_to_lose_what_was_written_before() -> None:
+def test_writes_before_a_failed_sync_may_be_lost_though_the_next_one_succeeds() -> None:
     disk = SimulatedDisk()
     handle = disk.open_for_writing("/f")
     disk.sync_folder("")
@@ -191,7 +191,7 @@ def test_given_a_failed_sync_when_the_next_one_succeeds_should_still_be_free_to_
     assert {content(disk.power_cut(random.Random(seed)), "/f") for seed in range(50)} == {b"1" * 10}
 
 
-def test_given_a_lock_when_it_is_held_should_refuse_it_until_its_handle_or_its_process_is_gone() -> None:
+def test_a_lock_is_refused_until_its_handle_or_its_process_is_gone() -> None:
     disk = SimulatedDisk()
     first = disk.lock("/LOCK")
     assert first is not None
@@ -201,7 +201,7 @@ def test_given_a_lock_when_it_is_held_should_refuse_it_until_its_handle_or_its_p
     assert disk.lock("/LOCK") is not None
 
 
-def test_given_a_crash_at_an_operation_should_be_off_from_then_on() -> None:
+def test_a_crashed_disk_answers_nothing_from_then_on() -> None:
     disk = SimulatedDisk()
     write(disk, "/f", b"1")
     disk.fault = Fault(disk.operations + 2, FaultKind.CRASH)
@@ -214,7 +214,7 @@ def test_given_a_crash_at_an_operation_should_be_off_from_then_on() -> None:
     assert (b"1" + b"2" * 100).startswith(found)
 
 
-def test_given_a_short_write_should_take_a_part_and_then_all_or_nothing() -> None:
+def test_a_short_write_takes_a_part_and_the_next_all_or_nothing() -> None:
     for kind in (FaultKind.SHORT, FaultKind.SHORT_ENOSPC):
         disk = SimulatedDisk()
         handle = disk.open_for_writing("/f")
@@ -225,7 +225,7 @@ def test_given_a_short_write_should_take_a_part_and_then_all_or_nothing() -> Non
         assert again == (100 if kind is FaultKind.SHORT else "ENOSPC")
 
 
-def test_given_a_path_that_cannot_be_looked_at_should_not_say_that_nothing_is_there(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_looked_at_is_not_reported_as_missing(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match=os.strerror(errno.ELOOP)):
         Files().exists(str(tmp_path / "loop"))

@@ -19,7 +19,7 @@ from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
 
 
-async def test_given_a_new_folder_when_opened_should_say_what_it_is(tmp_path: Path) -> None:
+async def test_a_new_folder_says_what_it_is(tmp_path: Path) -> None:
     async with opened(tmp_path / "a/b", clock=Clock(77)):
         pass
     identity = json.loads((tmp_path / "a/b/FORMAT").read_text())
@@ -29,7 +29,7 @@ async def test_given_a_new_folder_when_opened_should_say_what_it_is(tmp_path: Pa
     assert json.loads((tmp_path / "a/b/FORMAT").read_text()) == identity
 
 
-async def test_given_a_folder_that_is_open_when_opened_again_should_be_refused_by_its_name(tmp_path: Path) -> None:
+async def test_a_folder_that_is_open_is_refused_with_its_name(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topic(store)
         with pytest.raises(StoreLocked, match=str(tmp_path)):
@@ -40,7 +40,7 @@ async def test_given_a_folder_that_is_open_when_opened_again_should_be_refused_b
 
 
 @pytest.mark.parametrize("content", ['{"whippet_store": 2, "id": "x", "created_at": 1}', "", "[]", "\x00" * 50, "{}"])
-async def test_given_another_format_when_opened_should_be_refused_and_not_touched(tmp_path: Path, content: str) -> None:
+async def test_a_folder_of_another_format_is_refused_and_not_touched(tmp_path: Path, content: str) -> None:
     (tmp_path / "FORMAT").write_text(content)
     with pytest.raises(UnsupportedFormat, match=f"{tmp_path}/FORMAT"):
         await Store.open(StoreOptions(path=str(tmp_path)))
@@ -48,7 +48,7 @@ async def test_given_another_format_when_opened_should_be_refused_and_not_touche
     assert {path.name for path in tmp_path.iterdir()} <= {"FORMAT", "LOCK"}
 
 
-async def test_given_streams_without_a_format_when_opened_should_be_taken_for_ours_only_if_told_so(
+async def test_streams_without_a_format_are_opened_only_if_told_so(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -64,7 +64,7 @@ async def test_given_streams_without_a_format_when_opened_should_be_taken_for_ou
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_given_200_partitions_when_started_again_should_hold_what_each_held(tmp_path: Path, shards: int) -> None:
+async def test_each_of_200_partitions_holds_the_same_after_a_restart(tmp_path: Path, shards: int) -> None:
     async with opened(tmp_path, shards=shards, catalog_syncs=False, open_files_max=30) as store:
         for stream in range(2):
             await store.create_stream(StreamDocument(id=stream, name=f"s{stream}", created_at=1))
@@ -86,7 +86,7 @@ async def test_given_200_partitions_when_started_again_should_hold_what_each_hel
     await store.close()
 
 
-async def test_given_a_closed_store_when_used_should_say_so_and_have_let_go(tmp_path: Path) -> None:
+async def test_a_closed_store_refuses_every_use_and_has_released_its_folder(tmp_path: Path) -> None:
     threads = threading.active_count()
     async with opened(tmp_path, shards=3) as store:
         (partition,) = await with_topic(store)
@@ -107,7 +107,7 @@ async def test_given_a_closed_store_when_used_should_say_so_and_have_let_go(tmp_
         assert list(store.streams) == [0]
 
 
-async def test_given_a_folder_that_cannot_be_opened_when_tried_should_leave_no_thread_behind(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_opened_leaves_no_thread_behind(tmp_path: Path) -> None:
     threads = threading.active_count()
     (tmp_path / "FORMAT").write_text("?")
     with pytest.raises(UnsupportedFormat):
@@ -115,7 +115,7 @@ async def test_given_a_folder_that_cannot_be_opened_when_tried_should_leave_no_t
     assert threading.active_count() == threads
 
 
-async def test_given_an_unknown_place_when_asked_for_should_be_none(tmp_path: Path) -> None:
+async def test_there_is_no_partition_at_an_unknown_place(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         await with_topic(store)
         assert store.partition(0, 0, 0) is store.partitions[PartitionId(0, 0, 0)]
@@ -123,7 +123,7 @@ async def test_given_an_unknown_place_when_asked_for_should_be_none(tmp_path: Pa
         assert store.partition(5, 0, 0) is None
 
 
-async def test_given_a_defect_in_the_saver_when_it_comes_again_should_go_on_and_the_store_close(
+async def test_the_saver_goes_on_after_a_defect_and_the_store_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(tmp_path, saver_interval_s=0.001) as store:
@@ -149,7 +149,7 @@ async def test_given_a_defect_in_the_saver_when_it_comes_again_should_go_on_and_
 # ------------------------------------------------------------------------------------------------------------ retention
 
 
-async def test_given_old_segments_when_retained_should_go_by_age_up_to_the_barrier(tmp_path: Path) -> None:
+async def test_old_segments_are_deleted_by_age_up_to_the_barrier(tmp_path: Path) -> None:
     clock = Clock()
     async with opened(tmp_path, clock=clock, segment_bytes=1) as store:
         reader, free = await with_topic(store, 2)
@@ -167,7 +167,7 @@ async def test_given_old_segments_when_retained_should_go_by_age_up_to_the_barri
         assert (reader.first_offset, reader.appended) == (10, 10)
 
 
-async def test_given_a_topic_over_its_size_when_retained_should_lose_the_oldest_of_all_partitions(
+async def test_a_topic_over_its_size_loses_the_oldest_segments_of_all_partitions(
     tmp_path: Path,
 ) -> None:
     clock = Clock(NOON)
@@ -187,7 +187,7 @@ async def test_given_a_topic_over_its_size_when_retained_should_lose_the_oldest_
         assert [partition.appended for partition in partitions] == [4, 4, 4]
 
 
-async def test_given_a_number_of_segments_when_deleted_should_stop_at_the_barrier(tmp_path: Path) -> None:
+async def test_a_deletion_of_segments_stops_at_the_barrier(tmp_path: Path) -> None:
     async with opened(tmp_path, segment_bytes=1) as store:
         (partition,) = await with_topic(store)
         for _ in range(6):
@@ -199,7 +199,7 @@ async def test_given_a_number_of_segments_when_deleted_should_stop_at_the_barrie
         assert partition.first_offset == 6
 
 
-async def test_given_a_catalogue_change_that_the_disk_refuses_when_made_should_change_nothing(
+async def test_a_catalogue_change_that_the_disk_refuses_changes_nothing(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -212,7 +212,7 @@ async def test_given_a_catalogue_change_that_the_disk_refuses_when_made_should_c
         await store.create_topic(0, TopicDocument(id=1, name="x", created_at=1, partitions_count=1))
 
 
-async def test_given_a_purge_after_segments_were_looked_at_when_trimmed_should_delete_nothing_new(
+async def test_a_trim_after_a_purge_deletes_nothing_new(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path, segment_bytes=1024) as store:

@@ -46,14 +46,12 @@ FRAME = 58
         (103, 99, 103, []),
     ],
 )
-def test_given_batches_when_read_should_be_slices_at_both_ends(
-    offset: int, count: int, end: int, expected: list[int]
-) -> None:
+def test_a_read_slices_the_batches_at_both_ends(offset: int, count: int, end: int, expected: list[int]) -> None:
     fetched = filled(3, 2, 5, first=100).read(offset, count, 10**6, end)
     assert offsets(fetched) == list(expected)
 
 
-def test_given_whole_batches_when_read_should_be_the_ones_that_were_appended_without_a_copy() -> None:
+def test_whole_batches_are_read_without_a_copy() -> None:
     tail = filled(2, 3)
     assert [
         buffer is kept.batch
@@ -77,7 +75,7 @@ def test_given_whole_batches_when_read_should_be_the_ones_that_were_appended_wit
         (2 * HEADER_BYTES + 5 * FRAME, 5),
     ],
 )
-def test_given_room_when_read_should_fill_it_exactly(room: int, expected: int) -> None:
+def test_a_read_fills_its_room_exactly(room: int, expected: int) -> None:
     fetched = filled(3, 2).read(0, 100, room, 100)
     assert offsets(fetched) == list(range(expected))
     assert sum(map(len, fetched.buffers)) <= room or expected == 1
@@ -87,19 +85,17 @@ def test_given_room_when_read_should_fill_it_exactly(room: int, expected: int) -
     ("time", "offset"),
     [(0, None), (1, 3), (10, 3), (11, 5), (20, 5), (21, 10)],
 )
-def test_given_a_time_when_looked_up_should_tell_only_if_no_older_message_can_be_it(
-    time: int, offset: int | None
-) -> None:
+def test_a_time_is_found_only_where_no_older_message_can_have_it(time: int, offset: int | None) -> None:
     assert filled(3, 2, 5).offset_at(time) == offset
 
 
-def test_given_an_empty_tail_when_asked_should_know_nothing() -> None:
+def test_an_empty_tail_knows_nothing() -> None:
     tail = Tail()
     assert (len(tail), tail.first_offset, tail.offset_at(5), tail.drop_first()) == (0, None, None, 0)
     assert tail.read(0, 5, 100, 5).messages == 0
 
 
-def test_given_many_batches_when_the_oldest_are_dropped_should_go_on_with_the_rest() -> None:
+def test_a_tail_goes_on_after_its_oldest_batches_are_dropped() -> None:
     """Far enough for the lists to be shortened several times on the way."""
     tail = filled(*[1] * 500)
     for dropped in range(1, 500):
@@ -114,7 +110,7 @@ def test_given_many_batches_when_the_oldest_are_dropped_should_go_on_with_the_re
     assert (len(tail), tail.first_offset) == (0, None)
 
 
-def test_given_batches_that_could_not_be_written_when_dropped_should_leave_those_before() -> None:
+def test_dropping_batches_that_could_not_be_written_leaves_those_before() -> None:
     tail = filled(3, 2, 5)
     tail.drop_from(5)
     assert offsets(tail.read(0, 99, 10**6, 99)) == [0, 1, 2, 3, 4]
@@ -129,7 +125,7 @@ def test_given_batches_that_could_not_be_written_when_dropped_should_leave_those
 # -------------------------------------------------------------------------------------------------------------- budgets
 
 
-def test_given_several_tails_over_the_budget_when_admitted_should_drop_the_oldest_of_all() -> None:
+def test_tails_over_the_budget_drop_the_oldest_batches_of_all() -> None:
     size = len(entry(0, 1).batch)
     budget = TailBudget(4 * (size + OBJECT_BYTES))
     one, two = Tail(), Tail()
@@ -146,7 +142,7 @@ def test_given_several_tails_over_the_budget_when_admitted_should_drop_the_oldes
     assert budget.used == 4 * (size + OBJECT_BYTES)
 
 
-def test_given_batches_not_yet_written_when_the_budget_is_used_up_should_stay() -> None:
+def test_batches_not_yet_written_stay_though_the_budget_is_used_up() -> None:
     """They are the only copy."""
     size = len(entry(0, 1).batch)
     budget = TailBudget(0)
@@ -156,7 +152,7 @@ def test_given_batches_not_yet_written_when_the_budget_is_used_up_should_stay() 
     assert budget.used == 0
 
 
-def test_given_a_tail_that_is_gone_when_released_should_count_no_more() -> None:
+def test_a_released_tail_counts_no_more() -> None:
     size = len(entry(0, 1).batch)
     budget = TailBudget(10**6)
     one, two = filled(1, 1, 1), filled(1, 1)
@@ -169,7 +165,7 @@ def test_given_a_tail_that_is_gone_when_released_should_count_no_more() -> None:
     assert budget.used == 0
 
 
-async def test_given_a_full_budget_when_room_comes_should_wake_all_who_wait_once_it_is_not_full() -> None:
+async def test_all_who_wait_for_a_full_budget_wake_once_it_has_room() -> None:
     budget = UnflushedBudget(100)
     budget.used = 150
     asked = []
@@ -187,6 +183,6 @@ async def test_given_a_full_budget_when_room_comes_should_wake_all_who_wait_once
     assert (budget.used, budget.full) == (99, False)
 
 
-def test_given_texts_when_made_a_batch_should_be_good() -> None:
+def test_a_batch_made_of_texts_is_good() -> None:
     """What these tests append is what a client would send."""
     assert batches.check(texts("a", "b")).message_count == 2

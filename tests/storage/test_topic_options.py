@@ -62,14 +62,14 @@ async def with_topics(store: Store, *chosen: TopicOptions, partitions: int = 1) 
         (SYNCED, TopicOptions(messages_required_to_save=100), SYNCED, SYNCED),
     ],
 )
-def test_given_a_choice_when_settled_should_raise_the_level_or_gather_more_but_never_undo_the_servers_syncs(
+def test_a_topic_may_raise_its_level_or_gather_more_but_never_undo_the_servers_syncs(
     server: Durability, chosen: TopicOptions, messages: Durability, stored_offsets: Durability
 ) -> None:
     settings = settings_of(chosen, StoreOptions(path="", durability=server))
     assert (settings.durability, settings.offset_durability) == (messages, stored_offsets)
 
 
-def test_given_no_choice_when_settled_should_be_what_the_server_has() -> None:
+def test_a_topic_without_a_choice_has_what_the_server_has() -> None:
     server = StoreOptions(
         path="", durability=MEMORY, messages_required_to_save=7, bytes_required_to_save=8, segment_bytes=900
     )
@@ -86,7 +86,7 @@ def test_given_no_choice_when_settled_should_be_what_the_server_has() -> None:
 # ----------------------------------------------------------------------------------------------------------- power cuts
 
 
-def test_given_a_persisted_topic_when_the_power_is_cut_should_lose_nothing_while_its_neighbour_may() -> None:
+def test_a_power_cut_takes_nothing_from_a_persisted_topic_beside_one_that_is_not() -> None:
     async def life(disk: SimulatedDisk) -> None:
         store = await Store.open(StoreOptions(path="/data", saver_interval_s=None), files=disk)
         persisted, neighbour = await with_topics(store, PERSISTED, TopicOptions())
@@ -114,7 +114,7 @@ def test_given_a_persisted_topic_when_the_power_is_cut_should_lose_nothing_while
     assert losses
 
 
-def test_given_persisted_offsets_when_the_power_is_cut_should_lose_none_that_was_acknowledged() -> None:
+def test_a_power_cut_takes_no_persisted_offset_that_was_acknowledged() -> None:
     """Whatever the messages promise: they are synced here, so that no offset has to be taken back to what is left."""
 
     async def life(disk: SimulatedDisk) -> None:
@@ -146,7 +146,7 @@ def test_given_persisted_offsets_when_the_power_is_cut_should_lose_none_that_was
     assert len(neighbours) > 1
 
 
-async def test_given_offsets_alone_to_be_synced_when_saved_should_be_synced(tmp_path: Path) -> None:
+async def test_the_saver_syncs_offsets_where_they_alone_are_persisted(tmp_path: Path) -> None:
     async with opened(tmp_path) as store:
         (partition,) = await with_topics(store, PERSISTED)
         await partition.append(texts("a"))
@@ -160,7 +160,7 @@ async def test_given_offsets_alone_to_be_synced_when_saved_should_be_synced(tmp_
 # ------------------------------------------------------------------------------------------------- thresholds, segments
 
 
-async def test_given_thresholds_of_its_own_when_appended_to_should_gather_so_much_and_its_neighbour_nothing(
+async def test_a_topic_with_thresholds_of_its_own_gathers_so_much_and_its_neighbour_nothing(
     tmp_path: Path,
 ) -> None:
     async with opened(tmp_path) as store:
@@ -193,7 +193,7 @@ async def _check_sizes(store: Store) -> None:
     assert neighbour.segments_count == 1
 
 
-async def test_given_a_segment_size_and_a_durability_of_its_own_should_have_them_everywhere_and_after_every_opening(
+async def test_a_topics_own_segment_size_and_durability_apply_to_every_partition_and_opening(
     tmp_path: Path,
 ) -> None:
     chosen = TopicOptions(segment_size=500, durability="persisted", consumer_offset_durability="persisted")
@@ -212,9 +212,7 @@ async def test_given_a_segment_size_and_a_durability_of_its_own_should_have_them
 
 
 @pytest.mark.parametrize("broken", ['{"durability": "sometimes"}', '{"segment_size": 0}', '{"segment_size": "1 MiB"}'])
-async def test_given_options_that_cannot_be_understood_should_not_serve_the_topic_with_less_than_was_chosen(
-    tmp_path: Path, broken: str
-) -> None:
+async def test_a_topic_whose_options_cannot_be_understood_is_not_served_with_less(tmp_path: Path, broken: str) -> None:
     async with opened(tmp_path) as store:
         await with_topics(store, PERSISTED)
     path = tmp_path / "streams/0/topics/0/topic.json"
@@ -250,7 +248,7 @@ def _reserved(folder: Path, start: int) -> tuple[int, int]:
     return status.st_size, status.st_blocks * 512
 
 
-def test_given_a_file_when_space_is_reserved_should_not_be_longer_and_give_it_back_when_cut_to_its_length(
+def test_reserved_space_does_not_lengthen_a_file_and_is_given_back(
     tmp_path: Path,
 ) -> None:
     if not _reserves(tmp_path):
@@ -268,7 +266,7 @@ def test_given_a_file_when_space_is_reserved_should_not_be_longer_and_give_it_ba
     files.close(handle)
 
 
-async def test_given_segments_to_be_reserved_when_filled_should_be_reserved_from_first_message_to_close(
+async def test_space_for_a_segment_is_reserved_from_its_first_message_until_it_closes(
     tmp_path: Path,
 ) -> None:
     if not _reserves(tmp_path):
@@ -300,7 +298,7 @@ async def test_given_segments_to_be_reserved_when_filled_should_be_reserved_from
 
 
 @pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.ENOSPC])
-async def test_given_a_disk_that_cannot_reserve_should_say_so_once_and_take_the_messages(
+async def test_a_disk_that_cannot_reserve_space_says_so_once_and_takes_the_messages(
     error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = SimulatedDisk()
@@ -316,7 +314,7 @@ async def test_given_a_disk_that_cannot_reserve_should_say_so_once_and_take_the_
     assert len([record for record in caplog.records if "cannot be reserved" in record.getMessage()]) == 1
 
 
-async def test_given_a_write_that_failed_when_the_next_one_comes_should_reserve_again() -> None:
+async def test_space_is_reserved_again_after_a_write_that_failed() -> None:
     """What was written of a batch is cut off, and with it goes what was reserved."""
 
     disk = SimulatedDisk()

@@ -269,7 +269,7 @@ async def everything(partition: Partition) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
 @pytest.mark.parametrize("cut", [0, 1, 255, 256, 400, BATCHES[3].end, BATCHES[-1].position + 300, len(LOG) - 1])
-def test_given_a_torn_tail_the_store_serves_every_whole_batch(tmp_path: Path, cut: int, clean: bool) -> None:
+def test_a_torn_tail_costs_no_whole_batch(tmp_path: Path, cut: int, clean: bool) -> None:
     whole = [piece for piece in BATCHES if piece.end <= cut]
     end = whole[-1].end if whole else 0
     served, base, reported = through_the_store(tmp_path, LOG[:cut], INDEX if clean else None)
@@ -282,7 +282,7 @@ def test_given_a_torn_tail_the_store_serves_every_whole_batch(tmp_path: Path, cu
 
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
 @pytest.mark.parametrize("batch", range(len(BATCHES)))
-def test_given_a_damaged_batch_the_store_serves_all_others(tmp_path: Path, batch: int, clean: bool) -> None:
+def test_a_damaged_batch_costs_no_other(tmp_path: Path, batch: int, clean: bool) -> None:
     piece = BATCHES[batch]
     content = bytearray(LOG)
     content[piece.position + 270] ^= 4

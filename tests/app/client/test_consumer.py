@@ -283,7 +283,7 @@ async def test_the_group_is_made_only_when_that_is_wanted(tmp_path: Path) -> Non
                 await consumer.join()
 
 
-async def test_a_group_or_topic_that_was_deleted_ends_the_iteration_with_its_error_and_closing_is_no_problem(
+async def test_a_deleted_group_or_topic_ends_the_iteration_with_its_error_and_closing_succeeds(
     tmp_path: Path,
 ) -> None:
     async with connected(tmp_path) as (_, client):

@@ -360,7 +360,7 @@ async def play(path: Path, mode: AutoCommit, seed: int) -> Record:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("mode", MODES)
-def test_whoever_comes_goes_or_dies_each_message_is_processed_and_again_only_where_it_was_not_committed(
+def test_members_come_go_and_die_and_only_uncommitted_messages_are_processed_again(
     tmp_path: Path, mode: str, seed: int
 ) -> None:
     run(play(tmp_path, MODES[mode], seed)).judge()

@@ -204,7 +204,7 @@ async def test_whoever_asked_to_be_told_of_failures_is_told(tmp_path: Path) -> N
         assert [failure.messages for failure in failures] == [[b"a"]]
 
 
-async def test_what_was_under_way_when_the_connection_was_lost_has_failed_unless_it_is_to_be_sent_again(
+async def test_a_request_under_way_when_the_connection_is_lost_fails_unless_it_is_sent_again(
     tmp_path: Path,
 ) -> None:
     disk = SlowDisk()

@@ -315,13 +315,13 @@ def test_the_table_has_every_name_that_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("name", "default", "_other", "_seen"), ROWS, ids=[row[0] for row in ROWS])
-def test_given_nothing_when_loaded_should_have_the_default(name: str, default: str, _other: str, _seen: str) -> None:
+def test_a_key_that_nobody_sets_has_its_default(name: str, default: str, _other: str, _seen: str) -> None:
     key = KEYS[ALIASES.get(name, name)]
     assert literal(key.format.write(key.value)) == default
 
 
 @pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
-def test_given_a_key_in_the_file_when_loaded_should_have_its_value(
+def test_a_key_in_the_file_has_the_value_it_has_there(
     start: Any, name: str, _default: str, other: str, seen: str
 ) -> None:
     loaded = start(as_toml(name, other), **besides(name))
@@ -331,7 +331,7 @@ def test_given_a_key_in_the_file_when_loaded_should_have_its_value(
 
 
 @pytest.mark.parametrize(("name", "_default", "other", "seen"), ACCEPTED, ids=[row[0] for row in ACCEPTED])
-def test_given_a_key_in_its_variable_when_loaded_should_have_its_value(
+def test_a_key_in_its_variable_has_the_value_it_has_there(
     start: Any, name: str, _default: str, other: str, seen: str
 ) -> None:
     variable = variable_of(name)
@@ -342,9 +342,7 @@ def test_given_a_key_in_its_variable_when_loaded_should_have_its_value(
 
 
 @pytest.mark.parametrize("name", [row[0] for row in ROWS if row not in ACCEPTED])
-def test_given_a_value_that_is_not_supported_when_loaded_should_name_the_key_and_the_reason(
-    start: Any, name: str
-) -> None:
+def test_an_unsupported_value_is_refused_with_the_key_and_the_reason(start: Any, name: str) -> None:
     (other,) = [row[2] for row in ROWS if row[0] == name]
     key = ALIASES.get(name, name)
     where, reason = re.escape(f"{variable_of(name)}: {key}"), re.escape(UNSUPPORTED[key])
@@ -354,7 +352,7 @@ def test_given_a_value_that_is_not_supported_when_loaded_should_name_the_key_and
     assert start(as_toml(name, default)).config == Config()
 
 
-def test_given_what_is_printed_when_read_again_should_be_the_same_value() -> None:
+def test_a_value_that_is_printed_and_read_again_is_the_same() -> None:
     for name, _, other, _ in ROWS:
         form = KEYS[ALIASES.get(name, name)].format
         value = form.parse(ast.literal_eval(other.replace("true", "True").replace("false", "False")))

@@ -167,23 +167,23 @@ FROM_TEXT: list[tuple[Format, str, object]] = [
 
 
 @pytest.mark.parametrize(("form", "value", "seen"), ACCEPTED)
-def test_given_a_valid_value_when_parsed_should_be_what_it_says(form: Format, value: object, seen: object) -> None:
+def test_a_valid_value_is_parsed_to_what_it_says(form: Format, value: object, seen: object) -> None:
     assert form.parse(value) == seen
     assert type(form.parse(value)) is type(seen)
 
 
 @pytest.mark.parametrize(("form", "value"), REFUSED)
-def test_given_an_invalid_value_when_parsed_should_be_refused(form: Format, value: object) -> None:
+def test_an_invalid_value_is_refused(form: Format, value: object) -> None:
     with pytest.raises(ValueError):
         form.parse(value)
 
 
 @pytest.mark.parametrize(("form", "value", "written"), WRITTEN)
-def test_given_a_value_when_written_should_be_readable(form: Format, value: object, written: object) -> None:
+def test_a_written_value_can_be_read_by_people(form: Format, value: object, written: object) -> None:
     assert form.write(value) == written
     assert form.secret or form.parse(written) == value
 
 
 @pytest.mark.parametrize(("form", "text", "seen"), FROM_TEXT)
-def test_given_text_of_a_variable_when_parsed_should_be_like_the_file(form: Format, text: str, seen: object) -> None:
+def test_the_text_of_a_variable_means_the_same_as_in_the_file(form: Format, text: str, seen: object) -> None:
     assert form.parse(form.from_text(text)) == seen

@@ -98,7 +98,7 @@ def test_the_json_form_has_the_same(capsys: pytest.CaptureFixture[str], monkeypa
     assert set(printed["keys"]) == {name for name in KEYS if "[]" not in name}
 
 
-def test_given_a_wrong_setting_when_printed_should_say_one_line_and_fail(
+def test_a_wrong_setting_ends_the_command_with_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IGGY_HTTP_WEB_UI", "perhaps")
@@ -108,7 +108,7 @@ def test_given_a_wrong_setting_when_printed_should_say_one_line_and_fail(
     assert output.err == "IGGY_HTTP_WEB_UI: 'perhaps': true or false is needed\n"
 
 
-def test_given_secrets_when_anything_is_printed_should_show_none(start: Any) -> None:
+def test_no_output_shows_a_secret(start: Any) -> None:
     secrets = {
         "IGGY_HTTP_JWT_ENCODING_SECRET": "hush-1",
         "IGGY_HTTP_JWT_DECODING_SECRET": "hush-1",

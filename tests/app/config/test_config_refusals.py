@@ -159,28 +159,26 @@ def refusal(folder: Path, toml: str = "", **variables: str) -> str:
 
 
 @pytest.mark.parametrize(("toml", "line"), IN_A_FILE.items())
-def test_given_a_wrong_file_when_loaded_should_name_file_key_and_cure(tmp_path: Path, toml: str, line: str) -> None:
+def test_a_wrong_file_is_refused_with_its_name_the_key_and_the_cure(tmp_path: Path, toml: str, line: str) -> None:
     assert refusal(tmp_path, toml) == line
 
 
 @pytest.mark.parametrize(("toml", "beginning"), NOT_TOML.items())
-def test_given_a_file_that_is_not_toml_when_loaded_should_name_line_and_column(
-    tmp_path: Path, toml: str, beginning: str
-) -> None:
+def test_a_file_that_is_not_toml_is_refused_with_line_and_column(tmp_path: Path, toml: str, beginning: str) -> None:
     line = refusal(tmp_path, toml)
     assert line.startswith(beginning)
     assert len(line) > len(beginning)
 
 
 @pytest.mark.parametrize(("variable", "line"), IN_A_VARIABLE.items(), ids=str)
-def test_given_a_wrong_variable_when_loaded_should_name_it_and_the_cure(
+def test_a_wrong_variable_is_refused_with_its_name_and_the_cure(
     tmp_path: Path, variable: tuple[str, str], line: str
 ) -> None:
     assert refusal(tmp_path, **dict([variable])) == line
 
 
 @pytest.mark.parametrize(("settings", "blamed", "named"), COMBINATIONS)
-def test_given_an_impossible_combination_when_loaded_should_blame_what_was_set(
+def test_an_impossible_combination_is_blamed_on_what_was_set(
     tmp_path: Path, settings: dict[str, str], blamed: str, named: str
 ) -> None:
     line = refusal(tmp_path, **{f"IGGY_{name}": value for name, value in settings.items()})
@@ -190,34 +188,30 @@ def test_given_an_impossible_combination_when_loaded_should_blame_what_was_set(
 
 
 @pytest.mark.parametrize(("toml", "beginning"), EMPTIED.items())
-def test_given_an_empty_text_that_is_needed_when_loaded_should_refuse(
-    tmp_path: Path, toml: str, beginning: str
-) -> None:
+def test_an_empty_text_is_refused_where_one_is_needed(tmp_path: Path, toml: str, beginning: str) -> None:
     assert refusal(tmp_path, toml).startswith(beginning)
 
 
 @pytest.mark.parametrize("settings", POSSIBLE)
-def test_given_an_unusual_but_possible_combination_when_loaded_should_start(
-    start: Any, settings: dict[str, str]
-) -> None:
+def test_an_unusual_but_possible_combination_is_accepted(start: Any, settings: dict[str, str]) -> None:
     start(**{f"IGGY_{name}": value for name, value in settings.items()})
 
 
-def test_given_a_file_that_is_not_text_when_loaded_should_refuse(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_bytes(b"[http]\n\xff")
     assert refusal(tmp_path) == "server.toml: byte 7 is not UTF-8"
 
 
-def test_given_a_long_wrong_value_when_loaded_should_not_repeat_all_of_it(tmp_path: Path) -> None:
+def test_the_refusal_of_a_long_value_does_not_repeat_all_of_it(tmp_path: Path) -> None:
     assert len(refusal(tmp_path, IGGY_HTTP_ENABLED="x" * 10_000)) < 200
 
 
-def test_given_a_wrong_variable_in_a_dotenv_file_when_loaded_should_name_the_file(tmp_path: Path) -> None:
+def test_a_wrong_variable_in_a_dotenv_file_is_refused_with_the_name_of_the_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("IGGY_HTTP_ENABLED=perhaps")
     assert refusal(tmp_path) == f"IGGY_HTTP_ENABLED in {tmp_path / '.env'}: 'perhaps': true or false is needed"
 
 
-def test_given_an_encryption_key_when_refused_should_not_show_it(tmp_path: Path) -> None:
+def test_the_refusal_of_an_encryption_key_does_not_show_it(tmp_path: Path) -> None:
     line = refusal(tmp_path, IGGY_SYSTEM_ENCRYPTION_KEY="hush")
     assert line.startswith("IGGY_SYSTEM_ENCRYPTION_KEY: system.encryption.key = ****** is not supported: ")
     assert "hush" not in line

@@ -11,14 +11,14 @@ from whippet.app.config import ConfigError, load
 from whippet.app.config.formats import Address
 
 
-def test_given_nothing_when_loaded_should_be_the_defaults(start: Any) -> None:
+def test_defaults_apply_where_nothing_is_set(start: Any) -> None:
     loaded = start()
     assert loaded.file is None
     assert loaded.warnings == ()
     assert set(loaded.origins.values()) == {"default"}
 
 
-def test_given_file_and_variable_when_loaded_should_take_the_variable(start: Any) -> None:
+def test_a_variable_overrules_the_file(start: Any) -> None:
     loaded = start('[http]\naddress = "127.0.0.1:1"\nweb_ui = true', IGGY_HTTP_ADDRESS="127.0.0.1:2")
     assert loaded.config.http.address == Address("127.0.0.1", 2)
     assert loaded.config.http.web_ui is True
@@ -27,18 +27,18 @@ def test_given_file_and_variable_when_loaded_should_take_the_variable(start: Any
     assert loaded.origins["http.enabled"] == "default"
 
 
-def test_given_an_empty_variable_when_loaded_should_ignore_it(start: Any) -> None:
+def test_an_empty_variable_is_ignored(start: Any) -> None:
     assert start(IGGY_HTTP_ADDRESS="").config.http.address == Address("127.0.0.1", 3000)
 
 
-def test_given_no_server_toml_when_loaded_should_take_config_toml(tmp_path: Path) -> None:
+def test_config_toml_is_read_where_there_is_no_server_toml(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('[system]\npath = "there"')
     assert load({}, str(tmp_path)).file == "config.toml"
     (tmp_path / "server.toml").write_text('[system]\npath = "here"')
     assert load({}, str(tmp_path)).config.system.path == "here"
 
 
-def test_given_a_named_file_when_loaded_should_look_in_parents_too(tmp_path: Path) -> None:
+def test_a_named_file_is_looked_for_in_parent_folders_too(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "server.toml").write_text('[system]\npath = "not this"')
@@ -51,7 +51,7 @@ def test_given_a_named_file_when_loaded_should_look_in_parents_too(tmp_path: Pat
     assert load({"IGGY_CONFIG_PATH": str(tmp_path / "mine.toml")}, "/").config.system.path == "outer"
 
 
-def test_given_a_dotenv_file_when_loaded_should_count_less_than_the_environment(tmp_path: Path) -> None:
+def test_the_environment_overrules_a_dotenv_file(tmp_path: Path) -> None:
     inner = tmp_path / "a"
     inner.mkdir()
     (tmp_path / ".env").write_text(
@@ -68,7 +68,7 @@ def test_given_a_dotenv_file_when_loaded_should_count_less_than_the_environment(
     assert loaded.warnings == (f"{tmp_path / '.env'}: line 8: NAME=value is needed; ignored",)
 
 
-def test_given_a_named_env_file_when_loaded_should_read_only_that(tmp_path: Path) -> None:
+def test_a_named_env_file_is_the_only_one_that_is_read(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("IGGY_SYSTEM_PATH=not-this")
     (tmp_path / "production.env").write_text("IGGY_SYSTEM_PATH=this\nIGGY_CONFIG_PATH=mine.toml")
     (tmp_path / "mine.toml").write_text("[http]\nweb_ui = true")
@@ -77,18 +77,18 @@ def test_given_a_named_env_file_when_loaded_should_read_only_that(tmp_path: Path
     assert loaded.file == "mine.toml"
 
 
-def test_given_a_folder_called_dotenv_when_loaded_should_ignore_it(tmp_path: Path) -> None:
+def test_a_folder_called_dotenv_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
     assert load({}, str(tmp_path)).warnings == ()
 
 
 @pytest.mark.parametrize("variable", ["IGGY_CONFIG_PATH", "IGGY_ENV_PATH"])
-def test_given_a_named_file_that_is_missing_when_loaded_should_refuse(tmp_path: Path, variable: str) -> None:
+def test_a_named_file_that_is_missing_is_refused(tmp_path: Path, variable: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{variable}: 'gone': there is no such file"):
         load({variable: "gone"}, str(tmp_path))
 
 
-def test_given_alias_and_key_in_one_source_when_loaded_should_take_the_key(start: Any) -> None:
+def test_a_key_overrules_its_alias_in_the_same_source(start: Any) -> None:
     loaded = start('[topic]\nmax_topic_size = "10 GB"\n[system.topic]\nmax_size = "20 GB"')
     assert loaded.config.system.topic.max_size == 20 * 10**9
     assert loaded.warnings == (
@@ -98,13 +98,13 @@ def test_given_alias_and_key_in_one_source_when_loaded_should_take_the_key(start
     assert loaded.config.system.topic.max_size == 40 * 10**9
 
 
-def test_given_an_alias_in_a_variable_when_loaded_should_overrule_the_key_in_the_file(start: Any) -> None:
+def test_an_alias_in_a_variable_overrules_the_key_in_the_file(start: Any) -> None:
     loaded = start('[system.topic]\nmax_size = "20 GB"', IGGY_TOPIC_MAX_TOPIC_SIZE="30 GB")
     assert loaded.config.system.topic.max_size == 30 * 10**9
     assert loaded.origins["system.topic.max_size"] == "IGGY_TOPIC_MAX_TOPIC_SIZE"
 
 
-def test_given_tables_in_file_and_variables_when_loaded_should_merge_them_by_number(start: Any) -> None:
+def test_tables_in_the_file_and_in_variables_are_merged_by_number(start: Any) -> None:
     loaded = start(
         '[[cluster.node.others]]\nname = "b"\nip = "10.0.0.2"\nports = { tcp = 1, http = 2 }',
         IGGY_CLUSTER_NODE_OTHERS_0_PORTS_TCP="8091",
@@ -118,12 +118,12 @@ def test_given_tables_in_file_and_variables_when_loaded_should_merge_them_by_num
     assert loaded.origins["cluster.node.others.0.ports.http"] == "server.toml"
 
 
-def test_given_a_list_variable_when_loaded_should_split_it(start: Any) -> None:
+def test_a_variable_that_is_a_list_is_split(start: Any) -> None:
     loaded = start(IGGY_HTTP_CORS_ALLOWED_ORIGINS="[https://a.example, https://b.example]")
     assert loaded.config.http.cors.allowed_origins == ("https://a.example", "https://b.example")
 
 
-def test_given_variables_of_other_programs_when_loaded_should_leave_them_alone(start: Any) -> None:
+def test_variables_of_other_programs_are_left_alone(start: Any) -> None:
     foreign = {
         "IGGY_ROOT_USERNAME": "iggy",
         "IGGY_DISPLAY_CONFIG": "1",
@@ -141,7 +141,7 @@ def test_given_variables_of_other_programs_when_loaded_should_leave_them_alone(s
     assert start(**foreign).warnings == ()
 
 
-def test_given_an_unknown_variable_like_no_key_when_loaded_should_warn(start: Any) -> None:
+def test_an_unknown_variable_that_resembles_no_key_is_warned_of(start: Any) -> None:
     # Kubernetes makes these for a service called iggy.
     loaded = start(IGGY_PORT_8090_TCP_ADDR="10.0.0.1", IGGY_SERVICE_PORT_HTTP="3000", IGGY_FAVOURITE="blue")
     assert loaded.warnings == (
@@ -151,7 +151,7 @@ def test_given_an_unknown_variable_like_no_key_when_loaded_should_warn(start: An
     )
 
 
-def test_given_rust_log_when_loaded_should_set_the_level_if_it_is_one(start: Any) -> None:
+def test_rust_log_sets_the_level_of_the_log_if_it_is_one(start: Any) -> None:
     loaded = start(RUST_LOG="debug", IGGY_SYSTEM_LOGGING_LEVEL="error")
     assert loaded.config.system.logging.level == "debug"
     assert loaded.origins["system.logging.level"] == "RUST_LOG"
@@ -160,7 +160,7 @@ def test_given_rust_log_when_loaded_should_set_the_level_if_it_is_one(start: Any
     assert loaded.warnings == ("RUST_LOG: 'hyper=trace': no level for system.logging.level; ignored",)
 
 
-def test_given_two_different_token_secrets_when_loaded_should_warn(start: Any) -> None:
+def test_two_different_token_secrets_are_warned_of(start: Any) -> None:
     loaded = start(IGGY_HTTP_JWT_ENCODING_SECRET="one", IGGY_HTTP_JWT_DECODING_SECRET="two")
     assert len(loaded.warnings) == 1
     assert "one" not in loaded.warnings[0]

@@ -18,7 +18,7 @@ ONE_CORE = Machine((0,), {})
 BIG = Machine(tuple(range(8)), {0: (0, 1, 4, 5), 1: (2, 3, 6, 7)}, frozenset({4, 5, 6, 7}))
 
 
-def test_given_no_settings_when_mapped_should_be_the_defaults_of_the_store(start: Any) -> None:
+def test_without_settings_the_store_has_its_own_defaults(start: Any) -> None:
     assert store_options(start().config, ONE_CORE) == StoreOptions(path="local_data")
 
 
@@ -33,9 +33,7 @@ def test_given_no_settings_when_mapped_should_be_the_defaults_of_the_store(start
         ({"SEGMENT_SERVER_CONFIRMATION": "no_wait"}, Durability.MEMORY),
     ],
 )
-def test_given_what_is_enforced_when_mapped_should_promise_that(
-    start: Any, settings: dict[str, str], level: Durability
-) -> None:
+def test_the_durability_is_what_the_settings_enforce(start: Any, settings: dict[str, str], level: Durability) -> None:
     config = start(**{f"IGGY_SYSTEM_{name}": value for name, value in settings.items()}).config
     assert store_options(config, ONE_CORE).durability is level
 
@@ -77,9 +75,7 @@ MAPPED: list[tuple[str, str, str, object]] = [
 
 
 @pytest.mark.parametrize(("name", "text", "option", "value"), MAPPED)
-def test_given_a_setting_of_the_store_when_mapped_should_arrive(
-    start: Any, name: str, text: str, option: str, value: object
-) -> None:
+def test_every_setting_of_the_store_reaches_it(start: Any, name: str, text: str, option: str, value: object) -> None:
     assert getattr(store_options(start(**{f"IGGY_SYSTEM_{name}": text}).config, BIG), option) == value
 
 
@@ -102,25 +98,23 @@ def test_every_option_of_the_store_can_be_set() -> None:
         ("numa:nodes=9", 8, tuple(range(8))),
     ],
 )
-def test_given_an_allocation_when_resolved_should_use_those_cores(
-    text: str, shards: int, cpus: tuple[int, ...]
-) -> None:
+def test_an_allocation_uses_the_cores_that_it_names(text: str, shards: int, cpus: tuple[int, ...]) -> None:
     assert resolve(parse_allocation(text), BIG) == (shards, cpus)
 
 
 @pytest.mark.parametrize(("text", "cpus"), [("all", ()), ("2", ()), ("0..2", (0, 1))])
-def test_given_two_cores_when_resolved_should_pin_only_those_that_were_named(text: str, cpus: tuple[int, ...]) -> None:
+def test_only_cores_that_were_named_are_pinned(text: str, cpus: tuple[int, ...]) -> None:
     assert resolve(parse_allocation(text), Machine((0, 1), {})) == (2, cpus)
 
 
 @pytest.mark.parametrize("text", ["9", "7..9"])
-def test_given_more_cores_than_there_are_when_mapped_should_refuse(start: Any, text: str) -> None:
+def test_more_cores_than_there_are_is_refused(start: Any, text: str) -> None:
     config = start(IGGY_SYSTEM_SHARDING_CPU_ALLOCATION=text).config
     with pytest.raises(ConfigError, match=rf"^system.sharding.cpu_allocation: '{text}': "):
         store_options(config, BIG)
 
 
-def test_given_a_system_folder_when_read_should_find_nodes_and_threads(tmp_path: Path) -> None:
+def test_the_nodes_and_threads_of_the_machine_are_found_in_its_system_folder(tmp_path: Path) -> None:
     for node, cores in (("node0", "0-1,4-5\n"), ("node1", "2-3\n"), ("node2", "nonsense\n")):
         (tmp_path / "node" / node).mkdir(parents=True)
         (tmp_path / "node" / node / "cpulist").write_text(cores)
@@ -133,7 +127,7 @@ def test_given_a_system_folder_when_read_should_find_nodes_and_threads(tmp_path:
     assert machine.available
 
 
-def test_given_no_system_folder_when_read_should_still_have_cores(tmp_path: Path) -> None:
+def test_a_machine_without_a_system_folder_still_has_cores(tmp_path: Path) -> None:
     machine = this_machine(str(tmp_path))
     assert machine.nodes == {}
     assert resolve(parse_allocation("numa:nodes=0"), machine) == (len(machine.available), ())

@@ -364,7 +364,7 @@ def test_a_member_of_a_group_has_again_what_it_has_not_acknowledged(browser: Bro
 
 
 @pytest.mark.parametrize("hours_ahead", [0, 2, -2])
-def test_a_token_is_exchanged_before_it_ends_whatever_the_clock_says_and_nothing_is_interrupted(
+def test_a_token_is_exchanged_before_it_ends_whatever_the_clock_says_without_interruption(
     browser: Browser, tmp_path: Any, hours_ahead: int
 ) -> None:
     life = {"IGGY_HTTP_JWT_ACCESS_TOKEN_EXPIRY": "4s", "IGGY_HTTP_JWT_CLOCK_SKEW": "0s"}

@@ -82,7 +82,7 @@ async def test_an_id_that_was_long_under_way_has_its_age_from_when_it_came() -> 
     assert send(window, [A, B], now=190) == [0, 1]
 
 
-async def test_of_many_that_come_one_after_the_other_none_is_forgotten_early_and_none_is_kept_for_long() -> None:
+async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kept_for_long() -> None:
     window = Window(Bounds(0, 10_000))
     for now in range(30_000):
         send(window, [now + 1], now)

@@ -294,7 +294,7 @@ def test_a_partition_that_was_deleted_and_made_again_has_been_polled_by_nobody()
     assert world.owned == [[0], [1]]
 
 
-def test_who_lost_a_partition_before_he_had_committed_does_not_take_the_group_back_when_he_has_it_again() -> None:
+def test_a_member_that_lost_a_partition_uncommitted_does_not_take_the_group_back_later() -> None:
     world = World(2)
     world.join(ANNE, BERT, CARL)
     world.poll(BERT, 1, 9)

@@ -187,7 +187,7 @@ async def test_polls_look_for_messages_in_all_partitions_and_commits_move_the_gr
         assert texts(await member.poll(partition_id=1, kind="first")) == ["a", "b"]
 
 
-async def test_every_message_is_handed_out_once_among_a_lease_and_a_connection_and_who_is_left_gets_all(
+async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one_gets_all(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, partitions=4) as made:

@@ -196,7 +196,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start_one
 
 
-def test_a_process_tells_of_its_disk_its_shards_and_its_connections_on_a_listener_of_its_own_too(start: Start) -> None:
+def test_a_process_tells_of_its_disk_shards_and_connections_on_the_metrics_listener_too(start: Start) -> None:
     process = start(IGGY_METRICS_ENABLED="true", IGGY_METRICS_ENDPOINT="127.0.0.1:0")
     apart = process.line(r"metrics +http://(\S+)").group(1)
     port = int(process.line(r"tcp://\S+:(\d+)").group(1))

@@ -404,7 +404,7 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_p
             await asyncio.sleep(0.01)
 
 
-async def test_expect_continue_is_answered_before_the_body_and_not_where_there_is_nothing_to_go_on_with(
+async def test_expect_continue_is_answered_before_the_body_and_only_where_one_is_read(
     tmp_path: Path,
 ) -> None:
     async with serving(tmp_path) as world:
