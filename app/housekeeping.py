@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from whippet.app.commands import groups
 from whippet.app.commands.names import UNLIMITED
-from whippet.app.model.sessions import Transport
 from whippet.app.telemetry.machine import Machine
 from whippet.storage.errors import StorageError
 from whippet.storage.options import MIB
@@ -91,10 +90,7 @@ async def retain(gateway: Gateway) -> None:
 async def evict_silent_clients(gateway: Gateway) -> None:
     oldest = gateway.clock() - int(HEARTBEATS_MISSED * gateway.config.heartbeat.interval * 1_000_000)
     for session in gateway.sessions:
-        if session.transport is Transport.HTTP:
-            # Nobody pings over HTTP; what is held there is held by a lease, which lapses by itself.
-            continue
-        if session.last_heartbeat < oldest and not session.stale:
+        if session.last_heartbeat < oldest and not session.stale and not session.is_watched:
             _log.info("client %s is silent and evicted", session.address)
             session.stale = True
             groups.leave_all(gateway, session)

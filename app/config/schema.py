@@ -131,7 +131,8 @@ class Heartbeat(Section, frozen=True):
     """Noticing clients that are gone although their connection is not."""
 
     enabled: Boolean = False
-    """Evict clients that have not pinged for 1.2 times the interval."""
+    """Evict clients that have not pinged for 1.2 times the interval; the channels of browsers are pinged instead
+    (`websocket.channel`), and what is held over HTTP has a lease."""
     interval: Seconds = 5.0
     """Period at which clients are expected to ping, and are checked."""
 

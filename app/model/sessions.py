@@ -42,6 +42,7 @@ class Session:
         "client_id",
         "end",
         "groups",
+        "is_watched",
         "last_heartbeat",
         "login",
         "reached_at",
@@ -62,6 +63,9 @@ class Session:
         """Whom it acts as; None before a login. Whether that still holds is asked for every command."""
         self.groups: set[tuple[int, int, int]] = set()
         """Stream, topic and group ids of the groups that it is a member of."""
+        self.is_watched = transport is Transport.HTTP
+        """Whether something else notices when nobody is there: a lease lapses, and a channel is pinged. Nobody who is
+        watched has to send pings."""
         self.last_heartbeat = now_us
         self.registration: Registration | None = None
         """Of a 0.9 client that has logged in."""

@@ -109,6 +109,8 @@ class TextConnection(asyncio.BufferedProtocol):
             self._removed,
             at[0].removeprefix(MAPPED) if at else "",
         )
+        # A browser answers the pings of WebSocket by itself, and who does not is closed after `silence_time`.
+        self.session.is_watched = True
         self._heard_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:

@@ -15,6 +15,7 @@ import websockets
 from tests.support.clocks import Seconds
 from tests.transports.websocket.support.browsing import refusal, root, sending, stranger, with_topic
 from tests.transports.websocket.support.talking import frame, handshake, talking
+from whippet.app import housekeeping
 from whippet.app.commands import registry
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import tcp
@@ -599,3 +600,14 @@ async def test_a_send_to_a_full_topic_is_refused(tmp_path: Path) -> None:
         payload = base64.b64encode(b"x" * 500).decode()
         await browser.ask("send_messages", **sending(payload))
         assert await browser.refused("send_messages", **sending(payload)) == (3009, "topic_full", None)
+
+
+async def test_with_heartbeats_on_a_channel_that_sends_no_pings_is_not_evicted(tmp_path: Path) -> None:
+    async with talking(tmp_path) as world:
+        browser, _ = await with_topic(world), await world.root()
+        assert len(world.gateway.sessions) == 2
+        world.serves.world.clock.now += 3600 * 1_000_000
+        await housekeeping.evict_silent_clients(world.gateway)
+        (left,) = world.gateway.sessions
+        assert left.is_watched
+        assert await browser.ask("get_streams")

@@ -115,3 +115,16 @@ def test_clients_are_let_go_when_the_server_stops(start: Start) -> None:
             with pytest.raises(ConnectionClosed):
                 link.recv(timeout=10)
     assert gateway.end() == 0
+
+
+@pytest.mark.parametrize("path", ["/ws", "/"])
+def test_a_stop_does_not_wait_for_a_silent_client(start: Start, path: str) -> None:
+    gateway = start(IGGY_SYSTEM_LIMITS_STOP_TIME="1 h", IGGY_SYSTEM_LIMITS_SILENCE_BEFORE_LOGIN="1 h")
+    # Below the library, which would answer: nothing is read from this socket, and nothing said.
+    with gateway.connect() as silent:
+        silent.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: {gateway.address()}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        assert silent.recv(12) == b"HTTP/1.1 101"
+        stop(gateway)
