@@ -396,7 +396,9 @@ async def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
         disk.stop()
         answers = [root.begin(frame(SEND, message_body(10))) for _ in range(3 * quic_connection.IN_HAND_MAX)]
         speaker = speaker_of(root, world)
-        await until(lambda: len(speaker._in_hand) + len(speaker._arriving) == len(answers))
+        arriving = speaker._arriving
+        await until(lambda: len(speaker._in_hand) + len(arriving) == len(answers))
+        await until(lambda: all(request.is_whole for request in arriving.values()))
         stopping = asyncio.create_task(world.listener.stop(20))
         assert (await idle.terminated).error_code == 0
         assert not stopping.done()
