@@ -35,6 +35,7 @@ from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage.errors import StorageError
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Progress, Store
+from whippet.transports.admission.shared import Rooms
 from whippet.transports.certificates import Renewals
 from whippet.transports.http import application
 from whippet.transports.http import server as http_server
@@ -44,7 +45,7 @@ from whippet.transports.http.server import HttpServer
 from whippet.transports.http3 import Announced
 from whippet.transports.listening import ListenError
 from whippet.transports.quic import QuicListener
-from whippet.transports.tcp import FramesBudget, TcpListener
+from whippet.transports.tcp import TcpListener
 from whippet.transports.websocket.listener import WebSockets, upgrade_required
 
 logger = logging.getLogger(__name__)
@@ -171,7 +172,7 @@ async def _listen(
     web = [] if http is None else [http]
     api: Api | None = None
     listeners: list[TcpListener | QuicListener | WebSockets] = []
-    budget = FramesBudget(config.system.limits.frames_bytes)
+    rooms = Rooms(config)
     addresses: dict[str, Address] = {}
     try:
         if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
@@ -186,7 +187,7 @@ async def _listen(
             web.append(await _listen_for_scrapers(api, config))
             addresses["metrics"] = web[-1].address
         if config.tcp.enabled:
-            tcp = TcpListener(gateway, budget)
+            tcp = TcpListener(gateway, rooms)
             listeners.append(tcp)
             tls = renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
             await tcp.listen(config.tcp.address, "tcp.address", tls)
@@ -195,14 +196,14 @@ async def _listen(
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
             over_http = () if http is None else (front, http.door)
-            quic = QuicListener(gateway, budget, *over_http)
+            quic = QuicListener(gateway, rooms, *over_http)
             listeners.append(quic)
             await quic.listen(config.quic.address, "quic.address", config.system.path)
             renewals.add("quic.certificate", quic.renew)
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
             gateway.connections[Transport.QUIC] = quic.count_connections
-        listeners += await _listen_for_websockets(gateway, api, renewals, budget, http, web, addresses)
+        listeners += await _listen_for_websockets(gateway, api, renewals, rooms, http, web, addresses)
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}
         gateway.readiness.enter(Stage.READY)
@@ -234,7 +235,7 @@ async def _listen_for_websockets(
     gateway: Gateway,
     api: Api | None,
     renewals: Renewals,
-    budget: FramesBudget,
+    rooms: Rooms,
     http: HttpServer | None,
     web: list[HttpServer],
     addresses: dict[str, Address],
@@ -245,7 +246,7 @@ async def _listen_for_websockets(
         address = None
     if not config.websocket.enabled or (http is None and address is None):
         return []
-    websockets = WebSockets(gateway, budget, api)
+    websockets = WebSockets(gateway, rooms, api)
     if address is not None:
         tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
         limits, stop_time = config.http.limits, config.system.limits.stop_time

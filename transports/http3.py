@@ -24,8 +24,8 @@ from aioquic.h3.events import DataReceived, Headers, HeadersReceived
 from aioquic.quic import events
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from whippet.transports.admission.stalling import Stalling
 from whippet.transports.quic_engine import Engine
-from whippet.transports.taking import Taking
 
 if TYPE_CHECKING:
     from whippet.transports.quic_connection import Connection
@@ -98,7 +98,7 @@ class Http3:
         """The stream behind all on which something was said."""
         self._ended = False
         self._idle_since = time.monotonic()
-        self._taking = Taking()
+        self._stalling = Stalling()
         self.engine.allow_streams(connection.listener.streams_max)
 
     def on_event(self, event: events.QuicEvent) -> None:
@@ -168,11 +168,15 @@ class Http3:
             return "a request takes too long to arrive"
         for exchange in list(self._exchanges.values()):
             exchange.check(now)
-        if self._taking.has_stalled(now, self.engine.all_unsent, self.engine.taken_bytes, limits.answer_time):
+        if self._has_stalled(now):
             return "it does not take what it was sent"
         if not self._exchanges and now > self._idle_since + limits.idle_time:
             self.connection.end()
         return None
+
+    def _has_stalled(self, now: float) -> bool:
+        unsent, taken = self.engine.all_unsent, self.engine.taken_bytes
+        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken)
 
     def end(self) -> None:
         if not self._ended:

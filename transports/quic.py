@@ -31,12 +31,14 @@ from whippet.app.config.listeners import Quic
 from whippet.app.config.system import Limits
 from whippet.app.gateway import Gateway
 from whippet.transports import certificates, datagrams, listening, quic_engine
+from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.certificates import Pair
+from whippet.transports.connections import FULL_SAID_SECONDS, SWEEP_SECONDS
 from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_connection import Connection
 from whippet.transports.quic_engine import CONNECTION_ID_BYTES, HTTP3, Engine, Rules
 from whippet.transports.quic_path import DATAGRAM_BYTES_MIN
-from whippet.transports.tcp import FULL_SAID_SECONDS, STALLED_SECONDS, SWEEP_SECONDS, FramesBudget
 
 if TYPE_CHECKING:
     from whippet.transports.http.protocol import Door
@@ -60,17 +62,17 @@ class QuicListener:
     def __init__(
         self,
         gateway: Gateway,
-        budget: FramesBudget,
+        rooms: Rooms,
         application: ASGIApp | None = None,
         door: Door | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
-        """`budget` is shared with whoever else receives frames; `application` is served over HTTP/3, to whom the `door`
+        """`rooms` are shared with all other transports; `application` is served over HTTP/3, to whom the `door`
         of HTTP has room for."""
         config: Quic = gateway.config.quic
         self.gateway = gateway
-        self.budget = budget
+        self.rooms = rooms
         self.application = application
         self._door = door
         self.stalled_seconds = stalled_seconds
@@ -294,6 +296,7 @@ class QuicListener:
     def close_overdue(self, now: float) -> None:
         for connection in list(self._connections):
             connection.look(now, self._config.keep_alive_interval)
+        self.rooms.reclaim(now)
 
     async def stop(self, seconds_max: float) -> None:
         """Meets nobody any more, lets the commands in hand finish, closes all connections."""

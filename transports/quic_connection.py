@@ -5,7 +5,7 @@ requests of a connection begin in the order of their streams, each when it is wh
 stranger has one at a time, so that what follows a login finds it done. What a connection is, logged in and a member of
 groups, it is for all of its streams.
 
-What bounds memory is as in tcp.py, and the windows of quic_engine.py besides; what bounds time is the same.
+What a client may send is decided by transports/admission, and by the windows of quic_engine.py besides.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic import events
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
 from whippet.transports import begun, conversation
+from whippet.transports.admission.frames import RATE, STEP_BYTES_MAX, Arriving
+from whippet.transports.admission.room import RECLAIMED, Claim
+from whippet.transports.admission.stalling import Stalling
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.http3 import Http3
 from whippet.transports.quic_engine import HTTP3, Engine
-from whippet.transports.taking import Taking
 
 if TYPE_CHECKING:
     from whippet.transports.quic import QuicListener
@@ -40,8 +41,8 @@ IN_HAND_MAX = 8
 """Requests of one connection that are being carried out."""
 ANSWER_BYTES_MAX = 10_000_000
 """Official clients take no more, with the header of the answer."""
-SMALL_FRAME_BYTES = 64 << 10
-"""Nobody waits for room for one of these."""
+AT_ONCE_BYTES_MAX = 64 << 10
+"""A request that comes whole in one piece, and is no larger, is carried out where it stands."""
 NO_ERROR, PROTOCOL_ERROR, OVERDUE = 0, 1, 2
 """What a connection is closed with."""
 LINGER_SECONDS = 2.0
@@ -53,27 +54,62 @@ UNFINISHED = 3
 class Request:
     """What has come on one stream."""
 
-    __slots__ = ("answer", "deadline", "filled", "fin", "frame", "length", "part", "refusal", "resume", "stream_id")
+    __slots__ = (
+        "answer",
+        "arriving",
+        "began_at",
+        "claim",
+        "filled",
+        "fin",
+        "frame",
+        "length",
+        "part",
+        "refusal",
+        "stream_id",
+        "talk",
+    )
 
-    def __init__(self, stream_id: int, deadline: float) -> None:
+    def __init__(self, talk: Binary, stream_id: int, now: float) -> None:
+        self.talk = talk
         self.stream_id = stream_id
-        self.deadline = deadline
+        self.began_at = now
+        """Or when it got the room that it had to wait for."""
         self.part = b""
-        """Its beginning, as long as its length is not known or there is no room for it."""
+        """Its beginning, as long as its length is not known."""
         self.length = 0
-        self.frame: memoryview | None = None
         self.filled = 0
+        """As much as there is of one that is read past."""
+        self.claim: Claim | None = None
+        self.arriving: Arriving | None = None
+        self.frame: memoryview | None = None
+        """All of it."""
         self.refusal: list[Readable] | None = None
-        """The answer, decided already: what comes is read past."""
-        self.resume: Callable[[], None] | None = None
-        """It waits for room, and this is called when there is some."""
+        """The response, decided already: what comes is read past."""
         self.fin = False
         self.answer: deque[memoryview] = deque()
         """What is still to be handed to the engine."""
 
     @property
     def is_whole(self) -> bool:
-        return bool(self.length) and self.filled == self.length
+        return self.frame is not None or (self.refusal is not None and self.filled == self.length)
+
+    @property
+    def is_waiting(self) -> bool:
+        """For room."""
+        return self.claim is not None and self.claim.is_waiting
+
+    def is_late(self, now: float, seconds_max: float) -> bool:
+        arrived = self.filled if self.arriving is None else self.arriving.filled
+        return not (self.is_whole or self.is_waiting) and now > self.began_at + seconds_max + arrived / RATE
+
+    def on_room(self, granted: int) -> None:
+        assert self.arriving is not None
+        self.arriving.on_room(granted)
+        self.began_at = time.monotonic()
+        self.talk.on_room(self, self.arriving)
+
+    def on_reclaimed(self) -> None:
+        self.talk.on_reclaimed()
 
 
 class Speaker(Protocol):
@@ -119,7 +155,7 @@ class Connection:
         self.has_answers = False
         """They can be sent."""
         self._is_answered_soon = False
-        self._parting = Taking()
+        self._parting = Stalling()
         self._speaker: Speaker | None = None
         self._begun_at = self._said_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
@@ -273,7 +309,7 @@ class Connection:
         speaker, engine = self._speaker, self.engine
         if speaker is not None and self.ending and speaker.is_done:
             unsent, taken = engine.all_unsent, engine.taken_bytes
-            is_gone = self._parting.has_stalled(now, unsent, taken, LINGER_SECONDS, enough=1)
+            is_gone = self._parting.has_stalled(now, unsent, LINGER_SECONDS, taken=taken, enough=1)
             return "it does not take the last answers" if is_gone else None
         if speaker is not None:
             return speaker.overdue(now)
@@ -324,6 +360,10 @@ class Binary:
         self._engine = connection.engine
         self._listener = connection.listener
         self._session = connection.session
+        self._claim = Claim(connection.listener.rooms.requests_of(connection.session))
+        """Of requests that came whole."""
+        self._login: Login | None = None
+        """Of the user whose account the requests are on."""
         self._conversation: Conversation | None = None
         """From the first bytes of the first stream on: they say which protocol this is."""
         self._opened = 0
@@ -337,9 +377,10 @@ class Binary:
         """Nothing more is received."""
         self._ended = False
         """Nor does any request begin any more."""
+        self._is_closed = False
         self._has_logged_in = False
         self._silent_since = time.monotonic()
-        self._taking = Taking()
+        self._stalling = Stalling()
 
     # ------------------------------------------------------------------------------------------------------ receiving
 
@@ -360,10 +401,10 @@ class Binary:
     def _request(self, stream_id: int) -> Request | None:
         """What is arriving on this stream; None when nothing is, any more."""
         if stream_id >= self._opened:
-            deadline = time.monotonic() + self._listener.limits.frame_time
+            now = time.monotonic()
             # One that is opened opens all before it.
             for opened in range(self._opened, stream_id + 4, 4):
-                self._arriving[opened] = Request(opened, deadline)
+                self._arriving[opened] = Request(self, opened, now)
             self._opened = stream_id + 4
         return self._arriving.get(stream_id)
 
@@ -371,35 +412,30 @@ class Binary:
         if fin and stream_id == self._opened and not self._arriving and self._is_next(data):
             # As a rule: all of a small request at once, and its turn.
             self._opened += 4
-            whole = Request(stream_id, 0.0)
+            whole = Request(self, stream_id, 0.0)
             whole.frame, whole.fin = memoryview(bytearray(data)), True
-            whole.length = whole.filled = len(data)
-            self._listener.budget.used += len(data)
+            self._claim.count(len(data))
             self._carry_out(whole)
             return
         request = self._request(stream_id)
         if request is None:
             return
-        if request.frame is not None:
-            self._fill(request, data)
+        if request.arriving is not None:
+            self._fill(request, request.arriving, data)
         elif request.refusal is not None:
-            # The time that this may take is earned by what arrives.
             request.filled = min(request.filled + len(data), request.length)
-            request.deadline += len(data) / (1 << 20)
-        elif request.resume is not None:
-            request.part += data
-        elif data:
+        elif data and request.frame is None:
             self._take_apart(request, request.part + data)
         request.fin = request.fin or fin
         if request.is_whole:
             self._begin()
-        elif request.fin and len(request.part) < (request.length or len(request.part) + 1):
+        elif request.fin:
             self._drop(request)
 
     def _is_next(self, data: bytes) -> bool:
         """It is a whole request and nothing else, small, and can be carried out."""
         talk = self._conversation
-        if talk is None or not 0 < len(data) <= SMALL_FRAME_BYTES or not self._has_a_hand():
+        if talk is None or not 0 < len(data) <= AT_ONCE_BYTES_MAX or not self._has_a_hand():
             return False
         view = memoryview(data)
         try:
@@ -435,46 +471,44 @@ class Binary:
             request.refusal = talk.refuse(view, code)
             request.filled = min(len(data), length)
             return
-        budget = self._listener.budget
-        if length <= SMALL_FRAME_BYTES:
-            budget.used += length
-            self._make_room(request, data)
-            return
-        request.part, request.resume = data, partial(self._again, request)
-        if budget.take(length, request.resume):
-            request.resume = None
-            self._make_room(request, data)
-        else:
-            self._engine.hold(request.stream_id)
+        request.claim = Claim(self._listener.rooms.requests_of(self._session), request)
+        # What comes after the end of a frame means nothing.
+        request.arriving = Arriving(request.claim, length, view[:length])
+        self._allow(request, request.arriving)
+        self._look(request, request.arriving)
 
-    def _again(self, request: Request) -> None:
-        """There is room for the one that waited. It begins in a turn of its own: it may be done at once, and then there
-        is room for the next one, and so on."""
-        request.resume = None
-        self._make_room(request, request.part)
+    def _fill(self, request: Request, arriving: Arriving, data: bytes) -> None:
+        missing = arriving.length - arriving.filled
+        arriving.fill(memoryview(data)[:missing])
+        self._look(request, arriving)
+
+    def _look(self, request: Request, arriving: Arriving) -> None:
+        if arriving.is_whole:
+            arriving.claim.stop_waiting()
+            request.frame, request.arriving = arriving.finish(), None
+            return
+        # The window is moved on before it is used up.
+        is_ahead = arriving.reserved - arriving.filled > min(arriving.filled, STEP_BYTES_MAX) // 2
+        if not (is_ahead or arriving.claim.is_waiting or arriving.reserved == arriving.length):
+            arriving.ask()
+            self._allow(request, arriving)
+
+    def _allow(self, request: Request, arriving: Arriving) -> None:
+        """The window of the stream goes as far as there is room for the request."""
+        self._engine.allow(request.stream_id, arriving.reserved)
+        self._engine.hold(request.stream_id)
+
+    def on_room(self, request: Request, arriving: Arriving) -> None:
+        """It goes on in a turn of its own: others wait for theirs."""
+        self._allow(request, arriving)
         asyncio.get_running_loop().call_soon(self._go_on)
+
+    def on_reclaimed(self) -> None:
+        self._connection.cut(RECLAIMED)
 
     def _go_on(self) -> None:
         self._begin()
         self._connection.touch()
-
-    def _make_room(self, request: Request, data: bytes) -> None:
-        request.part = b""
-        if len(data) >= request.length:
-            # What comes after the end of a frame means nothing.
-            request.frame = memoryview(bytearray(data))[: request.length]
-            request.filled = request.length
-            return
-        request.frame = memoryview(bytearray(request.length))
-        request.deadline = time.monotonic() + self._listener.limits.frame_time + request.length / (1 << 20)
-        self._fill(request, data)
-        self._engine.allow(request.stream_id, request.length)
-
-    def _fill(self, request: Request, data: bytes) -> None:
-        assert request.frame is not None
-        start = request.filled
-        request.filled = end = min(start + len(data), request.length)
-        request.frame[start:end] = data[: end - start]
 
     def _drop(self, request: Request) -> None:
         """It was taken back, or ends before it is whole: there is nothing to answer."""
@@ -489,12 +523,11 @@ class Binary:
 
     def _give_back(self, request: Request) -> None:
         self._engine.release(request.stream_id)
-        if request.resume is not None:
-            self._listener.budget.forget(request.resume)
-            request.resume = None
-        if request.frame is not None:
-            request.frame = None
-            self._listener.budget.give_back(request.length)
+        frame, request.frame, request.arriving = request.frame, None, None
+        if request.claim is not None:
+            request.claim.close()
+        elif frame is not None:
+            self._claim.give_back(len(frame))
 
     # ------------------------------------------------------------------------------------------------------ answering
 
@@ -504,7 +537,7 @@ class Binary:
             for request in self._arriving.values():
                 if request.is_whole:
                     break
-                if request.resume is None:
+                if not request.is_waiting:
                     return
             else:
                 return
@@ -546,6 +579,11 @@ class Binary:
     def _answered(self, request: Request) -> None:
         self._in_hand.discard(request)
         self._give_back(request)
+        if self._session.login is not self._login:
+            self._login = self._session.login
+            self._claim.move(self._listener.rooms.requests_of(self._session))
+        if self._is_closed and not self._in_hand:
+            self._claim.close()
         if self._session.login is not None and not self._has_logged_in:
             self._has_logged_in = True
             self._engine.allow_streams(self._listener.streams_max)
@@ -601,9 +639,8 @@ class Binary:
     def overdue(self, now: float) -> str | None:
         if self._has_stalled(now):
             return "it does not take what it was sent"
-        for request in self._arriving.values():
-            if request.resume is None and not request.is_whole and now > request.deadline:
-                return "a request takes too long to arrive"
+        if any(request.is_late(now, self._listener.limits.frame_time) for request in self._arriving.values()):
+            return "a request takes too long to arrive"
         is_silent = self._session.login is None and not self._in_hand and not self._arriving
         if is_silent and now > self._silent_since + self._listener.limits.silence_before_login:
             return "it is silent and has not logged in"
@@ -612,7 +649,8 @@ class Binary:
     def _has_stalled(self, now: float) -> bool:
         engine = self._engine
         untaken = engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
-        return self._taking.has_stalled(now, untaken, engine.taken_bytes, self._listener.stalled_seconds)
+        seconds_max, taken = self._listener.stalled_seconds, engine.taken_bytes
+        return self._stalling.has_stalled(now, untaken, seconds_max, taken=taken)
 
     def end(self) -> None:
         """A request that has arrived is carried out when its turn comes, unless one before it has not: that will not be
@@ -621,7 +659,7 @@ class Binary:
         self._ended = self._ended or (self._conversation is not None and self._conversation.over)
         is_next_missing = self._ended
         for request in list(self._arriving.values()):
-            is_next_missing = is_next_missing or not (request.is_whole or request.resume is not None)
+            is_next_missing = is_next_missing or not (request.is_whole or request.is_waiting)
             if is_next_missing or not request.is_whole:
                 self._give_up(request)
 
@@ -635,6 +673,9 @@ class Binary:
             self._give_back(request)
         self._arriving.clear()
         self._answering.clear()
+        self._is_closed = True
+        if not self._in_hand:
+            self._claim.close()
         if self._conversation is not None:
             self._conversation.close()
 

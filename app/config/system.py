@@ -230,7 +230,11 @@ class Limits(Section, frozen=True):
     refused (error 3)."""
     frames_bytes: SomeBytes = 512 * MIB
     """Bytes of all requests that are being received or carried out, over all connections, so that many large ones at
-    once cannot fill the memory; above it connections are not read from until there is room."""
+    once cannot fill the memory; one user may have as much as is left free for all others, and beyond that connections
+    are not read from until there is room."""
+    unauthenticated_bytes: SomeBytes = 16 * MIB
+    """The same for requests of clients that have not logged in, over all transports, so that they take nothing from
+    those who have; one address may have as much as is left free for all others."""
     connections: Annotated[int, integer(1)] = 16_384
     """Number of connections at the same time, so that descriptors are left for files; above it new ones are closed."""
     silence_before_login: Period = 60.0

@@ -47,7 +47,9 @@ from whippet.app.errors import Code
 from whippet.app.model.sessions import Session
 from whippet.storage import batch as batches
 from whippet.transports import tcp
+from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
 from whippet.transports.wire.modern import registration, requests
 from whippet.transports.wire.modern.frames import Reason
@@ -105,19 +107,19 @@ async def test_a_conversation_may_be_cut_at_every_byte(tmp_path: Path) -> None:
 async def test_header_and_body_may_come_apart(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client, witness = await with_topic(world), await root(world, OTHER)
-        for size in (10, 10_000, tcp.SCRATCH_BYTES + 1):
+        for size in (10, 10_000, SCRATCH_BYTES + 1):
             octets = client.asked(sending(batch_of(b"x" * size)))
             await client.send(octets[:256])
             assert await witness.is_alive()
             await client.send(octets[256:])
             assert not (await client.reply()).refused
-        assert [len(payload) for payload in await client.payloads()] == [10, 10_000, tcp.SCRATCH_BYTES + 1]
+        assert [len(payload) for payload in await client.payloads()] == [10, 10_000, SCRATCH_BYTES + 1]
 
 
 async def test_requests_may_be_sent_ahead_and_are_answered_in_order(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
-        count = 3 * tcp.AHEAD_MAX
+        count = 3 * AHEAD_MAX
         octets = []
         for number in range(count):
             octets.append(client.asked(sending(batch_of(b"%d" % number, ids=[number + 1]))))
@@ -210,7 +212,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         assert not await client.refused(ask.CreateStream("s"))
         assert not await client.refused(ask.CreateTopic("s", "t", 1))
         for operation, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (CREATE_STREAM, BODY_BYTES_MAX + 1)):
-            assert world.listener.budget.used == 0
+            assert world.listener.rooms.frames.used == 0
             octets = frame(operation, bytes(size), number=client.next_number, session=client.session)
             assert (await client.say(octets)).refused == Code.INVALID_COMMAND
             assert await client.is_alive()
@@ -944,8 +946,9 @@ async def test_requests_whose_connection_is_gone_before_their_turn_are_not_carri
                 if isinstance(one, tcp.Connection) and one._session.registration == (CLIENT, client.session)
             )
             for one in ahead:
-                world.listener.budget.used += len(one)
-                connection._queue(one)
+                connection._intake.claim.count(len(one))
+                connection._intake.ahead.append(one)
+            connection._go_on()
             # In the same turn of the loop in which they were read.
             connection.connection_lost(None)
             client.reset()

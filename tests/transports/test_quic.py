@@ -19,6 +19,7 @@ from aioquic.quic.packet import QuicTransportParameters, push_quic_transport_par
 
 from tests.storage.support.world import SlowDisk
 from tests.support.running import HANGS_S
+from tests.transports.support.crowded import crowded, waiting
 from tests.transports.support.modern import AS_ROOT, CLIENT, Reply, login
 from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
@@ -115,10 +116,10 @@ async def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> No
         root = await world.root()
         stream_id = root.open()
         root.say(stream_id, frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-        await until(lambda: world.listener.budget.used > 0)
+        await until(lambda: world.listener.rooms.frames.used > 0)
         root.quic.reset_stream(stream_id, 7)
         root.transmit()
-        await until(lambda: world.listener.budget.used == 0)
+        await until(lambda: world.listener.rooms.frames.used == 0)
         assert await root.is_alive()
 
 
@@ -233,7 +234,7 @@ async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
         client = await world.stranger()
         answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
         assert answer == (Code.UNAUTHENTICATED, b"")
-        assert world.listener.budget.used == 0
+        assert world.listener.rooms.frames.used == 0
 
 
 async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
@@ -280,42 +281,30 @@ async def test_a_window_is_no_larger_than_it_says_however_much_is_left_out(tmp_p
 
 async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
     async with served(tmp_path, frames_bytes=2 * MIB) as world:
-        first, second = await world.root(), await world.root()
-        await make_topic(first)
-        held = first.open()
-        whole = frame(SEND, message_body(3 * MIB // 2))
-        first.say(held, whole[: MIB // 2], fin=False)
-        await until(lambda: world.listener.budget.used > MIB)
-        waiting = second.begin(whole)
-        small = second.begin(PING)
-        assert await small == struct.pack("<II", 0, 0)
-        assert not waiting.done()
-        first.say(held, whole[MIB // 2 :])
-        assert await first.waiting[held] == await waiting
+        client = await world.root()
+        await make_topic(client)
+        with crowded(world.listener.rooms.frames):
+            large = client.begin(frame(SEND, message_body(3 * MIB // 2)))
+            small = client.begin(PING)
+            assert await small == struct.pack("<II", 0, 0)
+            await until(lambda: waiting(world.listener.rooms.frames) == 1)
+            assert not large.done()
+        assert (await large)[:4] == bytes(4)
 
 
-async def test_all_who_wait_for_room_are_answered_however_many_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path: Path) -> None:
     """Each is answered at once, which makes room for the next one."""
-    monkeypatch.setattr(quic_connection, "SMALL_FRAME_BYTES", 1_000)
 
     async with served(tmp_path, frames_bytes=MIB, frame_time=HANGS_S) as world:
-        holding = await world.root()
-        await make_topic(holding)
-        held = holding.open()
-        whole = frame(SEND, message_body(MIB - 1000))
-        holding.say(held, whole[: MIB // 2], fin=False)
-        await until(lambda: world.listener.budget.used > MIB // 2)
-        nowhere = frame(SEND, message_body(1_500, partition_id=7))
+        await make_topic(await world.root())
+        nowhere = frame(SEND, message_body(17_000, partition_id=7))
         clients = [await world.root() for _ in range(5)]
-        waiting = [client.begin(nowhere) for client in clients for _ in range(100)]
-        await until(lambda: len(world.listener.budget._waiting) == len(waiting))
-        holding.say(held, whole[MIB // 2 :])
-        assert (await holding.waiting[held])[:4] == bytes(4)
-        answers = await asyncio.gather(*waiting)
+        with crowded(world.listener.rooms.frames):
+            asking = [client.begin(nowhere) for client in clients for _ in range(100)]
+            await until(lambda: waiting(world.listener.rooms.frames) == len(asking))
+        answers = await asyncio.gather(*asking)
         assert {struct.unpack_from("<I", answer)[0] for answer in answers} == {Code.PARTITION_NOT_FOUND}
-        assert world.listener.budget.used == 0
+        assert world.listener.rooms.used == 0
 
 
 async def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
@@ -365,10 +354,10 @@ async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
         root = await world.root()
         await make_topic(root)
         root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-        await until(lambda: world.listener.budget.used > 0)
+        await until(lambda: world.listener.rooms.frames.used > 0)
         root.vanish()
         await until(lambda: world.connections == 0)
-        assert world.listener.budget.used == 0
+        assert world.listener.rooms.frames.used == 0
         assert len(world.gateway.sessions) == 0
 
 

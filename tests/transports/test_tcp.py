@@ -12,14 +12,17 @@ import logging
 import random
 import socket
 import struct
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.app.access.support.world import ROOT
 from tests.storage.support.world import SlowDisk, reached
 from tests.support.clocks import Seconds
+from tests.transports.support.crowded import crowded, waiting
 from tests.transports.support.raw import (
     LOG_IN,
     OK,
@@ -38,10 +41,10 @@ from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests as ask
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
-from whippet.storage.batch import Readable
-from whippet.transports import closing, listening, tcp
+from whippet.transports import closing, connections, listening, tcp
+from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
-from whippet.transports.tcp import FramesBudget
+from whippet.transports.connections import SCRATCH_BYTES
 
 MIB = 1 << 20
 SEND = 101
@@ -51,6 +54,7 @@ SEND = 101
 def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
+    monkeypatch.setattr(connections, "time", stopped)
     return stopped
 
 
@@ -91,7 +95,7 @@ async def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
 
 
 async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) -> None:
-    sizes = [1, 70, 300, tcp.SCRATCH_BYTES + 10, 5]
+    sizes = [1, 70, 300, SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
     rng = random.Random(7)
@@ -111,19 +115,21 @@ async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path) 
 
 
 async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_others_their_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    count = 2 * tcp.SCRATCH_BYTES // len(PING)
-    queue = tcp.Connection._queue
+    count = 2 * SCRATCH_BYTES // len(PING)
     ahead: list[int] = []
 
-    def queue_and_note(connection: tcp.Connection, asked: memoryview | list[Readable]) -> None:
-        queue(connection, asked)
-        ahead.append(len(connection._ahead))
+    class Noted(deque[Any]):
+        def append(self, item: Any) -> None:
+            super().append(item)
+            ahead.append(len(self))
 
     async with served(tmp_path) as world:
-        client, other = await world.stranger(), await world.stranger()
-        monkeypatch.setattr(tcp.Connection, "_queue", queue_and_note)
+        other, client = await world.stranger(), await world.stranger()
+        assert await other.is_alive()
+        assert await client.is_alive()
+        only_other(world, than=other)._intake.ahead = Noted()
         sending = asyncio.ensure_future(client.send(PING * count))
         answers = asyncio.ensure_future(client.exactly(8 * count))
         while len(ahead) < count // 2:
@@ -133,7 +139,7 @@ async def test_many_requests_in_one_segment_are_answered_in_portions_that_leave_
             assert len(ahead) - before < count // 4
         await sending
         assert await answers == bytes(8) * count
-        assert max(ahead) == tcp.AHEAD_MAX
+        assert max(ahead) == AHEAD_MAX
 
 
 # -------------------------------------------------------------------------------------------- requests that are refused
@@ -149,7 +155,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         await stranger.log_in()
         await make_topic(stranger)
         for code, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (202, 10 * MIB + 1), (1, 11 * MIB), (7, 11 * MIB)):
-            assert world.listener.budget.used == 0
+            assert world.listener.rooms.frames.used == 0
             await stranger.send(frame(code, bytes(size)) + PING)
             assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
             assert await stranger.answer() == OK
@@ -274,7 +280,7 @@ async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path
             assert status == expected if expected is not None else status != 0, what
             assert status != Code.ERROR, what
             assert await root.answer() == OK
-        assert world.listener.budget.used == 0
+        assert world.listener.rooms.frames.used == 0
 
 
 # ----------------------------------------------------------------------------------------------------------------- time
@@ -396,9 +402,9 @@ def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listening, "listen", listen_small)
 
 
-def only_other(world: Served, than: Raw) -> tcp.Connection:
-    own = "{}:{}".format(*than.link.getsockname()[:2])
-    (found,) = (one for one in world.listener._connections if one.address != own)
+def only_other(world: Served, than: Raw | Sequence[Raw]) -> tcp.Connection:
+    known = ["{}:{}".format(*raw.link.getsockname()[:2]) for raw in ([than] if isinstance(than, Raw) else than)]
+    (found,) = (one for one in world.listener._connections if one.address not in known)
     assert isinstance(found, tcp.Connection)
     return found
 
@@ -412,11 +418,11 @@ async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_p
         while connection._writable is None:
             assert await other.is_alive()
         assert connection._transport.get_write_buffer_size() < MIB
-        held = world.listener.budget.used
+        held = world.listener.rooms.frames.used
         for _ in range(20):
             await time.passes(2.9, world.listener, witness=other)
-            assert len(connection._ahead) <= tcp.AHEAD_MAX
-            assert world.listener.budget.used <= held + tcp.SCRATCH_BYTES
+            assert len(connection._intake.ahead) <= AHEAD_MAX
+            assert world.listener.rooms.frames.used <= held + SCRATCH_BYTES
         assert world.connections == 2
         await time.passes(6, world.listener, witness=other)
         with pytest.raises(OSError, match=r"reset|Broken"):
@@ -539,7 +545,7 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
     async with served(tmp_path, frames_bytes=limit) as world:
         root = await world.root()
         await make_topic(root)
-        body, budget = message_body(*[MIB - 100] * 4), world.listener.budget
+        body, budget = message_body(*[MIB - 100] * 4), world.listener.rooms.frames
         clients = [await world.root() for _ in range(24)]
         most = 0
 
@@ -551,7 +557,7 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
                 assert await client.answer() == OK
 
         await asyncio.gather(*(sending(client) for client in clients))
-        assert len(body) < most <= limit
+        assert len(body) < most <= limit + len(body)
         await root.send(asked(ask.GetStream(0)))
         status, payload = await root.answer()
         assert status == 0
@@ -559,51 +565,38 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
 
 
 async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Seconds) -> None:
-    async with served(tmp_path, frames_bytes=60 * MIB) as world:
-        holding, waiting, leaving, witness = [await world.root() for _ in range(4)]
-        await make_topic(holding)
-        large, small = frame(SEND, message_body(60 * MIB - 200)), frame(SEND, message_body(2 * MIB))
-        await holding.send(large[:-MIB])
-        sendings = []
-        for client in (leaving, waiting):
-            sendings.append(asyncio.ensure_future(client.send(small)))
-            while len(world.listener.budget._waiting) < len(sendings):
-                assert await witness.is_alive()
-        # The holder is allowed a second for each MiB; who waits behind it is not late meanwhile.
-        await time.passes(80, world.listener, witness)
-        assert world.connections == 4
-        next(iter(world.listener.budget._waiting)).__self__.abort()  # type: ignore[attr-defined]
-        await holding.send(large[-MIB:])
-        assert await holding.answer() == OK
-        await sendings[1]
-        assert await waiting.answer() == OK
-        assert await leaving.is_closed()
-        # The operating system may have taken all of it, or the reset may come first.
-        with contextlib.suppress(OSError):
-            await sendings[0]
+    async with served(tmp_path, frames_bytes=8 * MIB) as world:
+        waits, leaves, witness = [await world.root() for _ in range(3)]
+        await make_topic(witness)
+        with crowded(world.listener.rooms.frames):
+            for number, client in enumerate((leaves, waits), 1):
+                await client.send(frame(SEND, message_body(2 * MIB))[: 2 * MIB - 1000 * number])
+                while waiting(world.listener.rooms.frames) < number:
+                    assert await witness.is_alive()
+            await time.passes(1000, world.listener, witness)
+            assert world.connections == 3
+            only_other(world, than=(waits, witness)).abort()
+        assert await leaves.is_closed()
+        await time.passes(29, world.listener, witness)
+        assert world.connections == 2, "the time begins when there is room"
+        await waits.send(frame(SEND, message_body(2 * MIB))[2 * MIB - 2000 :])
+        assert await waits.answer() == OK
 
 
-def test_room_is_given_in_turn_and_to_who_would_never_fit() -> None:
-    budget, woken = FramesBudget(100), []
-
-    def wake(name: str) -> Callable[[], None]:
-        return lambda: woken.append(name)
-
-    assert budget.take(60, wake("never"))
-    for name, size in (("large", 80), ("huge", 500), ("small", 10), ("gone", 10)):
-        waits = wake(name)
-        assert not budget.take(size, waits)
-    budget.forget(waits)
-    budget.give_back(10)
-    assert woken == []
-    budget.give_back(50)
-    assert (woken, budget.used) == (["large"], 80)
-    budget.give_back(80)
-    assert (woken, budget.used) == (["large", "huge"], 500)
-    budget.give_back(500)
-    assert (woken, budget.used) == (["large", "huge", "small"], 10)
-    budget.give_back(10)
-    assert budget.used == 0
+async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_path: Path, time: Seconds) -> None:
+    """Not for what it announces."""
+    async with served(tmp_path) as world:
+        much, little, witness = await world.root(), await world.root(), await world.root()
+        octets = frame(SEND, message_body(60 * MIB))
+        await much.send(octets[: 20 * MIB])
+        await little.send(octets[:18])
+        while world.listener.rooms.frames.used < 20 * MIB:
+            assert await witness.is_alive()
+        await time.passes(31, world.listener, witness)
+        assert await little.is_closed()
+        assert world.connections == 2
+        await time.passes(21, world.listener, witness)
+        assert await much.is_closed()
 
 
 # ----------------------------------------------------------------------------------------------------- other protocols
@@ -689,7 +682,7 @@ async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: 
         await reached(disk.reached)
         (connection,) = world.listener._connections
         assert isinstance(connection, tcp.Connection)
-        while not connection._ahead:  # noqa: ASYNC110
+        while not connection._intake.ahead:  # noqa: ASYNC110
             await asyncio.sleep(0)
         stopping = asyncio.ensure_future(world.listener.stop(10))
         while not connection._ended:  # noqa: ASYNC110
@@ -709,7 +702,7 @@ async def test_a_stop_loses_no_answer_of_a_client_that_goes_on_asking(tmp_path: 
 async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_off(
     tmp_path: Path, time: Seconds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tcp, "SWEEP_SECONDS", 0.001)
+    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.001)
 
     disk = SlowDisk()
     async with served(tmp_path, store={"files": disk, "messages_required_to_save": 1}) as world:

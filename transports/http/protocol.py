@@ -35,6 +35,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from whippet.app.config.listeners import HttpLimits
+from whippet.transports.admission.stalling import Stalling
 from whippet.transports.http.errors import Refused, of_refusal
 from whippet.transports.websocket.handshake import Upgrade
 
@@ -47,8 +48,6 @@ AHEAD_MAX = 64
 """Requests that a connection may send before their turn; more end it, after those."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES_MAX = 4 << 20
-TAKEN_BYTES_MIN = 1 << 20
-"""What a client has to take of an answer in the time that it has, if there is so much."""
 CHUNKS_FREE = 4096
 CHUNK_BYTES_MIN = 16
 """How long chunks have to be on average, once there are more than that: each costs as much as many bytes."""
@@ -136,8 +135,7 @@ class Protocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunks = 0
         self._thrown_away = 0
-        self._stalled_since = 0.0
-        self._untaken = 0
+        self._stalling = Stalling()
         self._refused: Refused | None = None
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
@@ -195,8 +193,7 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_writing()
 
     def resume_writing(self) -> None:
-        # It takes something, however slowly: what waits now is not what has waited before.
-        self._stalled_since = 0.0
+        self._stalling.reset()
         super().resume_writing()
 
     @property
@@ -374,7 +371,7 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def check(self, now: float) -> None:
-        if self._has_stalled(now):
+        if self._stalling.has_stalled(now, self.untaken_bytes, self.door.limits.answer_time):
             _log.info("%s: closed, because it does not take what it was sent", self.client)
             self._transport.abort()
             return
@@ -398,14 +395,6 @@ class Protocol(HttpToolsProtocol):
             self._body_began_at = now - self._body_bytes / limits.body_rate
         elif now - self._body_began_at > limits.body_time + self._body_bytes / limits.body_rate:
             self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long"))
-
-    def _has_stalled(self, now: float) -> bool:
-        untaken = self._transport.get_write_buffer_size()
-        if not untaken:
-            self._stalled_since = 0.0
-        elif not self._stalled_since or self._untaken - untaken >= TAKEN_BYTES_MIN:
-            self._stalled_since, self._untaken = now, untaken
-        return bool(untaken) and now - self._stalled_since > self.door.limits.answer_time
 
     # ------------------------------------------------------------------------------------------------- refusals
 

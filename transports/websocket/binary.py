@@ -23,7 +23,8 @@ from whippet.app.config.listeners import Websocket
 from whippet.app.model.sessions import Transport
 from whippet.storage.batch import Readable
 from whippet.transports import tcp
-from whippet.transports.tcp import Connections
+from whippet.transports.admission.room import FREE_BYTES
+from whippet.transports.connections import Connections
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation
 
@@ -72,20 +73,27 @@ class BinaryConnection(tcp.Connection):
     # ------------------------------------------------------------------------------------------------- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        left = self._incoming.left
-        self._is_direct = self._frame is not None and left >= DIRECT_BYTES_MIN and not self._lingers_until
+        left, arriving = self._incoming.left, self._intake.arriving
+        self._is_direct = (
+            left >= DIRECT_BYTES_MIN
+            and arriving is not None
+            and arriving.filled < arriving.reserved
+            and not self._lingers_until
+        )
         if self._is_direct:
-            assert self._frame is not None
-            return self._frame[self._filled : self._filled + left]
-        return self._listener.scratch[: self._read_bytes]
+            return super().get_buffer(sizehint)[:left]
+        scratch = self._listener.scratch
+        return scratch[:FREE_BYTES] if self._intake.claim.account.waiting else scratch[: self._read_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = time.monotonic()
         if self._lingers_until:
             return
         if self._is_direct:
-            assert self._frame is not None
-            self._incoming.take(self._frame[self._filled : self._filled + nbytes])
+            arriving = self._intake.arriving
+            assert arriving is not None
+            assert arriving.frame is not None
+            self._incoming.take(arriving.frame[arriving.filled : arriving.filled + nbytes])
             super().buffer_updated(nbytes)
             return
         self._unwrap(self._listener.scratch[:nbytes])
@@ -115,15 +123,6 @@ class BinaryConnection(tcp.Connection):
             self.end()
         elif self._closed_by_client:
             self.end()
-
-    def _hear(self, data: memoryview) -> None:
-        if self._frame is not None:
-            missing = data[: self._wanted - self._filled]
-            self._frame[self._filled : self._filled + len(missing)] = missing
-            data = data[len(missing) :]
-            super().buffer_updated(len(missing))
-        if data:
-            self.hear(data)
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:

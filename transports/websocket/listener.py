@@ -13,11 +13,13 @@ from starlette.types import Receive, Scope, Send
 
 from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
+from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.connections import Connections
 from whippet.transports.http import bearer, parameters
 from whippet.transports.http.answering import send_answer
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
-from whippet.transports.tcp import STALLED_SECONDS, Connections, FramesBudget
 from whippet.transports.websocket import handshake
 from whippet.transports.websocket.binary import BinaryConnection
 from whippet.transports.websocket.channel import Channel
@@ -50,13 +52,13 @@ class WebSockets(Connections):
     def __init__(
         self,
         gateway: Gateway,
-        budget: FramesBudget | None = None,
+        rooms: Rooms | None = None,
         api: Api | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
         """Without an `api` there is no channel for browsers."""
-        super().__init__(gateway, budget, stalled_seconds=stalled_seconds)
+        super().__init__(gateway, rooms, stalled_seconds=stalled_seconds)
         self._stopping = False
         self._commands = None if api is None else Commands(api)
         self._channels: set[Channel] = set()

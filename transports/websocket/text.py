@@ -1,9 +1,9 @@
 """Messages of text over WebSocket, for the channel of browsers: whole ones in, whole ones out.
 
-A message is gathered, within the size that it may have; what is larger than a little takes room from the budget that
-all connections share. Messages are answered one after the other by a task that lives while there are any. Whoever
-writes waits until there is room, so that a connection never has more to send than that and one message; whoever does
-not take what he is sent is cut off, and nobody else notices.
+What a client may send is decided by transports/admission; this reads and writes as that says. Messages are answered one
+after the other by a task that lives while there are any. Whoever writes waits until there is room, so that a connection
+never has more to send than that and one message. A client that does not take what it is sent is cut off, and nobody
+else notices.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from websockets.frames import CloseCode
 
+from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
 from whippet.transports import closing
-from whippet.transports.tcp import AHEAD_MAX, MAPPED, TAKEN_BYTES_MIN, text_of
+from whippet.transports.admission.frames import AHEAD_MAX
+from whippet.transports.admission.messages import Messages
+from whippet.transports.admission.room import FREE_BYTES, RECLAIMED
+from whippet.transports.admission.stalling import Stalling
+from whippet.transports.connections import MAPPED, text_of
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary import READ_BYTES, incoming
 from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
@@ -34,7 +38,6 @@ ROOM_BYTES = 256 << 10
 """With so much still to be sent, whoever wants to send more waits."""
 JOINED_BYTES_MAX = 32 << 10
 """Up to here one buffer is quicker than several."""
-UNNOTICED_BYTES = 16 << 10
 STRANGER_MESSAGE_BYTES = 64 << 10
 """Nobody needs more to sign in."""
 UNAUTHORIZED = 3000
@@ -43,12 +46,6 @@ UNAUTHORIZED = 3000
 
 class Gone(Exception):
     """Nobody hears what is said."""
-
-
-class Heard(NamedTuple):
-    text: bytes
-    room: int
-    """That it has taken from the budget."""
 
 
 class TextConnection(asyncio.BufferedProtocol):
@@ -67,13 +64,9 @@ class TextConnection(asyncio.BufferedProtocol):
         self.session = cast(Session, None)
         self._channel = cast("Channel", None)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._message = bytearray()
-        self._room = 0
-        self._waiting = False
-        """For room for the message that has begun."""
-        self._ahead: deque[Heard] = deque()
-        self._aside: memoryview | None = None
-        """What was read when there were enough commands ahead already."""
+        self._intake = cast(Messages, None)
+        self._login: Login | None = None
+        """Of the user whose account the messages are on."""
         self._working: asyncio.Task[None] | None = None
         self.is_full = False
         """Whoever wants to say more waits for `room`."""
@@ -87,10 +80,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._lingers_until = 0.0
         self._heard_at = 0.0
         self._pinged_at = 0.0
-        self._began_at = 0.0
         self._silent_since = 0.0
-        self._stalled_since = 0.0
-        self._untaken = 0
+        self._stalling = Stalling()
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -111,6 +102,7 @@ class TextConnection(asyncio.BufferedProtocol):
         )
         # A browser answers the pings of WebSocket by itself, and who does not is closed after `silence_time`.
         self.session.is_watched = True
+        self._intake = Messages(listener.rooms.requests_of(self.session), self._read_on, self._reclaimed)
         self._heard_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:
@@ -119,12 +111,8 @@ class TextConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
         self._listener.farewell(self)
-        self._stop_waiting()
-        self._give_back(self._room)
-        self._room = 0
-        if self._aside is not None:
-            self._give_back(len(self._aside))
-            self._aside = None
+        if self._intake is not None:
+            self._intake.drop()
         if not self.gone.done():
             self.gone.set_result(None)
         self._wake_writers()
@@ -157,7 +145,7 @@ class TextConnection(asyncio.BufferedProtocol):
         if self._ended:
             return
         self._ended = True
-        self._stop_waiting()
+        self._intake.claim.stop_waiting()
         self._channel.part(is_heard=is_heard)
         if not is_heard:
             self._channel.abandon_polls()
@@ -187,19 +175,24 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         self._ended = True
-        self._stop_waiting()
+        self._intake.claim.stop_waiting()
         self._transport.abort()
+
+    def _reclaimed(self) -> None:
+        _log.info("%s: closed, because %s", self.address, RECLAIMED)
+        self.abort()
 
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def overdue(self, now: float) -> str | None:
-        if self._has_stalled(now):
+        untaken = self._transport.get_write_buffer_size()
+        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1):
             return "it does not take what it was sent"
         if self._lingers_until:
             self._lingers_until = closing.until(self._transport, self._lingers_until, now)
             return "it does not end the connection" if now > self._lingers_until else None
         limits = self._listener.limits
-        if self._began_at and not self._waiting and now - self._began_at > limits.frame_time:
+        if self._intake.is_late(now, limits.frame_time):
             return "a message takes too long to arrive"
         is_stranger = self.session.login is None and self._working is None
         if is_stranger and now - self._silent_since > limits.silence_before_login:
@@ -211,22 +204,17 @@ class TextConnection(asyncio.BufferedProtocol):
             self._transport.write(framing.header(PING, 0))
         return None
 
-    def _has_stalled(self, now: float) -> bool:
-        untaken = self._transport.get_write_buffer_size()
-        if not untaken:
-            self._stalled_since = 0.0
-        elif not self._stalled_since or untaken < self._untaken or self._untaken - untaken >= TAKEN_BYTES_MIN:
-            self._stalled_since, self._untaken = now, untaken
-        return bool(untaken) and now - self._stalled_since > self._stalled_seconds
-
     # ------------------------------------------------------------------------------------------------- receiving
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._listener.scratch[: self._read_bytes]
+        size = FREE_BYTES if self._intake.claim.account.waiting else self._read_bytes
+        return self._listener.scratch[:size]
 
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_at = time.monotonic()
         self._take_apart(self._listener.scratch[:nbytes])
+        if not (self._ended or self._intake.can_read):
+            self._transport.pause_reading()
 
     def _take_apart(self, data: memoryview) -> None:
         if self._ended:
@@ -243,7 +231,7 @@ class TextConnection(asyncio.BufferedProtocol):
                     return
                 else:
                     self._gather(content, is_last=is_last)
-                    if len(self._ahead) >= AHEAD_MAX:
+                    if len(self._intake.ahead) >= AHEAD_MAX:
                         self._set_aside(data[self._incoming.position :])
                         return
             # What a header has announced need not have begun to come.
@@ -266,73 +254,43 @@ class TextConnection(asyncio.BufferedProtocol):
         self._transport.write(framing.header(PONG, len(content)) + content)
 
     def _gather(self, content: memoryview, *, is_last: bool) -> None:
-        message = self._message
-        message += content
-        self._check_size()
-        if len(message) > UNNOTICED_BYTES and not self._room and not self._waiting:
-            if self._listener.budget.take(self._message_bytes_max, self._go_on):
-                self._room = self._message_bytes_max
-            else:
-                self._waiting = True
-                self._transport.pause_reading()
-        if not is_last:
-            self._began_at = self._began_at or time.monotonic()
-            return
-        self._began_at = 0.0
-        self._message = bytearray()
+        intake = self._intake
+        self._check_size(len(content))
         try:
-            message.decode()
+            intake.gather(content, self._bytes_max, is_last=is_last)
         except UnicodeDecodeError:
             raise Violation(CloseCode.INVALID_DATA, "a text is not UTF-8") from None
-        room, self._room = self._room, 0
-        self._ahead.append(Heard(bytes(message), room))
-        self._begin_to_work()
+        if is_last:
+            self._begin_to_work()
+        elif not intake.began_at:
+            intake.began_at = self._heard_at
 
-    def _check_size(self) -> None:
-        size = len(self._message)
-        limit = self._message_bytes_max if self.session.login is not None else STRANGER_MESSAGE_BYTES
+    @property
+    def _bytes_max(self) -> int:
+        return self._message_bytes_max if self.session.login is not None else STRANGER_MESSAGE_BYTES
+
+    def _check_size(self, more: int = 0) -> None:
+        size, limit = self._intake.size + more, self._bytes_max
         if size > limit or self._incoming.left > limit - size:
             raise Violation(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {limit} bytes")
 
     def _set_aside(self, rest: memoryview) -> None:
         """For later: a read may hold thousands of small commands, and a command costs much more than its bytes."""
-        self._transport.pause_reading()
         if rest:
-            self._listener.budget.used += len(rest)
             # A part of what was set aside before needs no copy.
             is_read = rest.obj is self._listener.scratch.obj
-            self._aside = memoryview(bytearray(rest)) if is_read else rest
+            self._intake.set_aside(memoryview(bytearray(rest)) if is_read else rest)
 
     def _take_up(self) -> None:
         """There is room for more commands ahead: first for those that were set aside."""
-        aside, self._aside = self._aside, None
+        aside = self._intake.take_aside()
         if aside is not None:
             self._take_apart(aside)
-            self._give_back(len(aside))
-        self._read_on()
-
-    def _go_on(self) -> None:
-        """There is room for the message that has begun, if it is still that one."""
-        self._waiting = False
-        self._room = self._message_bytes_max
-        if not self._message:
-            # It came to its end in the read that it began with.
-            self._give_back(self._room)
-            self._room = 0
         self._read_on()
 
     def _read_on(self) -> None:
-        if not self._ended and not self._waiting and self._aside is None and len(self._ahead) < AHEAD_MAX:
+        if not self._ended and self._intake.can_read:
             self._transport.resume_reading()
-
-    def _stop_waiting(self) -> None:
-        if self._waiting:
-            self._waiting = False
-            self._listener.budget.forget(self._go_on)
-
-    def _give_back(self, room: int) -> None:
-        if room:
-            self._listener.budget.give_back(room)
 
     # ------------------------------------------------------------------------------------------------- answering
 
@@ -345,13 +303,19 @@ class TextConnection(asyncio.BufferedProtocol):
             if self._authorization is not None:
                 authorization, self._authorization = self._authorization, None
                 await self._channel.sign_in(authorization)
-            while self._ahead and not self.gone.done():
-                heard = self._ahead.popleft()
+                self._change_account()
+            intake = self._intake
+            while intake.ahead and not self.gone.done():
+                text = intake.ahead.popleft()
+                intake.in_hand = len(text)
                 try:
-                    await self._channel.hear(heard.text)
+                    await self._channel.hear(text)
                 finally:
-                    self._give_back(heard.room)
-                if len(self._ahead) == AHEAD_MAX // 2:
+                    intake.claim.give_back(intake.in_hand)
+                    intake.in_hand = 0
+                if self.session.login is not self._login:
+                    self._change_account()
+                if len(intake.ahead) == AHEAD_MAX // 2:
                     self._take_up()
                     # Whoever sends thousands of commands at once shares the loop with all others.
                     await asyncio.sleep(0)
@@ -359,14 +323,18 @@ class TextConnection(asyncio.BufferedProtocol):
             pass
         finally:
             self._working = None
-            for heard in self._ahead:
-                self._give_back(heard.room)
-            self._ahead.clear()
             self._silent_since = time.monotonic()
-            if not self._ended:
+            if self._ended:
+                self._intake.drop()
+                if not self._is_working:
+                    self._close()
+            else:
                 self._read_on()
-            elif not self._is_working:
-                self._close()
+
+    def _change_account(self) -> None:
+        """The client has signed in or out."""
+        self._login = self.session.login
+        self._intake.claim.move(self._listener.rooms.requests_of(self.session))
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -405,8 +373,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_full = False
-        # It takes something, however slowly: what waits now is not what has waited before.
-        self._stalled_since = 0.0
+        self._stalling.reset()
         content, self._pinged_with = self._pinged_with, None
         if content is not None and self._is_heard:
             self._pong(content)

@@ -28,9 +28,10 @@ from whippet.app.commands import requests as ask
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.gateway import Gateway
+from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.http.protocol import Door
 from whippet.transports.quic import QuicListener
-from whippet.transports.tcp import STALLED_SECONDS, FramesBudget
 
 
 class Reset(Exception):
@@ -204,16 +205,16 @@ async def served(
             http=replace(config.http, limits=replace(config.http.limits, **(http or {}))),
         )
         gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
-        budget = FramesBudget(config.system.limits.frames_bytes)
-        listener = QuicListener(gateway, budget, application, door, stalled_seconds=stalled_seconds)
+        rooms = Rooms(config)
+        listener = QuicListener(gateway, rooms, application, door, stalled_seconds=stalled_seconds)
         await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
         world = World(listener, gateway)
         try:
             yield world
             world.leave()
-            # A request that is being carried out gives its part of the budget back when it is done, whoever is left. If
+            # A request that is being carried out gives its room back when it is done, whoever is left. If
             # that never happens, the time limit of the test ends this.
-            while world.connections or budget.used:  # noqa: ASYNC110
+            while world.connections or rooms.used:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             assert len(gateway.sessions) == 0
             assert not listener._by_id

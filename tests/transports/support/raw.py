@@ -26,7 +26,8 @@ from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
 from whippet.app.gateway import Gateway
-from whippet.transports.tcp import STALLED_SECONDS, TcpListener
+from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.tcp import TcpListener
 from whippet.transports.wire.classic import frames, requests
 
 Answer = TypeVar("Answer")
@@ -180,7 +181,7 @@ async def served(
             yield world
             world.close_links()
             await until_nobody_is_left(world)
-            assert listener.budget.used == 0, "what was taken from the budget of frames was not given back"
+            assert listener.rooms.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == 0
         finally:
             world.close_links()

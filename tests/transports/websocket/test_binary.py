@@ -16,6 +16,7 @@ import pytest
 import websockets
 
 from tests.support.clocks import Seconds
+from tests.transports.support.crowded import crowded, waiting
 from tests.transports.support.modern import AS_ROOT, batch_of, login, sending
 from tests.transports.support.modern import Modern as OverRaw
 from tests.transports.support.modern import frame as modern_frame
@@ -26,8 +27,9 @@ from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Websocket
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
-from whippet.transports import tcp
+from whippet.transports import connections, tcp
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.websocket import binary, framing
 from whippet.transports.wire.modern.operations import READ, REGISTER
 
@@ -39,6 +41,7 @@ SEND = 101
 def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
+    monkeypatch.setattr(connections, "time", stopped)
     monkeypatch.setattr(binary, "time", stopped)
     return stopped
 
@@ -127,7 +130,7 @@ async def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_read
 
 @pytest.mark.parametrize("read_bytes", [None, 100, 5_000])
 async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, read_bytes: int | None) -> None:
-    sizes = [1, 70, 300, tcp.SCRATCH_BYTES + 10, 5]
+    sizes = [1, 70, 300, SCRATCH_BYTES + 10, 5]
     body = message_body(*sizes)
 
     rng = random.Random(7)
@@ -149,7 +152,7 @@ async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, 
         assert [await root.answer() for _ in range(16)] == [OK] * 16
         await root.send(frame(2, poll(1000)))
         _, content = await root.frame()
-        assert content.count(b"x" * (tcp.SCRATCH_BYTES + 10)) == 8
+        assert content.count(b"x" * (SCRATCH_BYTES + 10)) == 8
         assert len(content) == 8 + 16 + 8 * (5 * 64 + sum(sizes))
 
 
@@ -284,25 +287,18 @@ async def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Pa
         assert await stranger.answer() == OK
 
 
-async def test_requests_share_a_budget_and_who_does_not_fit_waits(tmp_path: Path) -> None:
+async def test_requests_that_do_not_fit_into_the_room_wait(tmp_path: Path) -> None:
     async with talking(tmp_path, frames_bytes=300_000) as world:
         first, second = await world.root(), await world.raw()
         await make_topic(cast(Any, first))
         await second.send(frame(2, LOG_IN))
         await second.answer()
-        large = request(SEND, message_body(250_000))
-        third = await world.raw()
-        await third.send(frame(2, LOG_IN))
-        await third.answer()
-        begun = frame(2, large)
-        await third.send(begun[:100_000])
-        while not world.websockets.budget.used:  # noqa: ASYNC110
-            await asyncio.sleep(0)
-        await second.send(frame(2, large))
-        assert await first.is_alive()
-        assert world.websockets.budget.used == len(large)
-        await third.send(begun[100_000:])
-        assert await third.answer() == OK
+        room = world.websockets.rooms.frames
+        with crowded(room):
+            await second.send(frame(2, request(SEND, message_body(250_000))))
+            while not waiting(room):
+                assert await first.is_alive()
+            assert room.used < 2 * 300_000
         assert await second.answer() == OK
 
 
@@ -354,7 +350,7 @@ async def test_who_does_not_take_his_answers_is_cut_off_and_nobody_else(tmp_path
         await greedy.answer()
         await greedy.send(frame(2, poll(100) * 50))
         before = len(world.gateway.sessions)
-        while not any(one._stalled_since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
+        while not any(one._stalling._since or one._writable for one in world.websockets._connections):  # type: ignore[attr-defined]  # noqa: ASYNC110
             await asyncio.sleep(0)
         await time.passes(1, world.websockets, witness)
         await time.passes(61, world.websockets, witness)

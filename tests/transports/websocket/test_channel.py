@@ -13,12 +13,14 @@ import pytest
 import websockets
 
 from tests.support.clocks import Seconds
+from tests.transports.support.crowded import crowded, waiting
 from tests.transports.websocket.support.browsing import refusal, root, sending, stranger, with_topic
 from tests.transports.websocket.support.talking import frame, handshake, talking
 from whippet.app import housekeeping
 from whippet.app.commands import registry
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
-from whippet.transports import tcp
+from whippet.transports import connections
+from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.http import routes
 from whippet.transports.websocket import text
 from whippet.transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
@@ -35,8 +37,8 @@ ELSEWHERE = {
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     stopped = Seconds()
-    monkeypatch.setattr(tcp, "time", stopped)
     monkeypatch.setattr(text, "time", stopped)
+    monkeypatch.setattr(connections, "time", stopped)
     return stopped
 
 
@@ -439,14 +441,17 @@ async def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
             await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
             await raw.frame()
         said = frame(1, msgspec.json.encode({"id": 1, "cmd": "send_messages", **sending("A" * 150_000)}))
-        for raw in raws:
-            await raw.send(said[:100_000])
-            await witness.ask("ping")
-        assert world.websockets.budget.used == 200_000
+        room = world.websockets.rooms.frames
+        with crowded(room):
+            for raw in raws:
+                await raw.send(said[:100_000])
+            while waiting(room) < len(raws):
+                await witness.ask("ping")
         for raw in raws:
             await raw.send(said[100_000:])
+        for raw in raws:
             assert b'"ok"' in (await raw.frame())[1]
-        assert world.websockets.budget.used == 0
+        assert world.websockets.rooms.frames.used == 0
 
 
 class Watched(deque[Any]):
@@ -463,7 +468,7 @@ async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path
     async with talking(tmp_path) as world:
         raw = await world.raw("/ws")
         (connection,) = world.websockets._connections
-        ahead = connection._ahead = Watched()  # type: ignore[attr-defined]
+        ahead = connection._intake.ahead = Watched()  # type: ignore[attr-defined]
         ping, junk = frame(1, b'{"id":1,"cmd":"ping"}'), frame(1, b"{}")
         large = frame(1, b'{"id":2,"cmd":"ping"' + b" " * 30_000 + b"}")
         octets = (ping * 500 + frame(9, b"a") + junk * 500) * 3 + large + ping[:10]
@@ -476,8 +481,8 @@ async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path
         expected = ([b'{"id":1,"ok":"pong"}'] * 500 + [refused] * 500) * 3 + [b'{"id":2,"ok":"pong"}']
         assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
         assert sum(answer == (10, b"a") for answer in answers) == 3
-        assert 0 < ahead.most <= tcp.AHEAD_MAX
-        assert world.websockets.budget.used == 0
+        assert 0 < ahead.most <= AHEAD_MAX
+        assert world.websockets.rooms.frames.used == 0
         await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
         assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
         assert await raw.closed() == 1000
@@ -493,7 +498,7 @@ async def test_who_goes_with_thousands_of_commands_still_to_be_taken_apart_leave
             raw.link.reset()
             while world.connections > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert world.websockets.budget.used == 0
+        assert world.websockets.rooms.frames.used == 0
 
 
 async def test_a_close_is_answered(tmp_path: Path) -> None:

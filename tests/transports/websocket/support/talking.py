@@ -23,7 +23,7 @@ from websockets.protocol import State
 from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.support.raw import OK, PING, ClassicClient
 from whippet.app.config.listeners import Http, HttpCors, Websocket
-from whippet.transports.tcp import STALLED_SECONDS
+from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
 
 
@@ -199,7 +199,7 @@ async def talking(
             yield found
             await found.close()
             await until_nobody_is_left(found)
-            assert sockets.budget.used == 0, "what was taken from the budget of frames was not given back"
+            assert sockets.rooms.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == before
         finally:
             await found.close()

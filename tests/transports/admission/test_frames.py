@@ -1,0 +1,259 @@
+"""Requests cut out of bytes, however those come: without sockets, with a protocol that is a length and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.transports.support.crowded import crowded
+from whippet.app.errors import Code, CommandError
+from whippet.transports.admission.frames import AHEAD_MAX, STEP_BYTES_MAX, STEP_BYTES_MIN, Requests
+from whippet.transports.admission.room import FREE_BYTES, Room
+
+MIB = 1 << 20
+LENGTH_BYTES = 4
+TOO_LARGE = 9 * MIB
+REFUSAL = [b"too large"]
+
+
+class Lengths:
+    """Four bytes say how long a request is, with them. One of 1 is none; large ones are refused."""
+
+    def measure(self, data: memoryview) -> int:
+        if len(data) < LENGTH_BYTES:
+            return 0
+        length = int.from_bytes(data[:LENGTH_BYTES], "little")
+        if length < LENGTH_BYTES:
+            raise CommandError(Code.INVALID_COMMAND)
+        return length
+
+    def refused(self, data: memoryview, length: int) -> Code | None:
+        return Code.INVALID_COMMAND if length >= TOO_LARGE else None
+
+    def refuse(self, data: memoryview, code: Code) -> Any:
+        return REFUSAL
+
+
+def request(size: int) -> bytes:
+    return (size.to_bytes(LENGTH_BYTES, "little") + bytes(range(256)) * (size // 256 + 1))[:size]
+
+
+class Client:
+    """Reads as a transport does: to where a request has room, and else into a buffer that is used again."""
+
+    def __init__(self, room: Room, name: object = "client") -> None:
+        self.requests = Requests(room.account(name), lambda _: Lengths(), self._resume, self._cut)
+        self.resumed = 0
+        self.is_cut = False
+        self.taken: list[bytes] = []
+
+    def _resume(self) -> None:
+        self.resumed += 1
+
+    def _cut(self) -> None:
+        self.is_cut = True
+
+    def read(self, octets: bytes, at_once: int = 1 << 16) -> bytes:
+        """Returns what it may not read."""
+        requests = self.requests
+        while octets and requests.can_read:
+            arriving = requests.arriving
+            if arriving is not None and arriving.filled < arriving.reserved:
+                assert arriving.frame is not None
+                size = min(arriving.reserved - arriving.filled, at_once, len(octets))
+                arriving.frame[arriving.filled : arriving.filled + size] = octets[:size]
+                requests.received(size)
+            else:
+                size = min(at_once, len(octets))
+                scratch = bytearray(octets[:size])
+                requests.receive(memoryview(scratch))
+                scratch[:] = bytes(len(scratch))
+            octets = octets[size:]
+        return octets
+
+    def answer(self) -> None:
+        """All that is ahead."""
+        requests = self.requests
+        while requests.ahead:
+            asked = requests.ahead.popleft()
+            if not isinstance(asked, list):
+                self.taken.append(bytes(asked))
+                requests.claim.give_back(len(asked))
+            if len(requests.ahead) == AHEAD_MAX // 2:
+                requests.take_up()
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.sampled_from([4, 5, 100, FREE_BYTES, 70_000, STEP_BYTES_MIN * 3, MIB, 5 * MIB]), max_size=8),
+    st.sampled_from([3, 1000, 65_536, 262_144]),
+)
+def test_requests_come_out_as_they_went_in(sizes: list[int], at_once: int) -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    at_once = max(at_once, sum(sizes) // 1000)
+    left = b"".join(map(request, sizes))
+    while left:
+        left = client.read(left, at_once)
+        client.answer()
+    assert client.taken == [request(size) for size in sizes]
+    assert room.used == 0
+    assert not client.requests.is_unfinished
+
+
+def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    octets = request(5) * 10_000
+    assert client.read(octets, len(octets)) == b""
+    assert len(client.requests.ahead) == AHEAD_MAX
+    assert not client.requests.can_read
+    assert room.used == len(octets), "what is set aside counts"
+    client.answer()
+    assert client.taken == [request(5)] * 10_000
+    assert room.used == 0
+
+
+@pytest.mark.parametrize("size", [100_000, MIB, 8 * MIB])
+def test_room_is_taken_as_bytes_arrive(size: int) -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    octets = request(size)
+    sent = 0
+    for part in (18, size // 3, size // 2, size - 1):
+        client.read(octets[sent:part], 10_000)
+        sent = part
+        least = STEP_BYTES_MAX if size >= 4 * MIB else STEP_BYTES_MIN
+        assert room.used <= part + min(max(part, least), STEP_BYTES_MAX)
+    client.read(octets[sent:])
+    assert room.used == size
+    client.answer()
+    assert client.taken == [octets]
+
+
+def test_five_that_announce_much_and_send_little_take_nothing_from_others() -> None:
+    room = Room(512 * MIB)
+    hostile = [Client(room, "hostile") for _ in range(5)]
+    for client in hostile:
+        client.read(request(8 * MIB)[:18])
+    assert room.used <= 5 * (STEP_BYTES_MAX + 18)
+    honest = Client(room, "honest")
+    assert honest.read(request(MIB)) == b""
+    honest.answer()
+    assert honest.taken == [request(MIB)]
+
+
+def test_a_request_that_finds_no_room_waits_and_then_comes_through() -> None:
+    room = Room(4 * MIB)
+    client = Client(room)
+    with crowded(room):
+        left = client.read(request(MIB))
+        assert len(left) == MIB - 65_536
+        assert not client.requests.can_read
+        assert not client.requests.is_late(1e9, 1), "it is not late for waiting"
+        assert client.resumed == 0
+    assert client.resumed == 1
+    assert client.read(left) == b""
+    client.answer()
+    assert client.taken == [request(MIB)]
+    assert room.used == 0
+
+
+def test_small_requests_find_room_whatever_others_hold() -> None:
+    room = Room(4 * MIB)
+    client = Client(room)
+    with crowded(room):
+        for _ in range(100):
+            assert client.read(request(FREE_BYTES)) == b""
+            client.answer()
+    assert len(client.taken) == 100
+
+
+def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
+    """Each of them is whole in one read, so none of them has asked for room."""
+    room = Room(4 * MIB)
+    client = Client(room)
+    with crowded(room):
+        left = client.read(request(16_000) * 50)
+        assert len(client.requests.ahead) == 4
+        while left:
+            client.answer()
+            assert client.requests.can_read
+            left = client.read(left)
+        client.answer()
+    assert client.taken == [request(16_000)] * 50
+
+
+def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    assert client.read(request(TOO_LARGE) + request(7)) == b""
+    assert next(iter(client.requests.ahead)) is REFUSAL
+    assert room.used == 7
+    client.answer()
+    assert client.taken == [request(7)]
+
+
+def test_time_is_earned_by_what_arrives() -> None:
+    room = Room(64 * MIB)
+    requests = (client := Client(room)).requests
+    client.read(request(8 * MIB)[: 4 * MIB])
+    requests.began_at = 100.0
+    assert not requests.is_late(100 + 30 + 4, 30)
+    assert requests.is_late(100 + 30 + 5, 30)
+    client.read(request(8 * MIB)[4 * MIB :])
+    assert not requests.is_late(1e9, 30)
+    client.read((10 * MIB).to_bytes(4, "little") + bytes(5 * MIB))
+    requests.began_at = 100.0
+    assert not requests.is_late(100 + 30 + 5, 30)
+    assert requests.is_late(100 + 30 + 6, 30)
+
+
+def test_what_is_no_request_is_an_error_and_those_before_it_are_kept() -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    with pytest.raises(CommandError):
+        client.read(request(9) + b"\1\0\0\0")
+    client.answer()
+    assert client.taken == [request(9)]
+    assert room.used == 0
+
+
+@pytest.mark.parametrize("octets", [b"\x09", request(9) * 1000, request(8 * MIB)[: 3 * MIB], request(10 * MIB)[:MIB]])
+@pytest.mark.parametrize("in_hand", [False, True])
+def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: bool) -> None:
+    room = Room(64 * MIB)
+    client = Client(room)
+    requests = client.requests
+    client.read(request(5) + octets, 1 << 20)
+    asked = requests.ahead.popleft()
+    if in_hand:
+        requests.in_hand = len(asked)
+    else:
+        requests.claim.give_back(len(asked))
+    requests.drop()
+    assert room.used == requests.in_hand
+    if in_hand:
+        requests.claim.give_back(5)
+        requests.in_hand = 0
+        requests.drop()
+    assert room.used == 0
+    assert not room.account("client").claims
+
+
+def test_a_slow_request_is_given_up_for_others() -> None:
+    room = Room(8 * MIB)
+    slow, waiting = Client(room, "slow"), Client(room, "waiting")
+    slow.requests.claim.count(7 * MIB)
+    slow.read(request(3 * MIB)[: 2 * MIB])
+    other = Client(room, "slow")
+    other.read(request(MIB)[:100_000])
+    waiting.read(request(MIB))
+    assert not waiting.requests.can_read
+    for now in range(100, 107):
+        room.reclaim(float(now))
+    assert slow.is_cut
+    assert not waiting.is_cut

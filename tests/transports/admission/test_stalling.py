@@ -1,0 +1,52 @@
+"""Whether a client takes what it is sent: seen at intervals, while there is always something on its way."""
+
+from __future__ import annotations
+
+from whippet.transports.admission.stalling import TAKEN_BYTES_MIN, Stalling
+
+SECONDS = 60.0
+
+
+def test_who_has_nothing_to_take_has_not_stalled() -> None:
+    stalling = Stalling()
+    assert not any(stalling.has_stalled(now, 0, SECONDS, taken=100) for now in (1.0, 100.0, 1000.0))
+
+
+def test_who_takes_everything_that_was_due_is_kept_however_little_it_was() -> None:
+    stalling = Stalling()
+    assert not any(
+        stalling.has_stalled(now, 50, SECONDS, taken=int(now) * 50) for now in map(float, range(1, 1000, 10))
+    )
+
+
+def test_a_slow_reader_of_much_is_kept_as_long_as_it_takes_enough() -> None:
+    untaken = 100 * TAKEN_BYTES_MIN
+    for rate, is_kept in ((TAKEN_BYTES_MIN // 50, True), (TAKEN_BYTES_MIN // 100, False)):
+        stalling, found = Stalling(), False
+        for now in range(1, 500):
+            found = found or stalling.has_stalled(float(now), untaken - now * rate, SECONDS, taken=now * rate)
+        assert found is not is_kept
+
+
+def test_who_takes_nothing_is_not_kept_even_if_more_and_more_is_due() -> None:
+    stalling = Stalling()
+    assert not any(stalling.has_stalled(float(now), now, SECONDS, taken=7) for now in range(1, 62))
+    assert stalling.has_stalled(62.0, 62, SECONDS, taken=7)
+
+
+def test_a_pause_with_nothing_due_begins_anew() -> None:
+    stalling = Stalling()
+    assert not stalling.has_stalled(1.0, 10, SECONDS, taken=0)
+    assert not stalling.has_stalled(50.0, 0, SECONDS, taken=10)
+    assert not stalling.has_stalled(100.0, 10, SECONDS, taken=10)
+    assert stalling.has_stalled(161.0, 10, SECONDS, taken=10)
+
+
+def test_where_nobody_counts_what_arrives_less_to_take_is_progress() -> None:
+    stalling, left = Stalling(), 100 * TAKEN_BYTES_MIN
+    for now in range(1, 500):
+        assert not stalling.has_stalled(float(now), left - now * TAKEN_BYTES_MIN // 50, SECONDS)
+    assert not stalling.has_stalled(500.0, left, SECONDS)
+    assert stalling.has_stalled(561.0, left, SECONDS)
+    stalling.reset()
+    assert not stalling.has_stalled(562.0, left, SECONDS)

@@ -1,0 +1,99 @@
+"""Messages of text, gathered from the fragments that a client sends. They take room as requests in frames.py do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from whippet.transports.admission.frames import AHEAD_MAX, STEP_BYTES_MIN
+from whippet.transports.admission.room import FREE_BYTES, Account, Claim
+
+
+class Messages:
+    """The messages of one connection."""
+
+    __slots__ = ("_reserved", "_resume", "_text", "ahead", "aside", "began_at", "claim", "cut", "in_hand")
+
+    def __init__(self, account: Account, resume: Callable[[], None], cut: Callable[[], None]) -> None:
+        """`resume` is called when the client may be read from again, `cut` when it has to be ended for the sake of
+        others."""
+        self.claim = Claim(account, self)
+        self.ahead: deque[bytes] = deque()
+        """Messages that are still to be answered."""
+        self.aside: memoryview | None = None
+        """What was read when there were enough messages ahead already."""
+        self.began_at = 0.0
+        """When an unfinished message was seen first; set by the transport, and 0 again when the message is there."""
+        self.in_hand = 0
+        """Bytes of the message that is being answered; set by the transport, which gives them back."""
+        self.cut = cut
+        self._resume = resume
+        self._text = bytearray()
+        self._reserved = 0
+        """Room that the unfinished message has."""
+
+    @property
+    def size(self) -> int:
+        """Of the unfinished message, as far as it is there."""
+        return len(self._text)
+
+    @property
+    def can_read(self) -> bool:
+        return not (self.claim.is_waiting or self.aside is not None or len(self.ahead) >= AHEAD_MAX)
+
+    def is_late(self, now: float, seconds_max: float) -> bool:
+        return bool(self.began_at) and not self.claim.is_waiting and now > self.began_at + seconds_max
+
+    def gather(self, content: memoryview, bytes_max: int, *, is_last: bool) -> None:
+        """A piece of a message that may have so many bytes. UnicodeDecodeError: it is no text."""
+        text, claim = self._text, self.claim
+        text += content
+        if len(text) > self._reserved:
+            claim.count(len(text) - self._reserved)
+            self._reserved = len(text)
+        if not is_last:
+            claim.is_unfinished = True
+            if self._reserved == len(text) and not claim.is_waiting:
+                self._ask(bytes_max - len(text))
+            return
+        self._text, reserved, self._reserved = bytearray(), self._reserved, 0
+        self.began_at = 0.0
+        claim.is_unfinished = False
+        claim.stop_waiting()
+        claim.give_back(reserved - len(text))
+        text.decode()
+        self.ahead.append(bytes(text))
+        if claim.held > FREE_BYTES and not claim.account.has_room(0):
+            claim.take(0)
+
+    def _ask(self, left: int) -> None:
+        step = min(max(len(self._text), STEP_BYTES_MIN), left)
+        self._reserved += self.claim.take(step, left) or 0
+
+    def on_room(self, granted: int) -> None:
+        self.began_at = 0.0
+        self._reserved += granted
+        self._resume()
+
+    def on_reclaimed(self) -> None:
+        self.cut()
+
+    def set_aside(self, rest: memoryview) -> None:
+        self.aside = rest
+        self.claim.count(len(rest))
+
+    def take_aside(self) -> memoryview | None:
+        aside, self.aside = self.aside, None
+        if aside is not None:
+            self.claim.give_back(len(aside))
+        return aside
+
+    def drop(self) -> None:
+        """No more messages: forgets what is not in hand."""
+        self.claim.stop_waiting()
+        self.ahead.clear()
+        self.aside = None
+        self._text, self._reserved = bytearray(), 0
+        self.claim.give_back(self.claim.held - self.in_hand)
+        if not self.in_hand:
+            self.claim.close()

@@ -1,0 +1,230 @@
+"""Memory that clients share: how much of it each user may hold, who waits, and who goes on next.
+
+The same policy holds for every kind of request and for responses, on every transport:
+
+1. Bytes count when they are there, not when they are announced. A large request takes its room step by step.
+2. An account, which is a user or the address of clients that have not logged in, may hold as much as is left free for
+   all others. One account alone can have half of a room, two a third each, and there is always something left for one
+   more.
+3. A claim of up to `FREE_BYTES` never waits, so that a login or a small message gets through whatever others do.
+4. When room is given back, the account that holds least is served first, and in it the claim that has waited longest.
+5. When nobody who waits fits, one claim at a time is given all that it still needs, beyond the limit if need be. So
+   requests that are all half received cannot block each other for ever. The memory in use is at most the limit and one
+   request.
+6. When an account has waited for `RECLAIM_SECONDS` with less than its fair share, which is the limit divided by the
+   number of accounts, the account that holds most has to give up its largest unfinished request or unread response.
+
+Nothing here knows sockets, tasks or the time. Whoever has a claim is called when there is room for it, and the time is
+handed to `Room.reclaim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from operator import attrgetter
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+FREE_BYTES = 16 << 10
+"""Held by one claim, these never wait. They count all the same."""
+RECLAIM_SECONDS = 5.0
+RECLAIMED = "it holds more than its share of memory (system.limits), and others wait"
+"""Why a connection is closed then."""
+_HELD = attrgetter("held")
+
+
+class Holder(Protocol):
+    """Whoever a claim belongs to."""
+
+    def on_room(self, granted: int) -> None:
+        """There is room now, which is taken already. It must not do much: others wait for their turn behind it."""
+
+    def on_reclaimed(self) -> None:
+        """The claim has to be given up, because others have waited for too long."""
+
+
+class Room:
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+        self.waiting: dict[Account, None] = {}
+        """Accounts with claims that wait."""
+        self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
+        self._beyond: Claim | None = None
+        """The claim that may exceed the limit; see rule 5."""
+        self._is_serving = False
+
+    def account(self, key: Hashable) -> Account:
+        found = self._accounts.get(key)
+        if found is None:
+            found = self._accounts[key] = Account(self)
+        return found
+
+    def serve(self, asking: Claim | None = None) -> int | None:
+        """Grants what fits now. Whoever is asking is not called, but told by what this returns: how much it got; None:
+        it has to wait. A claim that asks while it is being called waits for its next turn."""
+        told: int | None = None
+        if self._is_serving:
+            return None
+        self._is_serving = True
+        try:
+            while self.waiting:
+                account = min(self.waiting, key=_HELD)
+                claim = next(iter(account.waiting))
+                granted = claim.wanted
+                if not account.has_room(granted):
+                    if self._beyond is not None:
+                        break
+                    granted = max(claim.rest, granted)
+                    self._beyond = claim
+                    claim.owed = claim.held + granted
+                claim.stop_waiting()
+                claim.count(granted)
+                if claim is asking:
+                    told = granted
+                elif claim.holder is not None:
+                    claim.holder.on_room(granted)
+        finally:
+            self._is_serving = False
+        return told
+
+    def end_beyond(self, claim: Claim) -> None:
+        if self._beyond is claim:
+            self._beyond = None
+            self.serve()
+
+    def reclaim(self, now: float) -> None:
+        """Ends one claim if somebody else has waited for too long; to be asked at intervals."""
+        if not self.waiting:
+            return
+        active = [account for account in self._accounts.values() if account.held or account.waiting]
+        fair = self.limit // len(active)
+        for account in self.waiting:
+            account.waiting_since = account.waiting_since or now
+        starving = [account for account in self.waiting if account.held < fair]
+        if all(now - account.waiting_since < RECLAIM_SECONDS for account in starving):
+            return
+        largest = max(active, key=_HELD)
+        claims = [claim for claim in largest.claims if claim.is_unfinished and claim.held]
+        if claims and largest.held > fair and (holder := max(claims, key=_HELD).holder) is not None:
+            holder.on_reclaimed()
+
+
+class Account:
+    """What one user holds of a room, or one address."""
+
+    __slots__ = ("__weakref__", "claims", "held", "room", "waiting", "waiting_since")
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self.held = 0
+        self.claims: set[Claim] = set()
+        self.waiting: dict[Claim, None] = {}
+        """In the order in which they began to wait."""
+        self.waiting_since = 0.0
+        """As it was noticed by `Room.reclaim`; 0: it was not."""
+
+    def has_room(self, size: int) -> bool:
+        """With that much more it would hold no more than is left free for all others."""
+        room = self.room
+        return room.used + self.held + 2 * size <= room.limit
+
+    @property
+    def spare(self) -> int:
+        """The most that it may take now."""
+        return max(self.room.limit - self.room.used - self.held, 0) // 2
+
+
+class Claim:
+    """What one connection, one stream or one body holds of its account."""
+
+    __slots__ = ("account", "held", "holder", "is_unfinished", "is_waiting", "owed", "rest", "wanted")
+
+    def __init__(self, account: Account, holder: Holder | None = None) -> None:
+        """Without a holder it only counts."""
+        self.account = account
+        self.holder = holder
+        self.held = 0
+        self.is_waiting = False
+        self.wanted = self.rest = 0
+        self.is_unfinished = False
+        """It depends on the client when this is given back."""
+        self.owed = 0
+        """While it is beyond the limit: what it has to give back before another one may be."""
+        account.claims.add(self)
+
+    def count(self, size: int) -> None:
+        """Bytes that are there already, so nobody asks whether there is room for them."""
+        account = self.account
+        self.held += size
+        account.held += size
+        account.room.used += size
+
+    def take(self, size: int, rest: int = 0) -> int | None:
+        """Asks for room for `size` bytes more, of the `rest` that is still to come. Returns how much there is room for,
+        which may be the rest at once; None: the holder is told when it is its turn."""
+        account = self.account
+        room = account.room
+        if self.held + size <= FREE_BYTES or (not room.waiting and account.has_room(size)):
+            self.count(size)
+            return size
+        self.wanted, self.rest, self.is_waiting = size, rest, True
+        account.waiting[self] = None
+        room.waiting[account] = None
+        return room.serve(self)
+
+    def take_some(self, most: int, least: int) -> int | None:
+        """As much as there is room for, within these bounds; None: the holder is told when there is the least."""
+        account = self.account
+        if not account.room.waiting and (spare := min(most, account.spare)) >= least:
+            self.count(spare)
+            return spare
+        return self.take(least, least)
+
+    def give_back(self, size: int) -> None:
+        account = self.account
+        room = account.room
+        self.held -= size
+        account.held -= size
+        room.used -= size
+        if self.owed:
+            self.owed = max(self.owed - size, 0)
+            if not self.owed:
+                room.end_beyond(self)
+        if room.waiting:
+            if self.is_waiting and self.held + self.wanted <= FREE_BYTES:
+                self.stop_waiting()
+                self.count(self.wanted)
+                if self.holder is not None:
+                    self.holder.on_room(self.wanted)
+            room.serve()
+
+    def stop_waiting(self) -> None:
+        if not self.is_waiting:
+            return
+        self.is_waiting = False
+        account = self.account
+        del account.waiting[self]
+        account.waiting_since = 0.0
+        if not account.waiting:
+            del account.room.waiting[account]
+
+    def move(self, account: Account) -> None:
+        """To the account of the user who has logged in, with all that it holds."""
+        was_waiting, held = self.is_waiting, self.held
+        if account is self.account:
+            return
+        self.close()
+        self.account = account
+        account.claims.add(self)
+        self.count(held)
+        if was_waiting and (granted := self.take(self.wanted, self.rest)) is not None and self.holder is not None:
+            self.holder.on_room(granted)
+
+    def close(self) -> None:
+        """Gives back what there is, and waits no more."""
+        self.stop_waiting()
+        self.account.claims.discard(self)
+        self.owed = 0
+        self.give_back(self.held)
+        self.account.room.end_beyond(self)

@@ -1,0 +1,56 @@
+"""The rooms of a server, and whose account a client's requests and responses are on.
+
+Clients that have not logged in have a small room of their own, where each address has an account. A user has an account
+in each of the others, whatever the number of their connections.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Hashable
+
+from whippet.app.config import Config
+from whippet.app.model.sessions import Session
+from whippet.transports.admission.room import Account, Room
+
+IPV6_NETWORK_BYTES = 8
+"""The part of an IPv6 address that one subscriber has for themselves."""
+
+
+class Rooms:
+    def __init__(self, config: Config) -> None:
+        limits = config.system.limits
+        self.frames = Room(limits.frames_bytes)
+        self.bodies = Room(config.http.limits.bodies_bytes)
+        self.unauthenticated = Room(limits.unauthenticated_bytes)
+        self._all = self.frames, self.bodies, self.unauthenticated
+
+    def requests_of(self, session: Session) -> Account:
+        """For what comes over a connection that stays."""
+        return self._account(self.frames, session)
+
+    def bodies_of(self, session: Session) -> Account:
+        return self._account(self.bodies, session)
+
+    def _account(self, room: Room, session: Session) -> Account:
+        return (self.unauthenticated if session.login is None else room).account(_key(session))
+
+    @property
+    def used(self) -> int:
+        return sum(room.used for room in self._all)
+
+    def reclaim(self, now: float) -> None:
+        """Ends whatever has to be given up for the sake of others; to be asked at intervals."""
+        for room in self._all:
+            room.reclaim(now)
+
+
+def _key(session: Session) -> Hashable:
+    return network_of(session.address.rpartition(":")[0]) if session.login is None else session.login.mark
+
+
+def network_of(host: str) -> Hashable:
+    """A host that has many addresses of IPv6 is one client all the same."""
+    if not host.startswith("["):
+        return host
+    return ipaddress.IPv6Address(host.strip("[]").partition("%")[0]).packed[:IPV6_NETWORK_BYTES]

@@ -1,0 +1,116 @@
+"""Everyone who is connected in one way: how many there may be, the room that they share, how long they may take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any, Protocol
+
+from whippet.app.config.system import Limits
+from whippet.app.gateway import Gateway
+from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.stalling import STALLED_SECONDS
+
+_log = logging.getLogger(__name__)
+
+MAPPED = "::ffff:"
+"""Before an IPv4 address where a socket speaks both."""
+SCRATCH_BYTES = 256 << 10
+SWEEP_SECONDS = 1.0
+FULL_SAID_SECONDS = 60.0
+"""How often the log is told, at most, that there are too many connections."""
+
+
+class Member(Protocol):
+    """Somebody who is connected."""
+
+    @property
+    def address(self) -> str: ...
+
+    def overdue(self, now: float) -> str | None:
+        """Why this connection is not worth keeping; None when it is."""
+
+    def end(self) -> None:
+        """No more requests; those in hand are answered, then the connection closes."""
+
+    def abort(self) -> None: ...
+
+
+class Connections:
+    """Everyone who is connected in one way: how many there may be, what they share, how long they may take."""
+
+    def __init__(
+        self, gateway: Gateway, rooms: Rooms | None = None, *, stalled_seconds: float = STALLED_SECONDS
+    ) -> None:
+        """`rooms` are shared with all other transports."""
+        self.gateway = gateway
+        self.stalled_seconds = stalled_seconds
+        forced = gateway.config.tcp.message_header
+        self.header_size = None if forced == "auto" else int(forced)
+        self.limits: Limits = gateway.config.system.limits
+        self.rooms = rooms or Rooms(gateway.config)
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._connections: set[Member] = set()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._empty: asyncio.Future[None] | None = None
+        self._full_said_at = float("-inf")
+
+    def start_sweeping(self, name: str) -> None:
+        self._sweeper = asyncio.create_task(self._sweep(), name=name)
+
+    def welcome(self, connection: Member) -> bool:
+        if not self.has_room():
+            return False
+        self._connections.add(connection)
+        return True
+
+    def has_room(self, more: int = 0) -> bool:
+        if len(self._connections) + more < self.limits.connections:
+            return True
+        now = time.monotonic()
+        if now - self._full_said_at > FULL_SAID_SECONDS:
+            self._full_said_at = now
+            _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
+        return False
+
+    def count_connections(self) -> int:
+        return len(self._connections)
+
+    def farewell(self, connection: Member) -> None:
+        self._connections.discard(connection)
+        if self._empty is not None and not self._connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.close_overdue(time.monotonic())
+
+    def close_overdue(self, now: float) -> None:
+        for connection in list(self._connections):
+            reason = connection.overdue(now)
+            if reason is not None:
+                _log.info("%s: closed, because %s", connection.address, reason)
+                connection.abort()
+        self.rooms.reclaim(now)
+
+    async def stop(self, seconds_max: float) -> None:
+        """Lets the commands in hand finish, closes all connections."""
+        for connection in list(self._connections):
+            connection.end()
+        if self._connections:
+            self._empty = asyncio.get_running_loop().create_future()
+            done, _ = await asyncio.wait([self._empty], timeout=seconds_max)
+            if not done:
+                _log.warning("%d connections did not end in time and are cut", len(self._connections))
+                for connection in list(self._connections):
+                    connection.abort()
+        # Until now it looks after those who do not take their answers or do not go.
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+
+def text_of(peer: Any) -> str:
+    host, port = peer[:2] if peer else ("?", 0)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
