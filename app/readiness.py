@@ -1,4 +1,5 @@
-"""How far the server has come on its way up: what /health/ready says, also while nothing else can be answered yet.
+"""How far the server has come on its way up: what /health/ready says, also while nothing else can be answered yet; and
+what is wrong with a server that serves all the same.
 
 The composition root moves it on; the HTTP listener reads it.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import enum
 import time
 
+from whippet.app.certificate_ends import CertificateEnds
 from whippet.storage.store import Progress
 
 
@@ -25,6 +27,7 @@ class Readiness:
         self.stage = stage
         self.recovery: Progress | None = None
         """None until it is known how many partitions there are."""
+        self.certificates = CertificateEnds()
         self._began = time.monotonic()
         self._took: float | None = None
 

@@ -95,7 +95,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
     stopping = _stop_on_signals()
     readiness, measured = Readiness(), Measured()
     front = Front(readiness)
-    renewals = _renew_on_hangup()
+    renewals = _renew_on_hangup(readiness)
     http = await _listen_on_http(loaded.config, front, renewals)
     try:
         store = await _open_store(options, readiness, measured, partial(_start_log_files, log_files, loaded.config))
@@ -303,8 +303,8 @@ def _stop_on_signals() -> asyncio.Event:
     return stopping
 
 
-def _renew_on_hangup() -> Renewals:
-    renewals = Renewals()
+def _renew_on_hangup(readiness: Readiness) -> Renewals:
+    renewals = Renewals(readiness.certificates)
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renewals.renew)
     return renewals
 

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from whippet.app.certificate_ends import CertificateEnds
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import HttpTls, QuicCertificate, Tls
 
@@ -51,23 +52,34 @@ class Pair(NamedTuple):
 class Renewals:
     """What is read again when somebody says that there are new certificates. Who is connected keeps the old one."""
 
-    def __init__(self) -> None:
-        self._again: list[tuple[str, Callable[[], None]]] = []
+    def __init__(self, ends: CertificateEnds) -> None:
+        self._ends = ends
+        self._again: list[tuple[str, Callable[[], bytes]]] = []
 
-    def add(self, section: str, again: Callable[[], None]) -> None:
+    def add(self, section: str, again: Callable[[], bytes]) -> None:
+        """`again` reads a certificate and is called now, too; its answer is what it has read, in PEM."""
+        self._note(section, again())
         self._again.append((section, again))
 
     def context(self, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
-        made = context(tls, section, data_folder)
+        made = empty_context() if tls.enabled else None
         if made is not None:
             self.add(section, partial(load, made, tls, section, data_folder))
         return made
+
+    def _note(self, section: str, certificate: bytes) -> None:
+        try:
+            chain = x509.load_pem_x509_certificates(certificate)
+        except ValueError as error:
+            _log.warning("%s: when the certificate expires is not known: %s", section, error)
+        else:
+            self._ends.note(section, min(each.not_valid_after_utc.timestamp() for each in chain))
 
     def renew(self) -> None:
         """Blocks for as long as files take to read."""
         for section, again in self._again:
             try:
-                again()
+                self._note(section, again())
             except ConfigError as error:
                 _log.error("%s; the certificate before stays in use", error)
             else:
@@ -75,26 +87,33 @@ class Renewals:
 
 
 def context(tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> ssl.SSLContext | None:
-    """None when TLS is off. Files that are named and there are used; without them a certificate is made, if allowed.
-
-    It never is for HTTP: browsers and curl would not take it.
-    """
+    """None when TLS is off."""
     if not tls.enabled:
         return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    made = empty_context()
     load(made, tls, section, data_folder)
     return made
 
 
-def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> None:
-    """For those who shake hands from now on."""
+def empty_context() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.minimum_version = ssl.TLSVersion.TLSv1_2
+    return made
+
+
+def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: str | None = None) -> bytes:
+    """For those who shake hands from now on; says which certificate, in PEM. Files that are named and there are used;
+    without them a certificate is made, if allowed.
+
+    It never is for HTTP: browsers and curl would not take it.
+    """
     if os.path.exists(tls.cert_file) and os.path.exists(tls.key_file):
         try:
             made.load_cert_chain(tls.cert_file, tls.key_file)
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(f"{section}.cert_file, {section}.key_file: cannot be used: {error}") from error
-        return
+        with open(tls.cert_file, "rb") as file:
+            return file.read()
     if isinstance(tls, HttpTls) or not tls.self_signed:
         missing = tls.key_file if os.path.exists(tls.cert_file) else tls.cert_file
         otherwise = "" if isinstance(tls, HttpTls) else f", or set {section}.self_signed = true"
@@ -105,6 +124,7 @@ def load(made: ssl.SSLContext, tls: Tls | HttpTls, section: str, data_folder: st
         file.write(pair.key + pair.certificate)
         file.flush()
         made.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+    return pair.certificate
 
 
 def for_quic(wanted: QuicCertificate, data_folder: str) -> Pair:

@@ -107,8 +107,11 @@ class QuicListener:
         self._datagrams = Datagrams(link, self._on_datagram, self._settle)
         self._sweeper = asyncio.create_task(self._sweep(), name="quic deadlines")
 
-    def renew(self) -> None:
-        self.use(certificates.for_quic(self._config.certificate, self._data_folder))
+    def renew(self) -> bytes:
+        """Reads the certificate again and says which it is."""
+        pair = certificates.for_quic(self._config.certificate, self._data_folder)
+        self.use(pair)
+        return pair.certificate
 
     def use(self, pair: Pair) -> None:
         """The certificate of those who come from now on."""

@@ -72,7 +72,7 @@ Sampled = Sequence[Series | Timings]
 
 
 def sample(gateway: Gateway) -> Sampled:
-    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _readers
+    parts = _of_iggy, _commands, _storage, _deduplication, _clients, _certificates, _readers
     return [series for part in parts for series in part(gateway)]
 
 
@@ -208,6 +208,14 @@ def _clients(gateway: Gateway) -> Iterator[Series]:
     ):
         values: Values = [((transport.name.lower(),), counted[transport]) for transport in Transport]
         yield Series(name, sentence, values, ("transport",))
+
+
+def _certificates(gateway: Gateway) -> Iterator[Series]:
+    days: Values = [
+        ((section,), round(left, 3)) for section, left in gateway.readiness.certificates.days_left().items()
+    ]
+    sentence = "Days until the certificate of a listener expires; below 0: it has expired."
+    yield Series("whippet_certificate_days_left", sentence, days, ("section",))
 
 
 def _readers(gateway: Gateway) -> Iterator[Series]:

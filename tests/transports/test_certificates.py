@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
+from whippet.app.certificate_ends import CertificateEnds
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import QuicCertificate, Tls
 from whippet.transports import certificates
@@ -114,12 +115,17 @@ def test_a_key_that_official_clients_would_not_take_is_warned_of(
 def test_what_is_read_again_is_used_and_what_is_broken_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     named = files(tmp_path, certificates.self_signed())
-    renewals = Renewals()
+    renewals = Renewals(CertificateEnds())
     context = renewals.context(Tls(enabled=True, **named), "tcp.tls")
     assert context is not None
     assert renewals.context(Tls(), "http.tls") is None
     seen: list[int] = []
-    renewals.add("quic.certificate", lambda: seen.append(1))
+
+    def read_for_quic() -> bytes:
+        seen.append(1)
+        return certificates.self_signed().certificate
+
+    renewals.add("quic.certificate", read_for_quic)
     before = served(context)
     files(tmp_path, certificates.self_signed())
     renewals.renew()
@@ -128,7 +134,7 @@ def test_what_is_read_again_is_used_and_what_is_broken_is_not(tmp_path: Path, ca
     (tmp_path / "c.pem").write_text("nonsense")
     renewals.renew()
     assert served(context) == after
-    assert seen == [1, 1]
+    assert seen == [1, 1, 1]
     assert "stays in use" in caplog.text
 
 
@@ -145,3 +151,43 @@ def served(context: ssl.SSLContext) -> bytes | None:
         except ssl.SSLWantReadError:
             continue
     return ours.getpeercert(binary_form=True)
+
+
+def ending_in(days: float) -> Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([])
+    ends_at = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, ends_at - datetime.timedelta(400), ends_at)
+    return Pair(
+        made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+
+
+@pytest.mark.parametrize(
+    ("days", "said", "level"),
+    [(-3, "the certificate expired on ", logging.ERROR), (5, "the certificate expires on ", logging.WARNING)],
+)
+def test_a_certificate_that_has_expired_or_soon_will_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, said: str, level: int
+) -> None:
+    ends = CertificateEnds()
+    renewals = Renewals(ends)
+    renewals.context(Tls(enabled=True, **files(tmp_path, ending_in(days))), "tcp.tls")
+    (record,) = [record for record in caplog.records if said in record.getMessage()]
+    assert record.levelno == level
+    (problem,) = ends.problems()
+    assert problem.startswith(f"tcp.tls: {said}")
+    assert ends.days_left()["tcp.tls"] == pytest.approx(days, abs=0.01)
+    files(tmp_path, ending_in(90))
+    renewals.renew()
+    assert ends.problems() == []
+    assert ends.days_left()["tcp.tls"] == pytest.approx(90, abs=0.01)
+
+
+def test_of_a_chain_the_first_end_counts(tmp_path: Path) -> None:
+    leaf, above = ending_in(90), ending_in(-1)
+    ends = CertificateEnds()
+    chain = Pair(leaf.certificate + above.certificate, leaf.key)
+    Renewals(ends).context(Tls(enabled=True, **files(tmp_path, chain)), "tcp.tls")
+    assert ends.days_left()["tcp.tls"] == pytest.approx(-1, abs=0.01)

@@ -36,6 +36,8 @@ class Ready(msgspec.Struct, frozen=True):
     """Null before it is known how many partitions there are."""
     seconds: float
     """How long it has taken to get ready, or takes already."""
+    problems: list[str] = []
+    """What is wrong with a server that serves all the same: certificates that have expired or soon will."""
 
 
 class NotReady(Ready, frozen=True, kw_only=True):
@@ -63,8 +65,10 @@ def ready(readiness: Readiness) -> Answer:
     progress = readiness.recovery
     recovery = None if progress is None else Recovery(progress.opened, progress.total)
     seconds = round(readiness.seconds, 3)
-    status = readiness.stage.value
+    status, problems = readiness.stage.value, readiness.certificates.problems()
     if readiness.is_ready:
-        return Answer(HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds)), (JSON, SECRET))
-    body = NotReady(status, recovery, seconds, reason=f"The server is not ready; it is {readiness.sentence()}")
+        return Answer(HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds, problems)), (JSON, SECRET))
+    body = NotReady(
+        status, recovery, seconds, problems, reason=f"The server is not ready; it is {readiness.sentence()}"
+    )
     return Answer(HTTPStatus.SERVICE_UNAVAILABLE, msgspec.json.encode(body), (JSON, SECRET, RETRY_AFTER))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import calling
+from tests.transports.test_certificates import ending_in
 from whippet.app.readiness import Readiness, Stage
 from whippet.storage.store import Progress
 from whippet.transports.http.front import Front
@@ -102,3 +104,29 @@ def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_ba
         ready = client.get("/health/ready")
         assert (ready.status_code, ready.json()["status"]) == (200, "ready")
         assert json.loads(ready.content)["recovery"] == {"opened": 0, "total": 0}
+
+
+async def test_a_certificate_that_has_expired_is_a_problem_of_a_server_that_is_ready(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        assert (await world.stranger.get("/health/ready"))["problems"] == []
+        world.gateway.readiness.certificates.note("http.tls", 1_700_000_000)
+        ready = await world.stranger.get("/health/ready")
+        assert ready["status"] == "ready"
+        assert ready["problems"] == [
+            "http.tls: the certificate expired on 2023-11-14 22:13 UTC; clients that check it refuse to connect"
+        ]
+        told = (await world.stranger.ask("GET", "/metrics")).text
+        days = re.search(r'^whippet_certificate_days_left\{section="http.tls"\} (-[\d.]+)$', told, re.MULTILINE)
+        assert days is not None
+        assert float(days[1]) < -700
+
+
+def test_an_expired_certificate_is_said_at_the_start_and_does_not_prevent_it(start: Start, tmp_path: Path) -> None:
+    pair = ending_in(-3)
+    (tmp_path / "c.pem").write_bytes(pair.certificate)
+    (tmp_path / "k.pem").write_bytes(pair.key)
+    names = {"CERT_FILE": str(tmp_path / "c.pem"), "KEY_FILE": str(tmp_path / "k.pem"), "SELF_SIGNED": "false"}
+    gateway = start(**{f"IGGY_QUIC_CERTIFICATE_{name}": value for name, value in names.items()})
+    gateway.line(r"ERROR .* quic\.certificate: the certificate expired on ")
+    (problem,) = gateway.get("/health/ready").json()["problems"]
+    assert problem.startswith("quic.certificate: the certificate expired on ")
