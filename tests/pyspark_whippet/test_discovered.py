@@ -1,0 +1,35 @@
+"""The class that Spark finds by itself, before anybody uses the data source."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+
+from pyspark.sql.datasource import DataSource
+
+import pyspark_whippet
+from pyspark_whippet.source import WhippetSource
+
+
+def test_spark_finds_a_data_source_called_whippet() -> None:
+    found = pyspark_whippet.DefaultSource
+    assert issubclass(found, DataSource)
+    assert found.name() == WhippetSource.name() == "whippet"
+    assert isinstance(found({"subscribe": "s/t"}), WhippetSource)
+
+
+def test_where_it_cannot_be_imported_it_is_found_all_the_same_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark_whippet.source", None)
+    found = pyspark_whippet.DefaultSource
+    assert found.name() == "whippet"
+    said = r"'whippet' cannot be loaded by \S+: .*pyspark_whippet\.source.*; the extra 'spark' of whippet-gateway"
+    with pytest.raises(ImportError, match=said):
+        found({"subscribe": "s/t"})
+
+
+def test_other_names_are_not_there() -> None:
+    with pytest.raises(AttributeError, match="OtherSource"):
+        pyspark_whippet.OtherSource  # noqa: B018 -- what it raises is what is tested
