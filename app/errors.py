@@ -157,6 +157,9 @@ class Code(enum.IntEnum):
     INVALID_PRODUCER = 20001
     PRODUCER_FENCED = 20002
     PRODUCER_SEQUENCE_PASSED = 20003
+    # Told over HTTP and to browsers; `on_the_wire` has what the binary protocols say instead.
+    TOO_MANY_LOGINS = 20010
+    TOO_MANY_ENDED_TOKENS = 20011
 
 
 class Row(NamedTuple):
@@ -349,18 +352,35 @@ TABLE: dict[Code, Row] = {
     C.PRODUCER_SEQUENCE_PASSED: E(
         "producer_sequence_passed", "The send is not stored, and newer ones of its producer are.", 409
     ),
+    C.TOO_MANY_LOGINS: E("too_many_logins", "Too many logins have failed: try again later.", 429),
+    C.TOO_MANY_ENDED_TOKENS: E(
+        "too_many_ended_tokens", "The user has ended or refreshed too many access tokens: try again later.", 429
+    ),
 }
 
 
 class CommandError(Exception):
-    """Why there is no answer. The text is for people: logs and HTTP; binary clients see the number alone."""
+    """Why there is no answer. The text is for people: logs and HTTP; binary clients see the number alone.
 
-    def __init__(self, code: Code, detail: str | None = None) -> None:
+    `retry_after_s` is when the same request is worth another try, where that is known.
+    """
+
+    def __init__(self, code: Code, detail: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(TABLE[code].sentence if detail is None else detail)
         self.code = code
+        self.retry_after_s = retry_after_s
 
-    def __reduce__(self) -> tuple[type[CommandError], tuple[Code, str]]:
-        return type(self), (self.code, str(self))
+    def __reduce__(self) -> tuple[type[CommandError], tuple[Code, str, int | None]]:
+        return type(self), (self.code, str(self), self.retry_after_s)
+
+
+_ON_THE_WIRE = {Code.TOO_MANY_LOGINS: Code.INVALID_CREDENTIALS}
+
+
+def on_the_wire(code: Code) -> Code:
+    """The number for a client of the binary protocols. All SDKs report that of a wrong password, and none of them
+    answers it by connecting again in a loop."""
+    return _ON_THE_WIRE.get(code, code)
 
 
 _OF_FAULT = {

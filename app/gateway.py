@@ -12,6 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from whippet.app import housekeeping
+from whippet.app.access.access_tokens import FOLDER as ACCESS_FOLDER
+from whippet.app.access.known_logins import KnownLogins
+from whippet.app.access.throttle import Throttle
 from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
 from whippet.app.commands.deduplication import Deduplication
@@ -80,16 +83,21 @@ class Gateway:
         self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
         """Whoever has logged in may ask for one: they are made one after the other, and the memory that packing takes,
         which the C library keeps for a thread, is taken once."""
+        self.known_logins: KnownLogins | None = None
         self._chores: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(
         cls, config: Config, store: Store, environment: Mapping[str, str], *, default_root: bool = False
     ) -> Gateway:
-        users = await Users.open(store, environment, default_root=default_root, clock=store.clock)
+        known = KnownLogins(os.path.join(store.options.path, ACCESS_FOLDER))
+        throttle = Throttle(known=await asyncio.to_thread(known.read), on_known=lambda: known.keep(throttle.known))
+        users = await Users.open(store, environment, default_root=default_root, clock=store.clock, throttle=throttle)
         tokens = Tokens(store, config.personal_access_token.max_tokens_per_user, store.clock)
         await tokens.forget_void(users)
-        return cls(config, store, users, tokens, store.clock)
+        gateway = cls(config, store, users, tokens, store.clock)
+        gateway.known_logins = known
+        return gateway
 
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)
@@ -105,6 +113,8 @@ class Gateway:
         await asyncio.gather(*self._chores, return_exceptions=True)
         self.snapshots.shutdown(cancel_futures=True)
         self.users.close()
+        if self.known_logins is not None:
+            await self.known_logins.close()
 
 
 def _living(store: Store) -> Shelf[Stream]:

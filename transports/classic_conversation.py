@@ -11,7 +11,7 @@ from whippet.app.commands import groups
 from whippet.app.commands.answers import Polled
 from whippet.app.commands.registry import Destination, admit, carry_out
 from whippet.app.commands.requests import PollMessages, Request, SendMessages
-from whippet.app.errors import Code, CommandError
+from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
@@ -81,7 +81,7 @@ class ClassicConversation:
         except CommandError as refused:
             self.over = refused.code in FAREWELLS
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
-            return [frames.failure(refused.code)]
+            return [frames.failure(on_the_wire(refused.code))]
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client
             _log.exception("%s: command %d ended in a defect", self.session.address, code)
             return [frames.failure(Code.ERROR)]

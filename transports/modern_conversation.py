@@ -13,7 +13,7 @@ import xxhash
 from whippet.app.commands import groups
 from whippet.app.commands.registry import Destination, admit, carry_out
 from whippet.app.commands.requests import PollMessages, SendMessages
-from whippet.app.errors import Code, CommandError, of_storage
+from whippet.app.errors import Code, CommandError, of_storage, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.answered import Answered
 from whippet.app.model.sessions import Registration, Session
@@ -125,7 +125,7 @@ class ModernConversation:
         if refused.code is Code.STALE_CLIENT:
             self.over = True
             return frames.eviction(asked.client, Reason.STALE_CLIENT)
-        code = SAID_ANEW.get(refused.code, refused.code)
+        code = on_the_wire(SAID_ANEW.get(refused.code, refused.code))
         if asked.operation in PLAIN or asked.operation not in CODES:
             return frames.reply(asked, 0, status=code)
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
@@ -237,8 +237,8 @@ class ModernConversation:
         try:
             logged_in = await carry_out(self._gateway, self.session, wanted.login)
         except CommandError as refused:
-            if refused.code in LOGIN_REFUSED:
-                raise Evicted(LOGIN_REFUSED[refused.code]) from refused
+            if (code := on_the_wire(refused.code)) in LOGIN_REFUSED:
+                raise Evicted(LOGIN_REFUSED[code]) from refused
             raise
         login = self.session.login
         if self._closed or login is None:

@@ -1,20 +1,20 @@
 """Guessing passwords does not pay: who has failed often has to wait before the next password is looked at.
 
 1. Failures are counted for the address they come from and for the user name they are about, whether or not there is
-   such a user. A failure is forgiven after a while; what was forgiven does not count.
+   such a user. A failure is forgiven after a while, the oldest first; what was forgiven does not count.
 2. Beyond what is free, an address waits twice as long for each further failure, up to a cap. The wait is counted from
    its last failure, so attempts in parallel gain nothing: an address stands in a line, two at a time. An attempt that
-   would have to wait longer than a client's patience is refused at once, unseen, with the number of a wrong password,
-   which all SDKs report and none answers by connecting again in a loop.
+   would have to wait longer than a client's patience is refused at once, unseen, and told when to try again.
 3. A user name only ever delays, by seconds, and an attempt is never refused for it: nobody can lock somebody else out
-   by failing in his name. What guessing from very many addresses can then reach is bounded by those seconds and by how
-   many hashes are computed at a time.
-4. Where a user has logged in before, neither wait concerns him: not what others do behind the same address, and not
-   what is tried in his name elsewhere. A few failures in a row from there take that away.
-5. A success takes back what the same user has failed at the same address, and nothing else: with an account of one's
-   own, guessing at others' does not get cheaper.
+   by failing in their name. What guessing from very many addresses can then reach is bounded by those seconds and by
+   how many hashes are computed at a time.
+4. Where a user has logged in before, neither wait concerns them: not what others do behind the same address, and not
+   what is tried in their name elsewhere. A few failures in a row from there take that away.
+5. A success takes back the failures of the same user at the same address, one by one, and no other failure: with
+   accounts of one's own, guessing at others' does not get cheaper.
 
-All in memory, with bounded tables of which the longest unused entry goes first. Behind a proxy that hides where clients
+In bounded tables of which the longest unused entry goes first. Only 4 survives a restart (access/known_logins.py):
+otherwise one bad client would lock out the good ones behind the same address. Behind a proxy that hides where clients
 come from there is only one address, and 4 is what keeps the users apart. Tokens are not throttled: nobody guesses 400
 random bits, and a program with an expired one must not hold up its neighbours.
 """
@@ -27,8 +27,8 @@ import ipaddress
 import logging
 import math
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from whippet.app.errors import Code, CommandError
@@ -37,8 +37,8 @@ _log = logging.getLogger(__name__)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-ROUNDING = 1e-6
+Pair = tuple[str, str]
+"""An address and a user name."""
 
 AT_A_TIME = 2
 """Attempts of one address that may be under way: as many as hashes are computed at a time by default."""
@@ -76,17 +76,25 @@ class Throttle:
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        known: Iterable[Pair] = (),
+        on_known: Callable[[], None] = lambda: None,
     ) -> None:
+        """`known` is where users have logged in before, as `known` says it; `on_known` is called when that changes."""
         self._limits = limits
         self._clock = clock
         self._sleep = sleep
         self._addresses = _Failures(limits, limits.free_of_address, limits.address_wait_max_s)
         self._users = _Failures(limits, limits.free_of_user, limits.user_wait_max_s)
-        self._failed: _Recent[tuple[str, str], int] = _Recent(limits.remembered_max)
-        """By address and user name: failures since the last success, where there has been none."""
-        self._known: _Recent[tuple[str, str], int] = _Recent(limits.remembered_max)
-        """The same where there has been one."""
-        self._lines: dict[str | tuple[str, str], _Line] = {}
+        self._known: _Recent[Pair, int] = _Recent(limits.remembered_max)
+        """Where users have logged in before: failures since the last success."""
+        for pair in known:
+            self._known.put(pair, 0)
+        self._on_known = on_known
+        self._lines: dict[str | Pair, _Line] = {}
+
+    def known(self) -> list[Pair]:
+        """Where users have logged in before, the longest unused one first."""
+        return self._known.keys()
 
     async def attempt(self, peer: str, username: str, check: Callable[[], Awaitable[bool]]) -> bool:
         """What `check` says of a password, once it is this attempt's turn. CommandError if it is not looked at.
@@ -114,35 +122,41 @@ class Throttle:
         now = self._clock()
         of_address = self._addresses.wait(address, now)
         if of_address > self._limits.patience_s:
+            seconds = math.ceil(of_address)
             raise CommandError(
-                Code.INVALID_CREDENTIALS,
-                f"too many failed logins from this address; the next one is looked at in {of_address:.0f} s",
+                Code.TOO_MANY_LOGINS,
+                f"too many failed logins from this address: try again in {seconds} s",
+                retry_after_s=seconds,
             )
         if wait := max(of_address, self._users.wait(username, now)):
             await self._sleep(wait)
 
-    def _count_failure(self, pair: tuple[str, str]) -> None:
+    def _count_failure(self, pair: Pair) -> None:
         address, username = pair
         now = self._clock()
-        if self._addresses.add(address, now):
+        if self._addresses.add(address, username, now):
             _log.warning("many failed logins from %s: it has to wait before each further one", address)
-        self._users.add(username, now)
-        table = self._known if pair in self._known else self._failed
-        failures = (table.get(pair) or 0) + 1
-        if table is self._known and failures > self._limits.free_where_known:
+        self._users.add(username, address, now)
+        failures = self._known.get(pair)
+        if failures is None:
+            return
+        if failures < self._limits.free_where_known:
+            self._known.put(pair, failures + 1)
+        else:
             self._known.pop(pair)
-            table = self._failed
-        table.put(pair, failures)
+            self._on_known()
 
-    def _count_success(self, pair: tuple[str, str]) -> None:
+    def _count_success(self, pair: Pair) -> None:
         address, username = pair
-        failures = (self._known.get(pair) or 0) + (self._failed.pop(pair) or 0)
-        self._addresses.take_back(address, failures)
-        self._users.take_back(username, failures)
+        self._addresses.take_back(address, username)
+        self._users.take_back(username, address)
+        is_new = pair not in self._known
         self._known.put(pair, 0)
+        if is_new:
+            self._on_known()
 
     @contextlib.asynccontextmanager
-    async def _in_line(self, name: str | tuple[str, str]) -> AsyncIterator[None]:
+    async def _in_line(self, name: str | Pair) -> AsyncIterator[None]:
         line = self._lines.get(name)
         if line is None:
             line = self._lines[name] = _Line()
@@ -192,6 +206,10 @@ class _Recent(Generic[Key, Value]):
     def pop(self, key: Key) -> Value | None:
         return self._entries.pop(key, None)
 
+    def keys(self) -> list[Key]:
+        """The longest unused one first."""
+        return list(self._entries)
+
     def __contains__(self, key: Key) -> bool:
         return key in self._entries
 
@@ -199,16 +217,23 @@ class _Recent(Generic[Key, Value]):
         return len(self._entries)
 
 
-class _Count(NamedTuple):
-    failures: float
-    last_at: float
+class _Ledger:
+    """Failures that are not forgiven yet, the oldest first: each is whoever it is counted against on the other side."""
+
+    __slots__ = ("entries", "forgiven_to", "last_at")
+
+    def __init__(self, now: float) -> None:
+        self.entries: deque[str] = deque()
+        self.last_at = now
+        self.forgiven_to = now
+        """Time that has been used up for forgiving."""
 
 
 class _Failures:
     """How often each has failed, and how long it has to wait for it."""
 
     def __init__(self, limits: Limits, free: int, wait_max_s: float) -> None:
-        self._counts: _Recent[str, _Count] = _Recent(limits.remembered_max)
+        self._ledgers: _Recent[str, _Ledger] = _Recent(limits.remembered_max)
         self._limits = limits
         self._free = free
         self._wait_max_s = wait_max_s
@@ -217,34 +242,44 @@ class _Failures:
 
     def wait(self, key: str, now: float) -> float:
         """Seconds from now until the next attempt is looked at."""
-        count = self._counts.get(key)
-        if count is None:
+        ledger = self._ledgers.get(key)
+        if ledger is None:
             return 0.0
-        return max(self._pause(self._left(count, now)) - (now - count.last_at), 0.0)
+        self._forgive(ledger, now)
+        return max(self._pause(len(ledger.entries)) - (now - ledger.last_at), 0.0)
 
-    def add(self, key: str, now: float) -> bool:
+    def add(self, key: str, other: str, now: float) -> bool:
         """Whether that was the failure after which it has to wait."""
-        count = self._counts.get(key)
-        before = 0.0 if count is None else self._left(count, now)
-        after = min(before + 1, self._counted_max)
-        self._counts.put(key, _Count(after, now))
-        return self._pause(before) == 0 < self._pause(after)
+        ledger = self._ledgers.get(key) or _Ledger(now)
+        self._forgive(ledger, now)
+        before = len(ledger.entries)
+        # Beyond the cap it is not written down: so no success can take back more than was counted.
+        if before < self._counted_max:
+            ledger.entries.append(other)
+        ledger.last_at = now
+        self._ledgers.put(key, ledger)
+        return self._pause(before) == 0 < self._pause(len(ledger.entries))
 
-    def take_back(self, key: str, failures: int) -> None:
-        count = self._counts.get(key)
-        if count is not None:
-            self._counts.put(key, _Count(max(count.failures - failures, 0.0), count.last_at))
+    def take_back(self, key: str, other: str) -> None:
+        ledger = self._ledgers.get(key)
+        if ledger is not None:
+            ledger.entries = deque(each for each in ledger.entries if each != other)
 
-    def _left(self, count: _Count, now: float) -> float:
-        return max(count.failures - (now - count.last_at) / self._limits.forgiven_after_s, 0.0)
+    def _forgive(self, ledger: _Ledger, now: float) -> None:
+        seconds = self._limits.forgiven_after_s
+        while ledger.entries and now - ledger.forgiven_to >= seconds:
+            ledger.entries.popleft()
+            ledger.forgiven_to += seconds
+        if not ledger.entries:
+            ledger.forgiven_to = now
 
-    def _pause(self, failures: float) -> float:
-        """The time between two attempts. A failure counts until it is forgiven wholly."""
-        beyond = math.ceil(failures - ROUNDING) - self._free
+    def _pause(self, failures: int) -> float:
+        """The time between two attempts."""
+        beyond = failures - self._free
         return 0.0 if beyond < 0 else min(self._limits.first_wait_s * 2.0**beyond, self._wait_max_s)
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self._ledgers)
 
 
 def origin(peer: str) -> str:

@@ -18,6 +18,7 @@ from whippet.storage.errors import (
     SequenceForgotten,
     SequencePassed,
     StorageError,
+    TopicFull,
 )
 
 
@@ -50,6 +51,8 @@ def test_http_statuses_are_those_of_the_reference() -> None:
         404: {20, 100, 1009, 2010, 3007, 3021, 4000, 5000, 5003, 5006},
         # Not the reference's: only producers that number their sends over HTTP are told these.
         409: {59, 20002, 20003},
+        # Not the reference's either. Over the binary protocols they have other numbers, or do not occur.
+        429: {20010, 20011},
         503: {57, 58},
     }
 
@@ -103,6 +106,8 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
         error = kind("streams/1", OSError(28, ""))
     elif issubclass(kind, ProducerFenced | SequencePassed | SequenceForgotten):
         error = kind("'p'", 1, 2)
+    elif issubclass(kind, TopicFull):
+        error = kind("stream", "topic", 1, 2, 3)
     else:
         error = kind("why")
     told = errors.of_storage(error)

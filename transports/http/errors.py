@@ -16,6 +16,8 @@ from whippet.transports.http.answering import JSON, Answer, Headers
 BUG_ID = 1
 """The number of Iggy's general error."""
 RETRY_AFTER = (b"retry-after", b"1")
+AGAIN = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+"""With these an answer says when to come again."""
 CLOSE = (b"connection", b"close")
 
 
@@ -62,7 +64,9 @@ def of_refusal(refused: Refused) -> Answer:
 
 def of_command(refused: CommandError) -> Answer:
     row = TABLE[refused.code]
-    headers = (RETRY_AFTER,) if row.status == HTTPStatus.SERVICE_UNAVAILABLE else ()
+    headers: Headers = (RETRY_AFTER,) if row.status in AGAIN else ()
+    if refused.retry_after_s is not None:
+        headers = ((b"retry-after", b"%d" % refused.retry_after_s),)
     return error(row.status, ErrorBody(refused.code, row.name, str(refused), row.field), headers)
 
 

@@ -66,7 +66,9 @@ def test_the_usual_limits_are_changed_on_purpose_only() -> None:
 async def test_who_would_have_to_wait_longer_than_clients_do_is_refused_unseen() -> None:
     throttle, time = throttled()
     await fail(throttle, 7)
-    assert await refusal(throttle.attempt("10.0.0.1:2", "bob", never)) == Code.INVALID_CREDENTIALS
+    with pytest.raises(CommandError, match="try again in 16 s") as refused:
+        await throttle.attempt("10.0.0.1:2", "bob", never)
+    assert (refused.value.code, refused.value.retry_after_s) == (Code.TOO_MANY_LOGINS, 16)
     time.now += 8
     await fail(throttle, 1)
     assert time.slept[-1] == pytest.approx(8, abs=0.5)
@@ -199,7 +201,7 @@ async def test_where_a_user_has_logged_in_the_third_failure_in_a_row_takes_that_
     time.slept.clear()
     await fail(throttle, 3)
     assert time.slept == []
-    assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.INVALID_CREDENTIALS
+    assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TOO_MANY_LOGINS
 
 
 async def test_where_a_user_has_logged_in_a_success_begins_a_new_row() -> None:
@@ -254,6 +256,71 @@ async def test_an_account_of_ones_own_does_not_make_guessing_at_others_cheaper()
         await refusal(throttle.attempt("10.0.0.1:1", "alice", guess))
     assert looked_at < 10
     assert sum(time.slept) > 10
+
+
+async def guesses_of_an_attacker_with_accounts(accounts: int, seconds: float) -> int:
+    """How many passwords of alice are looked at while each account fails and succeeds as often as it can."""
+    throttle, time = throttled(Limits())
+    looked_at = 0
+
+    async def guess() -> bool:
+        nonlocal looked_at
+        looked_at += 1
+        return False
+
+    started = time.now
+    while time.now - started < seconds:
+        for number in range(accounts):
+            for check in (*[wrong] * 4, right):
+                await refusal(throttle.attempt("10.0.0.1:1", f"mallory {number}", check))
+        await refusal(throttle.attempt("10.0.0.1:1", "alice", guess))
+        time.now += 0.5
+    return looked_at
+
+
+async def test_accounts_of_ones_own_wipe_out_no_failures_about_others() -> None:
+    alone = await guesses_of_an_attacker_with_accounts(0, 600)
+    assert alone < 50
+    for accounts in (1, 2, 5):
+        assert await guesses_of_an_attacker_with_accounts(accounts, 600) <= alone
+
+
+async def test_a_success_takes_back_its_own_failures_and_not_as_many_of_others() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+    await fail(throttle, 2, username="mallory")
+    time.now += 2 * LIMITS.forgiven_after_s
+    await fail(throttle, 3, username="alice")
+    assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+    time.slept.clear()
+    await fail(throttle, 1, username="bob")
+    assert len(time.slept) == 1
+
+
+async def test_beyond_the_cap_a_failure_is_not_counted_and_not_taken_back_either() -> None:
+    throttle, time = throttled()
+    assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+    for number in range(20):
+        time.now += 16
+        await fail(throttle, 1, username=f"user {number}")
+    for _ in range(LIMITS.free_where_known):
+        await fail(throttle, 1, username="mallory")
+    assert await throttle.attempt("10.0.0.1:1", "mallory", right)
+    assert await refusal(throttle.attempt("10.0.0.1:1", "alice", never)) == Code.TOO_MANY_LOGINS
+
+
+async def test_known_logins_are_told_and_taken_over() -> None:
+    told: list[list[tuple[str, str]]] = []
+    time = Seconds()
+    first = Throttle(LIMITS, clock=time, sleep=time.sleep, on_known=lambda: told.append(first.known()))
+    for name in ("alice", "bob", "alice"):
+        assert await first.attempt("10.0.0.1:1", name, right)
+    await fail(first, LIMITS.free_where_known + 1, username="bob")
+    assert told == [[("10.0.0.1", "alice")], [("10.0.0.1", "alice"), ("10.0.0.1", "bob")], [("10.0.0.1", "alice")]]
+    after = Throttle(LIMITS, clock=time, sleep=time.sleep, known=told[-1])
+    await fail(after, 7, username="mallory")
+    assert await after.attempt("10.0.0.1:1", "alice", right)
+    assert await refusal(after.attempt("10.0.0.1:1", "bob", never)) == Code.TOO_MANY_LOGINS
 
 
 async def test_failing_in_somebodys_name_from_anywhere_never_locks_him_out() -> None:
@@ -327,7 +394,6 @@ async def test_the_tables_are_bounded() -> None:
         await throttle.attempt(f"10.2.{number % 256}.{number // 256}:1", f"user{number}", checks[number % 2])
     assert len(throttle._addresses) <= 50
     assert len(throttle._users) <= 50
-    assert len(throttle._failed) <= 50
     assert len(throttle._known) <= 50
 
 

@@ -125,7 +125,7 @@ async def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_pa
         before = made.passwords.computed
         for _ in range(200):
             guess = ask.ChangePassword("alice", "a wrong guess", "another")
-            assert await refusal(alice.ask(guess)) == Code.INVALID_CREDENTIALS
+            assert await refusal(alice.ask(guess)) in (Code.INVALID_CREDENTIALS, Code.TOO_MANY_LOGINS)
         assert made.passwords.computed - before < 40
         assert sum(time.slept) > 5
 

@@ -1,0 +1,84 @@
+"""access/known_logins.json: where users have logged in before, which the throttle does not slow down, over restarts.
+
+Without it one bad client would lock out the good ones behind the same address after every restart. It is a convenience,
+not a promise: what cannot be read or written is reported, and the server goes on. For the event loop; a thread writes
+the file, at most once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+
+import msgspec
+
+from whippet.app.access.throttle import Pair
+from whippet.storage import files
+
+_log = logging.getLogger(__name__)
+
+NAME = "known_logins.json"
+BYTES_MAX = 4 << 20
+"""Far more than the throttle remembers; a longer file is not ours."""
+REST_S = 1.0
+
+
+class KnownLogins:
+    """Made on a running loop, ended by `close`."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._path = os.path.join(folder, NAME)
+        self._current: Callable[[], list[Pair]] | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._closing = asyncio.Event()
+
+    def read(self) -> list[Pair]:
+        """The longest unused one first. Blocks."""
+        disk = files.Files()
+        try:
+            handle = disk.open_for_reading(self._path)
+            try:
+                content = disk.read(handle, BYTES_MAX + 1, 0)
+            finally:
+                disk.close(handle)
+            if len(content) > BYTES_MAX:
+                raise ValueError(f"it is longer than {BYTES_MAX} bytes")  # noqa: TRY301
+            return msgspec.json.decode(content, type=list[Pair])
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            _log.warning("%s cannot be read, so no login is known from before: %s", self._path, error)
+            return []
+
+    def keep(self, current: Callable[[], list[Pair]]) -> None:
+        """Writes what `current` says, soon and in the background."""
+        self._current = current
+        if self._writing is None and not self._closing.is_set():
+            self._writing = asyncio.create_task(self._write_on(), name="known logins")
+
+    async def close(self) -> None:
+        """What was to be kept is on the disk then."""
+        self._closing.set()
+        if self._writing is not None:
+            await self._writing
+
+    async def _write_on(self) -> None:
+        while (current := self._current) is not None:
+            self._current = None
+            await asyncio.to_thread(self._write, msgspec.json.encode(current()))
+            try:
+                await asyncio.wait_for(self._closing.wait(), REST_S)
+            except TimeoutError:
+                continue
+        self._writing = None
+
+    def _write(self, content: bytes) -> None:
+        disk = files.Files()
+        try:
+            files.make_folders(disk, self._folder)
+            files.replace(disk, self._path, content)
+        except OSError as error:
+            _log.warning("%s cannot be written: %s", self._path, error.strerror or error)
