@@ -11,15 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
 import uvloop
 
-from whippet.app import banner, current_config
+from whippet.app import banner, current_config, open_files
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.collector import spare_the_living
 from whippet.app.config import Config, ConfigError, Loaded, load, render
@@ -32,6 +32,7 @@ from whippet.app.telemetry import logs
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.measured import Measured
 from whippet.app.telemetry.timed_files import TimedFiles
+from whippet.storage import descriptors
 from whippet.storage.errors import StorageError
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Progress, Store
@@ -63,19 +64,18 @@ MISCONFIGURED = 2
 def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> int:
     """Serves until a signal says stop; returns the exit code of the process."""
     try:
-        loaded = load(environ, cwd)
+        loaded, warning = _fit_open_files(load(environ, cwd))
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
     log = loaded.config.system.logging
     log_files = logs.configure(log.level, to_files=log.file_enabled)
-    for warning in loaded.warnings:
-        logger.warning("%s", warning)
+    for line in (*loaded.warnings, *([] if warning is None else [warning])):
+        logger.warning("%s", line)
     for line in loaded.without_effect:
         logger.info("%s", line)
     if loaded.environment.get("IGGY_DISPLAY_CONFIG", "").strip().lower() in ("1", "true"):
         sys.stdout.write(render.toml(loaded))
-    _raise_open_files_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(loaded, options, log_files, default_root=default_root))
@@ -309,13 +309,15 @@ def _renew_on_hangup(readiness: Readiness) -> Renewals:
     return renewals
 
 
-def _raise_open_files_limit() -> None:
-    """Connections and segments are files; the usual soft limit, 1024, is there for programs that use select."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def _fit_open_files(loaded: Loaded) -> tuple[Loaded, str | None]:
+    """Connections and segments are files; the usual soft limit, 1024, is there for programs that use select. The second
+    answer is for the log."""
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        allowed = descriptors.reserve()
     except (ValueError, OSError) as error:
-        logger.warning("the limit of open files stays as it is: %s", error)
+        return loaded, f"the limit of open files stays as it is: {error}"
+    config, warning = open_files.fitted(loaded.config, allowed)
+    return msgspec.structs.replace(loaded, config=config), warning
 
 
 def _refuse(error: Exception, code: int) -> int:

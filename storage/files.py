@@ -14,6 +14,8 @@ import shutil
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from whippet.storage.descriptors import with_reserve
+
 Buffer = bytes | bytearray | memoryview
 
 BUFFERS_PER_WRITE = 1024
@@ -42,11 +44,11 @@ class Files:
     """The real disk. Errors are the OSErrors of the operating system, unchanged."""
 
     def open_for_reading(self, path: str) -> int:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return with_reserve(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
 
     def open_for_writing(self, path: str) -> int:
         """Opens for reading and writing; makes the file when it is not there."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        return with_reserve(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -84,7 +86,7 @@ class Files:
 
     def sync_folder(self, path: str) -> None:
         """Returns when the names in a folder are on the disk."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(handle)
         finally:
@@ -92,7 +94,7 @@ class Files:
 
     def sync_filesystem(self, path: str) -> None:
         """Returns when all that anybody has written to the file system of a folder is on the disk."""
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             if _syncfs is None:
                 os.sync()
@@ -116,7 +118,7 @@ class Files:
         if os.path.islink(path):
             os.unlink(path)
         else:
-            shutil.rmtree(path)
+            with_reserve(shutil.rmtree, path)
 
     def exists(self, path: str) -> bool:
         """Whether there is something by that name; what cannot be looked at is not said to be missing."""
@@ -129,7 +131,7 @@ class Files:
     def list(self, path: str) -> list[Item]:
         """The names in a folder; sizes of plain files. Raises FileNotFoundError when there is no such folder."""
         items = []
-        with os.scandir(path) as entries:
+        with with_reserve(os.scandir, path) as entries:
             for entry in entries:
                 is_folder = entry.is_dir()
                 try:

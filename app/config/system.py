@@ -236,7 +236,9 @@ class Limits(Section, frozen=True):
     """The same for requests of clients that have not logged in, over all transports, so that they take nothing from
     those who have; one address may have as much as is left free for all others."""
     connections: Annotated[int, integer(1)] = 16_384
-    """Number of connections at the same time, so that descriptors are left for files; above it new ones are closed."""
+    """Number of connections at the same time, over TCP, and once more over WebSocket, so that descriptors are left for
+    files; above it new ones are closed. Where the operating system allows too few open files for it, for
+    `http.limits.connections` and for `open_files`, all three are lowered at the start, and the log says so."""
     silence_before_login: Period = 60.0
     """Duration for which a connection that has not logged in may send no request; then it is closed."""
     frame_time: Period = 30.0

@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
+from whippet.storage import descriptors
 
 SLOW_ROUTE = """
 from starlette.responses import PlainTextResponse
@@ -362,9 +363,35 @@ def log_in(client: httpx.Client, username: str, password: str) -> None:
     client.headers["Authorization"] = f"Bearer {answer.json()['access_token']['token']}"
 
 
-def test_all_files_that_the_hard_limit_allows_may_be_opened(start: Start) -> None:
+def open_files_of(gateway: Gateway) -> tuple[int, int]:
+    limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
+    found = re.search(r"Max open files +(\d+) +(\d+)", limits)
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def test_all_files_that_the_hard_limit_allows_may_be_opened_but_those_that_are_kept_for_the_store(start: Start) -> None:
     gateway = start()
     gateway.address()
-    limits = Path(f"/proc/{gateway.process.pid}/limits").read_text()
-    soft, hard = re.search(r"Max open files +(\d+) +(\d+)", limits).groups()  # type: ignore[union-attr]
-    assert soft == hard
+    soft, hard = open_files_of(gateway)
+    assert soft == hard - descriptors.RESERVED
+
+
+FEW_FILES = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))\n"
+
+
+def test_limits_for_which_there_are_too_few_open_files_are_lowered_and_that_is_said(start: Start) -> None:
+    gateway = start(FEW_FILES, IGGY_SYSTEM_LIMITS_CONNECTIONS="1000", IGGY_HTTP_LIMITS_CONNECTIONS="500")
+    said = gateway.line(
+        r"WARNING .* the operating system allows 960 open files .*system\.limits\.connections = 1000 counts as (\d+), "
+        r"http\.limits\.connections = 500 as (\d+), system\.limits\.open_files = 4096 as (\d+)"
+    )
+    connections, over_http, files = map(int, said.groups())
+    assert 2 * connections + over_http + files <= 960
+
+
+def test_limits_that_fit_are_left_as_they_are(start: Start) -> None:
+    few = {"SYSTEM_LIMITS_CONNECTIONS": "100", "HTTP_LIMITS_CONNECTIONS": "100", "SYSTEM_LIMITS_OPEN_FILES": "100"}
+    gateway = start(FEW_FILES, **{f"IGGY_{name}": value for name, value in few.items()})
+    assert gateway.ping() == "pong"
+    assert "counts as" not in str(gateway)

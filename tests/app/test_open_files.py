@@ -1,0 +1,45 @@
+"""Limits that do not fit into the open files of the process are lowered, each by as much as the others."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from whippet.app.config import Config
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import Http, Metrics, Tcp, Websocket
+from whippet.app.open_files import OTHER, fitted, needed
+
+
+def test_every_listener_counts() -> None:
+    config = Config()
+    binary, http = config.system.limits.connections, config.http.limits.connections
+    files = config.system.limits.open_files + OTHER
+    change = msgspec.structs.replace
+    assert needed(config) == 2 * binary + http + files
+    assert needed(change(config, tcp=Tcp(enabled=False))) == binary + http + files
+    assert needed(change(config, websocket=Websocket(enabled=False))) == binary + http + files
+    assert needed(change(config, metrics=Metrics(enabled=True))) == 2 * binary + 2 * http + files
+    own = Websocket(address=Address("127.0.0.1", 8092))
+    assert needed(change(config, websocket=own)) == 2 * binary + 2 * http + files
+    assert needed(change(config, http=Http(enabled=False))) == binary + files
+
+
+@pytest.mark.parametrize("allowed", [500, 1000, 10_000, 40_000])
+def test_what_does_not_fit_is_lowered_until_it_does(allowed: int) -> None:
+    config, said = fitted(Config(), allowed)
+    assert needed(config) <= allowed
+    assert needed(config) > 0.9 * allowed
+    assert said is not None
+    assert f"allows {allowed} open files" in said
+    assert f"system.limits.connections = 16384 counts as {config.system.limits.connections}," in said
+
+
+def test_what_fits_is_left_as_it_is() -> None:
+    assert fitted(Config(), needed(Config())) == (Config(), None)
+
+
+def test_with_nearly_nothing_there_is_still_something() -> None:
+    config, _ = fitted(Config(), 10)
+    assert (config.system.limits.connections, config.http.limits.connections) == (1, 1)
+    assert config.system.limits.open_files == 16
