@@ -67,11 +67,11 @@ def _right(everywhere: str, in_stream: str = "", on_topic: str = "") -> Right:
     def granted(permissions: Permissions, stream_id: int, topic_id: int) -> bool:
         if True in of_all(permissions.everywhere):
             return True
-        if of_stream is _no_flags or (stream := permissions.streams.get(stream_id)) is None:
+        if (stream := permissions.streams.get(stream_id)) is None:
             return False
         if True in of_stream(stream):
             return True
-        if of_topic is _no_flags or (topic := stream.topics.get(topic_id)) is None:
+        if (topic := stream.topics.get(topic_id)) is None:
             return False
         return True in of_topic(topic)
 

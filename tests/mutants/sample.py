@@ -13,6 +13,7 @@ import argparse
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import queue
@@ -177,7 +178,8 @@ def record(target: Path, tree: Path) -> list[Test]:
     if stale:
         report = tree / "record.json"
         slow_tests = [f"--deselect={test['id']}" for name in stale for test in now[name]["tests"]]
-        pytest(tree, stale, RECORD_S, *slow_tests, WHIPPET_MUTANTS_RECORD=str(report))
+        if pytest(tree, stale, RECORD_S, *slow_tests, WHIPPET_MUTANTS_RECORD=str(report)) not in (0, 1):
+            sys.exit(f"the tests of {target} cannot be run: " + " ".join(stale))
         for test in json.loads(report.read_text()):
             now[test["id"].partition("::")[0]]["tests"].append(test)
         CACHE.mkdir(exist_ok=True)
@@ -192,10 +194,15 @@ def _digest(paths: Sequence[Path]) -> str:
 
 def tests_for(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
     """The tests that enter the function of the mutant, the quickest first. If there are none, or if it is in no
-    function, those that enter the module; all, if there are none of those either."""
+    function, those that enter the module or are in its own file; all, if there are none of those either."""
+    own = f"tests/{mutant.path.rpartition('/')[0]}/test_{mutant.path.rpartition('/')[2]}::"
     reaching = (
         [test for test in tests if f"{mutant.path}:{mutant.function_line}" in test.functions]
-        or [test for test in tests if any(name.startswith(f"{mutant.path}:") for name in test.functions)]
+        or [
+            test
+            for test in tests
+            if test.id.startswith(own) or any(name.startswith(f"{mutant.path}:") for name in test.functions)
+        ]
         or list(tests)
     )
     seconds = 0.0
@@ -214,19 +221,24 @@ def tests_for(mutant: Mutant, tests: Sequence[Test]) -> list[Test]:
 @contextlib.contextmanager
 def mutated(tree: Path, mutant: Mutant) -> Iterator[None]:
     path = tree / mutant.path
-    source = path.read_text()
-    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-        compiled.unlink()
+    source, before = path.read_text(), path.stat()
     path.write_text(mutant.applied_to(source))
+    # Compiled code is known by the time and the size of its source: no two mutants have the same time.
+    second = next(_SECONDS)
+    os.utime(path, (second, second))
     try:
         yield
     finally:
         path.write_text(source)
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+_SECONDS = itertools.count(1)
 
 
 def passes(tree: Path, tests: Sequence[Test]) -> bool:
     hanging = ("-o", f"faulthandler_timeout={HANGS_S}", "-o", "faulthandler_exit_on_timeout=true")
-    return pytest(tree, [test.id for test in tests], MUTANT_S, "-x", *hanging, PYTHONDONTWRITEBYTECODE="1") == 0
+    return pytest(tree, [test.id for test in tests], MUTANT_S, "-x", *hanging) == 0
 
 
 def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **environment: str) -> int | None:
@@ -242,6 +254,7 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
             **os.environ,
             **environment,
             "PYTHONPATH": str(tree),
+            "PYTHONPYCACHEPREFIX": str(tree.with_suffix(".compiled")),
             "TMPDIR": str(temporary),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },

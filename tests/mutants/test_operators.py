@@ -140,6 +140,9 @@ def test_a_mutant_is_given_the_quickest_tests_of_its_function_first() -> None:
     quick = sample.Test("quick", 0.1, frozenset({"log.py:7", "log.py:15"}))
     elsewhere = sample.Test("elsewhere", 0.2, frozenset({"log.py:15"}))
     other = sample.Test("other", 0.0, frozenset({"other.py:7"}))
+    (deeper,) = mutants_of("size = 1", "storage/log.py")
+    own = sample.Test("tests/storage/test_log.py::test_the_size", 0.3, frozenset())
+    assert sample.tests_for(deeper, [own, other]) == [own]
     assert sample.tests_for(in_function, [slow, quick, elsewhere, other]) == [quick, slow]
     assert sample.tests_for(in_function, [elsewhere, other]) == [elsewhere]
     assert sample.tests_for(outside, [slow, quick, elsewhere, other]) == [quick, elsewhere, slow]

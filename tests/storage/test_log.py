@@ -10,8 +10,10 @@ import pytest
 from tests.storage.support.segments import FIRST_SEGMENT, FilesInMemoryOfTheSystem, joined, open_log, pieces, stamped
 from tests.storage.support.world import offsets, partition_in, sized, texts
 from tests.support.clocks import NOON, Clock
+from whippet.storage.batch import header
 from whippet.storage.errors import ReadFailed
 from whippet.storage.files import Buffer, Files
+from whippet.storage.producers import Producer, Record
 
 FOLDER = "streams/0/topics/0/partitions/0"
 
@@ -162,4 +164,33 @@ def test_a_rewrite_leaves_a_segment_whose_end_is_lost_as_it_is(tmp_path: Path) -
     opened.log.rewrite_unsynced(FRONT[-1].next_offset - 1)
     assert list(files.written) == [f"{SECOND_SEGMENT}.log"]
     assert (tmp_path / f"{FIRST_SEGMENT}.log").read_bytes() == joined(FRONT[:-1])
+    opened.abandon()
+
+
+@pytest.mark.parametrize(
+    ("base", "messages", "checksum_is_right", "synced", "counts"),
+    [
+        (0, 3, False, 0, True),  # it was deleted, and whoever was answered then was answered rightly
+        (5, 2, True, 0, True),
+        (5, 2, False, 0, False),
+        (5, 2, False, 5, False),
+        (5, 2, False, 6, True),  # what was synced may be damaged since, and was written all the same
+        (5, 1, True, 0, False),
+        (6, 1, True, 0, False),
+        (7, 1, True, 0, True),
+        (7, 1, True, 8, True),
+        (7, 2, True, 100, False),  # its end is not in the log
+        (8, 1, True, 100, False),
+    ],
+)
+def test_given_a_record_of_a_producer_when_the_log_is_asked_should_count_if_its_batch_is_or_was_there(
+    tmp_path: Path, base: int, messages: int, checksum_is_right: bool, synced: int, counts: bool
+) -> None:
+    found = pieces([[9, 9], [30]], 5)
+    (tmp_path / f"{5:020}.log").write_bytes(joined(found))
+    opened = open_log(tmp_path)
+    checksums = {piece.base_offset: header(piece.content).checksum for piece in found}
+    checksum = checksums.get(base, 0) ^ (not checksum_is_right)
+    record = Record(Producer(b"p", 1, 1), base, messages, NOON, checksum)
+    assert opened.log._counts(record, synced) is counts
     opened.abandon()

@@ -36,6 +36,7 @@ from whippet.storage.log import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
+from whippet.storage.shard import Order
 
 CONSUMER, GROUP = Kind.CONSUMER, Kind.GROUP
 MEMORY, WRITTEN, SYNCED = Durability
@@ -1086,3 +1087,24 @@ async def test_a_store_that_was_closed_holds_all_that_was_acknowledged(
         async with partition_in(path, **options) as partition:
             found = [int(payload) for payload in payloads(await partition.read(0, 1000))]
             assert found == list(range(acknowledged))
+
+
+async def test_given_batches_of_one_turn_when_appended_should_go_to_the_disk_together_if_they_are_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with partition_in(tmp_path) as partition:
+        orders: list[list[int]] = []
+        write = partition._shard.write
+
+        def watched(order: Order) -> None:
+            orders.append([len(entry.batch) for entry in order.entries])
+            write(order)
+
+        monkeypatch.setattr(partition._shard, "write", watched)
+        small, large = sized(1, 96), sized(1, 256 * 1024 - 304)
+        assert (len(small), len(large)) == (400, 256 * 1024)
+        await asyncio.gather(*(partition.append(bytearray(small)) for _ in range(3)))
+        assert orders == [[400, 400, 400]]
+        orders.clear()
+        await asyncio.gather(*(partition.append(bytearray(batch)) for batch in (small, large, small)))
+        assert orders == [[400, 256 * 1024], [400]]
