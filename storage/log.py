@@ -233,7 +233,11 @@ class Log:
         """Returns when all that was written is on the disk, names too; no batch before the record of its producer."""
         self.producers.sync()
         for start in list(self._unsynced):
-            self._files.sync(self._handles.writing(log_file(self.folder, start)))
+            path = log_file(self.folder, start)
+            self._files.sync(self._handles.writing(path))
+            if start != self.segments[-1].start_offset:
+                # Nothing more is written to a closed segment, and what is open stays so until there are too many.
+                self._handles.drop(path)
         if self._names_unsynced:
             self._files.sync_folder(self.folder)
             self._names_unsynced = False
@@ -304,8 +308,12 @@ class Log:
             messages += found.messages
             room -= used
             offset = max(offset, found.next_offset)
-            if offset < self.segments[number].next_offset:
+            segment = self.segments[number]
+            if offset < segment.next_offset:
                 break
+            if segment is not self.segments[-1] and segment.start_offset not in self._unsynced:
+                # Who has come to its end goes on in the next one.
+                self._handles.drop(log_file(self.folder, segment.start_offset))
         return Fetched(buffers, messages, offset)
 
     def _segment_at(self, offset: int) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.storage.support.world import opened, partition_in, sized, with_topic
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
+from whippet.storage.options import Durability
 from whippet.storage.segment import Segment
 
 
@@ -160,3 +163,32 @@ def test_the_batches_of_a_forgotten_index_are_checked_again() -> None:
     cache.put(other, index_of(1))
     assert segment.index is None
     assert segment.checked is None
+
+
+@pytest.mark.parametrize("options", [{"durability": Durability.SYNCED}, {"saver_interval_s": 0.001}])
+async def test_files_of_closed_segments_do_not_stay_open_under_constant_load(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    disk = Counted()
+    async with opened(tmp_path, files=disk, segment_bytes=1024, tail_bytes_max=0, **options) as store:
+        (partition,) = await with_topic(store)
+        for _ in range(30):
+            await partition.append(sized(1, 1024))
+            await partition.flush(sync=True)
+        # The lock, and the segment that grows.
+        assert (partition.segments_count, len(disk.open)) == (31, 2)
+
+
+async def test_who_reads_through_many_segments_leaves_none_of_them_open(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, segment_bytes=1024) as partition:
+        for _ in range(30):
+            await partition.append(sized(2, 512))
+    disk = Counted()
+    async with opened(tmp_path, files=disk, segment_bytes=1024) as store:
+        (partition,) = await with_topic(store)
+        before, offset = len(disk.open), 0
+        while offset < 60:
+            found = await partition.read(offset, 1)
+            assert found.next_offset == offset + 1
+            offset = found.next_offset
+        assert len(disk.open) <= before + 1
