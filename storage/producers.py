@@ -110,9 +110,6 @@ class Producers:
                 known.before = None
                 self._forget_oldest(known)
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def records(self) -> list[Record]:
         """All that is remembered, the producers in the order in which they are forgotten."""
         return [known.answers[sequence] for known in self._known.values() for sequence in sorted(known.answers)]

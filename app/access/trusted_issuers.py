@@ -108,7 +108,8 @@ class _Issuer:
         self._clock = clock
         self._client = client
         self._keys: dict[str, Key] = {}
-        self._fetched_at: float | None = None
+        self._fetched_at = 0.0
+        """When the keys came, if there are any."""
         self._tried_at: float | None = None
         self._fetching: asyncio.Task[None] | None = None
 
@@ -129,7 +130,7 @@ class _Issuer:
             return None
         key = self._keys.get(kid)
         if key is not None:
-            if self._fetched_at is None or self._clock() - self._fetched_at > KEYS_SECONDS:
+            if self._clock() - self._fetched_at > KEYS_SECONDS:
                 self.fetch_soon()
             return key
         self.fetch_soon()

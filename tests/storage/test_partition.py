@@ -1108,3 +1108,22 @@ async def test_given_batches_of_one_turn_when_appended_should_go_to_the_disk_tog
         orders.clear()
         await asyncio.gather(*(partition.append(bytearray(batch)) for batch in (small, large, small)))
         assert orders == [[400, 256 * 1024], [400]]
+
+
+class CountedSyncs(Files):
+    synced = 0
+
+    def sync(self, handle: int) -> None:
+        self.synced += 1
+        super().sync(handle)
+
+
+async def test_given_a_partition_that_is_being_deleted_when_closed_should_sync_nothing(tmp_path: Path) -> None:
+    disk = CountedSyncs()
+    # The store closes it once more.
+    with contextlib.suppress(PartitionClosed):
+        async with partition_in(tmp_path, files=disk, durability=Durability.MEMORY) as partition:
+            await partition.append(texts("a message"))
+            disk.synced = 0
+            await partition.close(keep=False)
+            assert disk.synced == 0

@@ -87,6 +87,23 @@ def test_opening_finds_all_of_a_log_that_has_grown_since_its_index_was_made(tmp_
     opened.close()
 
 
+def test_given_a_log_whose_end_is_all_damaged_when_opened_should_serve_what_is_before_it(tmp_path: Path) -> None:
+    """None of the batches is whole that the index is not believed of."""
+    whole = pieces([[1500 * KIB]] * 5)
+    path = tmp_path / f"{FIRST_SEGMENT}.log"
+    path.write_bytes(joined(whole))
+    open_log(tmp_path).close()
+    with path.open("r+b") as log:
+        for piece in whole[-2:]:
+            log.seek(piece.position)
+            log.write(bytes(300))
+    opened = open_log(tmp_path)
+    assert read_log(opened.log) == expected(whole[:3])
+    assert opened.log.next_offset == 5
+    assert [damage.offset for damage in opened.damage] == [3]
+    opened.close()
+
+
 CLOSED = pieces([[9, 9], [30], [5] * 20])
 NEXT = CLOSED[-1].next_offset
 

@@ -59,9 +59,11 @@ def test_a_key_for_its_owner_alone_is_left_as_it_is(tmp_path: Path, caplog: pyte
 
 def test_half_a_key_left_over_by_a_crash_is_not_used(tmp_path: Path) -> None:
     (tmp_path / f"{NAME}.new").write_bytes(b"x" * 100)
+    os.chmod(tmp_path / f"{NAME}.new", 0o644)
     made = key(tmp_path)
     assert len(made) == 64
     assert os.listdir(tmp_path) == [NAME]
+    assert stat.S_IMODE((tmp_path / NAME).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(("size", "used"), [(0, False), (63, False), (64, True), (65, True)])
@@ -101,3 +103,9 @@ def test_the_secrets_of_the_configuration_come_in_their_order(
     assert read_or_make(config, str(tmp_path)) == expected
     assert os.listdir(tmp_path) == []
     assert ("differ" in caplog.text) is (len(set(expected)) > 1)
+
+
+def test_a_secret_that_is_no_base64_is_refused_and_not_read_as_far_as_it_is(tmp_path: Path) -> None:
+    config = HttpJwt(encoding_secret=Secret("QUJD%QUJD"), use_base64_secret=True)
+    with pytest.raises(ValueError, match="base64"):
+        read_or_make(config, str(tmp_path))

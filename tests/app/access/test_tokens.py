@@ -8,6 +8,7 @@ import functools
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 from blake3 import blake3
 
@@ -130,6 +131,29 @@ async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_pat
         alice = await users.create("alice", "secret", UserStatus.INACTIVE, None)
         text = await tokens.create(alice, "build", 0)
         assert refused(lambda: tokens.owner(text, users)) == Code.USER_INACTIVE
+
+
+async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        one, two = [await tokens.create(users.root, name, 0) for name in ("one", "two")]
+        await tokens.revoke("no token")
+        await tokens.revoke(one)
+        await tokens.revoke(one)
+        assert refused(lambda: tokens.owner(one, users)) == Code.RESOURCE_NOT_FOUND
+        assert tokens.owner(two, users) is users.root
+
+
+async def test_documents_from_before_there_were_epochs_mean_the_first_one(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+    for path, names in (("tokens/0.json", ["epoch"]), ("users/0.json", ["session_epoch", "token_epoch"])):
+        document = msgspec.json.decode((tmp_path / path).read_bytes())
+        assert [document.pop(name) for name in names] == [0] * len(names)
+        (tmp_path / path).write_bytes(msgspec.json.encode(document))
+        async with world(tmp_path) as made:
+            assert made.gateway.tokens.owner(text, made.gateway.users) is made.gateway.users.root
+            assert made.gateway.users.root.login.epoch == 0
 
 
 @pytest.mark.parametrize("expiry", [0, TIME_MAX])

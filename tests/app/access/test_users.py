@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from pathlib import Path
 
 import msgspec
@@ -12,12 +13,14 @@ import pytest
 from tests.app.access.support.world import CHEAP, HOME, ROOT, everywhere, refusal, world
 from tests.storage.support.world import opened
 from tests.support.clocks import Clock
+from whippet.app.access import users as users_module
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, User, Users
+from whippet.app.access.throttle import Limits, Throttle
+from whippet.app.access.users import DEFAULT_NAME, DEFAULT_PASSWORD, USERS_MAX, User, Users
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
-from whippet.app.errors import Code
+from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import UserStatus
 from whippet.storage.errors import CatalogueError
 
@@ -231,6 +234,10 @@ async def test_numbers_are_given_out_last_freed_first_and_after_a_start_lowest_f
         assert [await make(name) for name in ("seven", "eight", "nine")] == [1, 2, 4]
 
 
+def test_the_numbers_of_users_end_before_the_one_that_means_nobody() -> None:
+    assert USERS_MAX == 4_294_967_295
+
+
 async def test_there_is_a_limit_of_users(tmp_path: Path) -> None:
     async with world(tmp_path, users_max=2) as made:
         await made.gateway.users.create("alice", "secret", ACTIVE, None)
@@ -378,3 +385,97 @@ async def test_how_a_user_is_shown_tells_no_secret(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root: User = made.gateway.users.root
         assert repr(root) == "<user 0 'root'>"
+
+
+# ---------------------------------------------------------------------------------------------------------- logging in
+
+
+@pytest.mark.parametrize(
+    ("username", "password", "code"),
+    [
+        ("ab", "alicealice", Code.INVALID_USERNAME),
+        ("alice", "12", Code.INVALID_PASSWORD),
+        ("alice", "wrong", Code.INVALID_CREDENTIALS),
+        ("nobody", "alicealice", Code.INVALID_CREDENTIALS),
+        ("alice", "alicealice", None),
+    ],
+)
+async def test_a_login_that_is_refused_says_what_was_wrong_and_not_who_is_there(
+    tmp_path: Path, username: str, password: str, code: Code | None
+) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        computed = made.passwords.computed
+        assert await refusal(made.gateway.users.log_in(username, password, HOME)) == code
+        unseen = code in (Code.INVALID_USERNAME, Code.INVALID_PASSWORD)
+        assert made.passwords.computed == computed + (not unseen)
+
+
+async def test_logins_and_new_passwords_stand_in_the_line_that_the_throttle_has(tmp_path: Path) -> None:
+    async with world(tmp_path, throttle=Throttle(Limits(line_max=0))) as made:
+        users = made.gateway.users
+        assert await refusal(users.log_in("root", "root's password", HOME)) == Code.TRANSIENT_NOT_ACCEPTED
+        changing = users.change_password("root", "root's password", "another", HOME)
+        assert await refusal(changing) == Code.TRANSIENT_NOT_ACCEPTED
+
+
+@pytest.mark.parametrize("meanwhile", ["deleted", "another password"])
+async def test_a_password_that_was_right_when_it_was_asked_for_may_be_no_good_when_it_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        await made.user("alice")
+        verify = made.passwords.verify
+
+        async def slowly(stored: str | None, password: str) -> bool:
+            monkeypatch.setattr(made.passwords, "verify", verify)
+            matches = await verify(stored, password)
+            if meanwhile == "deleted":
+                await users.delete("alice")
+            else:
+                await users.change_password("alice", "alicealice", "another", HOME)
+            return matches
+
+        monkeypatch.setattr(made.passwords, "verify", slowly)
+        assert await refusal(users.log_in("alice", "alicealice", HOME)) == Code.INVALID_CREDENTIALS
+
+
+async def test_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: Path) -> None:
+    def nobody(user: User) -> None:
+        raise CommandError(Code.UNAUTHORIZED)
+
+    async with world(tmp_path) as made:
+        computed = made.passwords.computed
+        for current in ("root's password", "wrong"):
+            changing = made.gateway.users.change_password("root", current, "another", HOME, allowed=nobody)
+            assert await refusal(changing) == Code.UNAUTHORIZED
+        assert made.passwords.computed == computed
+
+
+async def test_every_change_of_a_user_is_counted_once_and_what_changes_nothing_is_not(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        counted = [users.changes]
+
+        async def count(change: Awaitable[object]) -> int:
+            before = users.changes
+            await change
+            counted.append(users.changes)
+            return users.changes - before
+
+        assert await count(users.create("alice", "secret", ACTIVE, None)) == 1
+        assert await count(users.update("alice", "alicia", None)) == 1
+        assert await count(users.update("alicia", "alicia", ACTIVE)) == 0
+        assert await count(users.change_permissions("alicia", everywhere(read_users=True))) == 1
+        assert await count(users.change_password("alicia", "secret", "another", HOME)) == 1
+        assert await count(users.delete("alicia")) == 1
+        assert counted == sorted(counted)
+
+
+async def test_the_number_that_means_nobody_is_given_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(users_module, "USERS_MAX", 3)
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        assert [(await users.create(name, "secret", ACTIVE, None)).id for name in ("one", "two")] == [1, 2]
+        assert await refusal(users.create("three", "secret", ACTIVE, None)) == Code.USERS_LIMIT_REACHED

@@ -1,0 +1,133 @@
+"""The file of what producers were answered: what is in it when, how often it is synced, and when it is made anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from whippet.storage.files import Files
+from whippet.storage.handles import Handles
+from whippet.storage.layout import producers_file
+from whippet.storage.producer_file import RECORD, ProducerFile
+from whippet.storage.producers import Bounds, Producer, Record
+
+
+def record(sequence: int, identity: bytes = b"p") -> Record:
+    """Its batch of two messages is where the sequence says."""
+    return Record(Producer(identity, 1, sequence), 2 * sequence, 2, 1000, 2000)
+
+
+class Counted(Files):
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def sync(self, handle: int) -> None:
+        self.done.append("file")
+
+    def sync_folder(self, path: str) -> None:
+        self.done.append("folder")
+
+
+Opening = Callable[[], ProducerFile]
+
+
+@pytest.fixture
+def disk() -> Counted:
+    return Counted()
+
+
+@pytest.fixture
+def opening(tmp_path: Path, disk: Counted) -> Iterator[Opening]:
+    handles = Handles(disk, 4)
+    yield lambda: ProducerFile(disk, handles, str(tmp_path), Bounds())
+    handles.close()
+
+
+def always(record: Record, synced_offset: int) -> bool:
+    return True
+
+
+def records_in(path: Path) -> float:
+    return Path(producers_file(str(path))).stat().st_size / RECORD.size
+
+
+def test_given_a_file_that_is_new_when_synced_should_sync_its_name_once(opening: Opening, disk: Counted) -> None:
+    file = opening()
+    file.note([record(1)], 0, sync=True)
+    assert disk.done == ["file", "folder"]
+    disk.done.clear()
+    file.note([record(2)], 0, sync=True)
+    file.note([record(3)], 0, sync=False)
+    assert disk.done == ["file"]
+    file.sync()
+    file.sync()
+    assert disk.done == ["file", "file"]
+
+
+def test_given_no_records_when_noted_should_make_no_file(opening: Opening, tmp_path: Path) -> None:
+    file = opening()
+    file.note([], 0, sync=True)
+    file.settle_for_good()
+    file.take_back(0)
+    assert list(tmp_path.iterdir()) == []
+    assert file.load(always) == ([], [])
+
+
+@pytest.mark.parametrize(("next_offset", "left"), [(0, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (100, 4)])
+def test_given_batches_that_were_not_written_when_taken_back_should_leave_the_records_of_the_others(
+    opening: Opening, tmp_path: Path, next_offset: int, left: int
+) -> None:
+    """Only what was noted last can be taken back."""
+    file = opening()
+    file.note([record(0)], 0, sync=False)
+    file.note([record(1), record(2), record(3)], 0, sync=False)
+    file.take_back(next_offset)
+    assert records_in(tmp_path) == left
+    assert opening().load(always) == ([record(i) for i in range(left)], [])
+    file.take_back(0)
+    assert records_in(tmp_path) == (1 if left == 4 else left)
+    file.note([record(9)], 0, sync=False)
+    assert opening().load(always)[0][-1] == record(9)
+
+
+def test_given_records_that_do_not_count_when_loaded_should_be_void_from_then_on(
+    opening: Opening, disk: Counted, tmp_path: Path
+) -> None:
+    opening().note([record(i) for i in range(5)], 0, sync=False)
+    file = opening()
+    kept, damage = file.load(lambda one, synced: one.producer.sequence in (1, 2))
+    assert (kept, damage) == ([record(1), record(2)], [])
+    assert records_in(tmp_path) == 3
+    disk.done.clear()
+    file.settle_for_good()
+    assert disk.done == ["file"]
+    assert opening().load(always)[0] == [record(1), record(2)]
+
+
+@pytest.mark.parametrize(("before", "after"), [(4095, 4096), (4096, 17)])
+def test_given_a_long_file_when_noted_should_keep_only_what_is_remembered(
+    opening: Opening, tmp_path: Path, before: int, after: int
+) -> None:
+    file = opening()
+    file.note([record(i) for i in range(before)], 0, sync=False)
+    file.note([record(before)], 0, sync=False)
+    assert records_in(tmp_path) == after
+    assert opening().load(always)[0][-16:] == [record(i) for i in range(before - 15, before + 1)]
+
+
+def test_given_a_file_that_was_made_anew_when_it_grows_should_be_left_until_it_is_twice_as_long(
+    opening: Opening, tmp_path: Path
+) -> None:
+    def of_many(start: int, count: int) -> list[Record]:
+        return [record(start + i, str(i % 500).encode()) for i in range(count)]
+
+    file = opening()
+    file.note(of_many(0, 8000), 0, sync=False)
+    file.note(of_many(8000, 1), 0, sync=False)
+    assert records_in(tmp_path) == 8001, "all of these are remembered"
+    file.note(of_many(8001, 7999), 0, sync=False)
+    assert records_in(tmp_path) == 16_000
+    file.note(of_many(16_000, 1), 0, sync=False)
+    assert records_in(tmp_path) == 8001
