@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".mutants_cache"
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
 
-QUICK_S = 2
+QUICK_S = 1
 """Processor time that a test may take to be given to mutants at all."""
 TESTS_S = 40
 """Processor time, without a mutant, that the tests of one mutant may take together."""
