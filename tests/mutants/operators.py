@@ -159,7 +159,7 @@ def _replacements(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
             yield node, str(number + 1)
         case ast.Expr(value=ast.Call() | ast.Await()):
             yield node, "pass"
-        case ast.Return(value=ast.expr() as value) if not (isinstance(value, ast.Constant) and value.value is None):
+        case ast.Return(value=ast.expr() as value) if not isinstance(value, ast.Constant):
             yield node, "return None"
         case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
             # The other kinds of condition have a part that is turned around by itself.

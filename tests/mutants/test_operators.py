@@ -43,6 +43,7 @@ def changes(source: str) -> list[str]:
         ("async def f():\n    await a()", ["await a() -> pass"]),
         ("def f():\n    return a", ["return a -> return None"]),
         ("def f():\n    return None", []),
+        ("def f():\n    return True", ["True -> False"]),
         ("def f():\n    return", []),
         ("if a:\n    pass", ["a -> not a"]),
         ("while a():\n    pass", ["a() -> not a()"]),

@@ -105,7 +105,7 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
             raise CommandError(Code.EMPTY_MESSAGE_PAYLOAD, f"message {i}: its payload is empty")
         if offset < previous_offset:
             raise CommandError(Code.INVALID_OFFSET, f"message {i}: offset {offset} after {previous_offset}")
-        if position < previous and count > 1:
+        if position < previous:
             raise CommandError(Code.CANNOT_READ_INDEX_POSITION, f"message {i}: position {position} after {previous}")
         if headers and header_size == SHORT:
             block = userheaders.from_short(area[body + payload : body + payload + headers], limits.user_headers_bytes)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.transports.wire.classic.support.plainly import Classic, parse, send_body, stored
 from whippet.app.commands import answers as say
 from whippet.app.commands import requests as ask
-from whippet.app.errors import CommandError
+from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import TIME_SPAN_MAX_US, Readable
 from whippet.transports.wire.classic import answers, message, polls, sends, unbatching, userheaders
@@ -208,6 +208,33 @@ def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) ->
         fits = batches.fitting(batches.frame_positions(batch), 0, 5000, space - batches.HEADER_BYTES)
         head, frames = batches.cut(batch, batches.frame_positions(batch), 0, max(fits, 1))
         assert sum(map(len, polls.encode(say.Polled(0, 0, fits, (head, frames)), header_size))) <= response_bytes
+
+
+@pytest.mark.parametrize(
+    ("response_bytes", "room"),
+    [(0, 0), (16, 0), (17, 0), (18, 1), (16 + 65, 49), (16 + 2 * 65 - 1, 97), (16 + 130, 98)],
+)
+def test_room_is_what_frames_of_one_byte_leave_when_they_grow_to_messages(response_bytes: int, room: int) -> None:
+    assert polls.room(response_bytes) == room
+
+
+@both_sizes
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_an_answer_with_fewer_bytes_than_its_number_of_messages_takes_is_refused(header_size: int, count: int) -> None:
+    kept = [Classic(i + 1, i, NOW, NOW, b"x") for i in range(count)]
+    payload = b"".join(polls.encode(say.Polled(3, 0, count, (stored(kept),)), header_size))
+    assert len(payload) == 16 + count * (header_size + 1)
+    assert polls.decode(memoryview(payload), header_size).messages_count == count
+    for changed, code in (
+        (payload[:-1], Code.INVALID_MESSAGES_COUNT),
+        (payload[:12] + bytes(4) + payload[16:], Code.INVALID_MESSAGES_COUNT),
+        (payload + b"x", Code.INVALID_MESSAGE_PAYLOAD_LENGTH),
+        (payload[:15], Code.INVALID_FORMAT),
+    ):
+        with pytest.raises(CommandError) as refused:
+            polls.decode(memoryview(changed), header_size)
+        assert refused.value.code == code
+    assert polls.decode(memoryview(payload[:12] + bytes(4)), header_size).messages_count == 0
 
 
 @both_sizes
