@@ -8,8 +8,7 @@ from pathlib import Path
 
 from tests.sdk.support.inspector import Inspector
 from tests.sdk.support.program import Sdk
-from tests.sdk.support.server import Server
-from whippet.transports.certificates import self_signed
+from tests.sdk.support.server import Server, tls_server
 
 OPTIONS = (
     "",
@@ -75,12 +74,7 @@ def test_a_plain_client_may_only_ping_until_it_logs_in_and_may_try_again(sdk: Sd
 def test_a_client_connects_over_tls_and_checks_the_certificate(
     sdk: Sdk, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
-    for file, content in zip((certificate, key), self_signed(), strict=True):
-        file.write_bytes(content)
-    server = own_server(
-        IGGY_TCP_TLS_ENABLED="true", IGGY_TCP_TLS_CERT_FILE=str(certificate), IGGY_TCP_TLS_KEY_FILE=str(key)
-    )
+    server, certificate = tls_server(own_server, tmp_path)
     string = f"iggy://iggy:iggy@{server.address}?reconnection_retries=0&tls=true&tls_domain=localhost"
     trusting = f"{string}&tls_ca_file={certificate}"
     answers = sdk.run("connecting", strings=[trusting, string])["answers"]

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.sdk.support.inspector import Inspector
 from tests.sdk.support.program import Program, Sdk
-from tests.sdk.support.server import Server
-from whippet.transports.certificates import self_signed
+from tests.sdk.support.server import Server, tls_server
 
 UNAUTHENTICATED, WRONG = "Unauthenticated", "InvalidCredentials"
 
@@ -47,12 +46,7 @@ def test_a_configuration_says_who_logs_in(newest: Sdk, server: Server, inspector
 def test_tls_clients_get_in_if_they_trust_the_certificate_or_do_not_ask(
     newest: Sdk, own_server: Callable[..., Server], tmp_path: Path
 ) -> None:
-    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
-    for file, content in zip((certificate, key), self_signed(), strict=True):
-        file.write_bytes(content)
-    server = own_server(
-        IGGY_TCP_TLS_ENABLED="true", IGGY_TCP_TLS_CERT_FILE=str(certificate), IGGY_TCP_TLS_KEY_FILE=str(key)
-    )
+    server, certificate = tls_server(own_server, tmp_path)
     task = {"acts": ["over_tls"], "tls_address": server.address, "certificate": str(certificate)}
     answers = newest.run("sessions", **task)["tls"]
     welcome = {who for who, of_one in answers.items() if of_one == [None, None]}

@@ -11,17 +11,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
-from tests.app.dashboard.support.chromium import WAITS_MS, a_page, chromium, until
+from tests.app.dashboard.support.chromium import WAITS_MS, a_page, until
 from tests.app.dashboard.support.serving import PASSWORD, USERNAME, Server, base64_of, serving
 
 expect.set_options(timeout=WAITS_MS)
 SIZES = {1280: 860, 390: 844}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from playwright.sync_api import Browser, Page
 
-from tests.app.dashboard.support.chromium import a_page, chromium, until
+from tests.app.dashboard.support.chromium import a_page, until
 from tests.app.dashboard.support.serving import PASSWORD, USERNAME, Producer, Server, serving
 
 PROJECT = Path(__file__).parents[3]
@@ -33,12 +33,6 @@ FOLLOW = """async ([name, wanted]) => {
   await subscription.ready
 }"""
 """Reads what is subscribed to into `<name>.seen`."""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

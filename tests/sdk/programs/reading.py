@@ -4,21 +4,8 @@ import asyncio
 from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitWhen, IggyClient, PollingStrategy
-from scenario import Task, carry_out, connected, milliseconds, say, text
-from versions import consumer_group, labels, origin, poll
-
-
-async def polled(client: IggyClient, task: Task, partition: int) -> list[Any]:
-    """Everything, however little each answer holds."""
-    found: list[Any] = []
-    while True:
-        strategy = PollingStrategy.Offset(len(found))
-        answer = await poll(client, task["stream"], task["topic"], partition, strategy, 500, False)
-        if not answer:
-            break
-        found += answer
-    assert [message.offset() for message in found] == list(range(len(found)))
-    return found
+from scenario import Task, carry_out, connected, milliseconds, poll_all, say, text
+from versions import consumer_group, labels, origin
 
 
 def seen(message: Any) -> list[Any]:
@@ -52,7 +39,7 @@ async def consumed(client: IggyClient, task: Task, expected: int) -> list[str]:
 
 async def main(task: Task) -> None:
     client = await connected(task)
-    by_polling = [await polled(client, task, partition) for partition in range(task["partitions"])]
+    by_polling = [await poll_all(client, task, partition) for partition in range(task["partitions"])]
     if "group" in task:
         say(consumed=await consumed(client, task, sum(map(len, by_polling))))
     say(

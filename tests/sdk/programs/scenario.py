@@ -10,8 +10,8 @@ import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, SendMessage
-from versions import MODERN
+from apache_iggy import AutoCommit, AutoCommitAfter, AutoCommitWhen, IggyClient, PollingStrategy, SendMessage
+from versions import MODERN, poll
 
 Task = dict[str, Any]
 """As the test wrote it; what is in it is between the test and the program."""
@@ -101,6 +101,18 @@ async def send(client: IggyClient, task: Task, partition: int, payloads: Sequenc
 
 async def send_all(client: IggyClient, task: Task, partition: int, messages: list[SendMessage]) -> None:
     await client.send_messages(task["stream"], task["topic"], partition, messages)
+
+
+async def poll_all(client: IggyClient, task: Task, partition: int) -> list[Any]:
+    """Everything in a partition, however little each answer holds."""
+    found: list[Any] = []
+    while True:
+        strategy = PollingStrategy.Offset(len(found))
+        answer = await poll(client, task["stream"], task["topic"], partition, strategy, 1000, False)
+        if not answer:
+            assert [message.offset() for message in found] == list(range(len(found)))
+            return found
+        found += answer
 
 
 async def heard(word: str) -> None:

@@ -4,9 +4,9 @@ import hashlib
 import time
 from typing import Any
 
-from apache_iggy import IggyClient, PollingStrategy, SendMessage
-from scenario import Task, carry_out, connected, refusal, say, send
-from versions import poll, where
+from apache_iggy import SendMessage
+from scenario import Task, carry_out, connected, poll_all, refusal, say, send
+from versions import where
 
 
 def made(payload: str | dict[str, Any]) -> str | bytes:
@@ -37,17 +37,6 @@ def seen(message: Any) -> dict[str, Any]:
         **short,
         **where(message),
     }
-
-
-async def poll_all(client: IggyClient, task: Task, partition: int) -> list[Any]:
-    """Everything in a partition, however little each answer holds."""
-    found: list[Any] = []
-    while True:
-        strategy = PollingStrategy.Offset(len(found))
-        answer = await poll(client, task["stream"], task["topic"], partition, strategy, 1000, False)
-        if not answer:
-            return found
-        found += answer
 
 
 async def main(task: Task) -> None:

@@ -7,9 +7,11 @@ import re
 import signal
 import subprocess
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.support.forked import Forked
+from whippet.transports.certificates import self_signed
 
 START_SECONDS_MAX = 60
 STOP_SECONDS_MAX = 60
@@ -97,3 +99,14 @@ class Server:
             process.kill()
             process.wait()
             raise
+
+
+def tls_server(own_server: Callable[..., Server], folder: Path) -> tuple[Server, Path]:
+    """A server with a certificate of its own, and the file that the certificate is in."""
+    certificate, key = folder / "server.pem", folder / "server.key"
+    for file, content in zip((certificate, key), self_signed(), strict=True):
+        file.write_bytes(content)
+    server = own_server(
+        IGGY_TCP_TLS_ENABLED="true", IGGY_TCP_TLS_CERT_FILE=str(certificate), IGGY_TCP_TLS_KEY_FILE=str(key)
+    )
+    return server, certificate

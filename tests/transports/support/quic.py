@@ -16,14 +16,11 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection, QuicConnectionState
 from starlette.types import ASGIApp
 
-from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
+from tests.app.access.support.world import gateway_on
 from tests.storage.support.world import opened
 from tests.support.running import HANGS_S
 from tests.transports.support.raw import LOG_IN, PING, asked
-from whippet.app.access.passwords import Passwords
 from whippet.app.access.throttle import Throttle
-from whippet.app.access.tokens import Tokens
-from whippet.app.access.users import Users
 from whippet.app.commands import requests as ask
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
@@ -188,14 +185,6 @@ async def served(
     **limits: Any,
 ) -> AsyncIterator[World]:
     async with opened(path, **(store or {})) as made:
-        users = await Users.open(
-            made,
-            ROOT,
-            False,
-            made.clock,
-            passwords=Passwords(CHEAP),
-            throttle=throttle or Throttle(NOBODY_WAITS),
-        )
         config = Config()
         replace = msgspec.structs.replace
         config = replace(
@@ -204,7 +193,7 @@ async def served(
             quic=replace(config.quic, **(quic or {})),
             http=replace(config.http, limits=replace(config.http.limits, **(http or {}))),
         )
-        gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
+        gateway = await gateway_on(made, config, throttle=throttle)
         rooms = Rooms(config)
         listener = QuicListener(gateway, rooms, application, door, stalled_seconds=stalled_seconds)
         await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
@@ -226,4 +215,4 @@ async def served(
             world.ends.close()
             # What a closed transport still has to do.
             await asyncio.sleep(0)
-            users.close()
+            gateway.users.close()

@@ -13,19 +13,16 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
+from tests.app.access.support.world import CHEAP, ROOT, gateway_on
 from tests.storage.support.world import opened
 from tests.support.running import HANGS_S
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.throttle import Throttle
-from whippet.app.access.tokens import Tokens
-from whippet.app.access.users import Users
 from whippet.app.commands import requests as ask
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
-from whippet.app.gateway import Gateway
 from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.tcp import TcpListener
 from whippet.transports.wire.classic import frames, requests
@@ -167,13 +164,10 @@ async def served(
 ) -> AsyncIterator[Served]:
     async with opened(path, **(store or {})) as made:
         passwords = Passwords(CHEAP)
-        users = await Users.open(
-            made, ROOT, False, made.clock, passwords=passwords, throttle=throttle or Throttle(NOBODY_WAITS)
-        )
         config = Config()
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
         config = msgspec.structs.replace(config, system=system, tcp=tcp or config.tcp)
-        gateway = Gateway(config, made, users, Tokens(made, 100, made.clock), made.clock)
+        gateway = await gateway_on(made, config, passwords=passwords, throttle=throttle)
         listener = TcpListener(gateway, stalled_seconds=stalled_seconds)
         await listener.listen(address or Address("127.0.0.1", 0), "tcp.address", tls)
         world = Served(listener, passwords)
@@ -186,7 +180,7 @@ async def served(
         finally:
             world.close_links()
             await listener.stop(HANGS_S)
-            users.close()
+            gateway.users.close()
 
 
 async def until_nobody_is_left(world: Served) -> None:

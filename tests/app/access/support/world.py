@@ -110,20 +110,44 @@ async def world(
     clock = Clock()
     async with opened(path, clock=clock, **options) as store:
         passwords = Passwords(CHEAP)
-        users = await Users.open(
+        gateway = await gateway_on(
             store,
-            environment,
-            default_root,
-            clock,
+            settings,
+            environment=environment,
+            default_root=default_root,
             passwords=passwords,
-            throttle=throttle or Throttle(NOBODY_WAITS),
+            throttle=throttle,
+            tokens_max=tokens_max,
             users_max=users_max,
         )
         try:
-            gateway = Gateway(settings or Config(), store, users, Tokens(store, tokens_max, clock), clock)
             yield World(gateway, store, clock, passwords)
         finally:
-            users.close()
+            gateway.users.close()
+
+
+async def gateway_on(
+    store: Store,
+    settings: Config | None = None,
+    *,
+    environment: Mapping[str, str] = ROOT,
+    default_root: bool = False,
+    passwords: Passwords | None = None,
+    throttle: Throttle | None = None,
+    tokens_max: int = 100,
+    users_max: int = 2**32 - 1,
+) -> Gateway:
+    """With passwords that cost little, and logins that nobody waits for. Its users have to be closed."""
+    users = await Users.open(
+        store,
+        environment,
+        default_root,
+        store.clock,
+        passwords=passwords or Passwords(CHEAP),
+        throttle=throttle or Throttle(NOBODY_WAITS),
+        users_max=users_max,
+    )
+    return Gateway(settings or Config(), store, users, Tokens(store, tokens_max, store.clock), store.clock)
 
 
 async def make_group(person: Person) -> None:

@@ -9,15 +9,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from tests.app.access.support.world import CHEAP, NOBODY_WAITS, ROOT
-from whippet.app.access.passwords import Passwords
-from whippet.app.access.throttle import Throttle
-from whippet.app.access.tokens import Tokens
-from whippet.app.access.users import Users
+from tests.app.access.support.world import ROOT, gateway_on
 from whippet.app.client import Client, Reconnect
-from whippet.app.config import Config
 from whippet.app.config.formats import Address
-from whippet.app.gateway import Gateway
 from whippet.storage.files import Files
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
@@ -44,18 +38,14 @@ class Server:
 
     async def start(self) -> None:
         self.store = await Store.open(self._options, files=self._files)
-        self.users = await Users.open(
-            self.store, ROOT, False, self.store.clock, passwords=Passwords(CHEAP), throttle=Throttle(NOBODY_WAITS)
-        )
-        tokens = Tokens(self.store, 100, self.store.clock)
-        self.gateway = Gateway(Config(), self.store, self.users, tokens, self.store.clock)
+        self.gateway = await gateway_on(self.store)
         self.listener = TcpListener(self.gateway)
         await self.listener.listen(Address("127.0.0.1", self.port), "tcp.address", self._tls)
         self.port = self.listener.address.port
 
     async def stop(self) -> None:
         await self.listener.stop(10)
-        self.users.close()
+        self.gateway.users.close()
         await self.store.close()
 
     def cut(self) -> None:
