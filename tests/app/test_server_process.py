@@ -370,7 +370,7 @@ def open_files_of(gateway: Gateway) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def test_all_files_that_the_hard_limit_allows_may_be_opened_but_those_that_are_kept_for_the_store(start: Start) -> None:
+def test_all_files_that_the_hard_limit_allows_may_be_opened_but_those_kept_for_the_store(start: Start) -> None:
     gateway = start()
     gateway.address()
     soft, hard = open_files_of(gateway)

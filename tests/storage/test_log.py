@@ -183,7 +183,7 @@ def test_a_rewrite_leaves_a_segment_whose_end_is_lost_as_it_is(tmp_path: Path) -
         (8, 1, True, 100, False),
     ],
 )
-def test_given_a_record_of_a_producer_when_the_log_is_asked_should_count_if_its_batch_is_or_was_there(
+def test_a_record_of_a_producer_counts_if_its_batch_is_or_was_there(
     tmp_path: Path, base: int, messages: int, checksum_is_right: bool, synced: int, counts: bool
 ) -> None:
     found = pieces([[9, 9], [30]], 5)

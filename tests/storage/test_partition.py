@@ -1089,7 +1089,7 @@ async def test_a_store_that_was_closed_holds_all_that_was_acknowledged(
             assert found == list(range(acknowledged))
 
 
-async def test_given_batches_of_one_turn_when_appended_should_go_to_the_disk_together_if_they_are_small(
+async def test_small_batches_of_one_turn_go_to_the_disk_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with partition_in(tmp_path) as partition:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import calling
-from tests.transports.test_certificates import ending_in
+from tests.transports.support.dated import ending_in
 from whippet.app.readiness import Readiness, Stage
 from whippet.storage.store import Progress
 from whippet.transports.http.front import Front
