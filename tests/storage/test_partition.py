@@ -1118,7 +1118,7 @@ class CountedSyncs(Files):
         super().sync(handle)
 
 
-async def test_given_a_partition_that_is_being_deleted_when_closed_should_sync_nothing(tmp_path: Path) -> None:
+async def test_a_partition_that_is_being_deleted_syncs_nothing_when_it_closes(tmp_path: Path) -> None:
     disk = CountedSyncs()
     # The store closes it once more.
     with contextlib.suppress(PartitionClosed):

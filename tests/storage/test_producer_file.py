@@ -53,7 +53,7 @@ def records_in(path: Path) -> float:
     return Path(producers_file(str(path))).stat().st_size / RECORD.size
 
 
-def test_given_a_file_that_is_new_when_synced_should_sync_its_name_once(opening: Opening, disk: Counted) -> None:
+def test_a_new_file_syncs_its_name_once(opening: Opening, disk: Counted) -> None:
     file = opening()
     file.note([record(1)], 0, sync=True)
     assert disk.done == ["file", "folder"]
@@ -66,7 +66,7 @@ def test_given_a_file_that_is_new_when_synced_should_sync_its_name_once(opening:
     assert disk.done == ["file", "file"]
 
 
-def test_given_no_records_when_noted_should_make_no_file(opening: Opening, tmp_path: Path) -> None:
+def test_no_file_is_made_for_no_records(opening: Opening, tmp_path: Path) -> None:
     file = opening()
     file.note([], 0, sync=True)
     file.settle_for_good()
@@ -76,7 +76,7 @@ def test_given_no_records_when_noted_should_make_no_file(opening: Opening, tmp_p
 
 
 @pytest.mark.parametrize(("next_offset", "left"), [(0, 1), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (100, 4)])
-def test_given_batches_that_were_not_written_when_taken_back_should_leave_the_records_of_the_others(
+def test_batches_that_are_taken_back_leave_the_records_of_the_others(
     opening: Opening, tmp_path: Path, next_offset: int, left: int
 ) -> None:
     """Only what was noted last can be taken back."""
@@ -92,7 +92,7 @@ def test_given_batches_that_were_not_written_when_taken_back_should_leave_the_re
     assert opening().load(always)[0][-1] == record(9)
 
 
-def test_given_records_that_do_not_count_when_loaded_should_be_void_from_then_on(
+def test_records_that_do_not_count_at_loading_are_void_from_then_on(
     opening: Opening, disk: Counted, tmp_path: Path
 ) -> None:
     opening().note([record(i) for i in range(5)], 0, sync=False)
@@ -107,7 +107,7 @@ def test_given_records_that_do_not_count_when_loaded_should_be_void_from_then_on
 
 
 @pytest.mark.parametrize(("before", "after"), [(4095, 4096), (4096, 17)])
-def test_given_a_long_file_when_noted_should_keep_only_what_is_remembered(
+def test_a_long_file_is_made_anew_with_only_what_is_remembered(
     opening: Opening, tmp_path: Path, before: int, after: int
 ) -> None:
     file = opening()
@@ -117,9 +117,7 @@ def test_given_a_long_file_when_noted_should_keep_only_what_is_remembered(
     assert opening().load(always)[0][-16:] == [record(i) for i in range(before - 15, before + 1)]
 
 
-def test_given_a_file_that_was_made_anew_when_it_grows_should_be_left_until_it_is_twice_as_long(
-    opening: Opening, tmp_path: Path
-) -> None:
+def test_a_file_that_was_made_anew_is_left_until_it_is_twice_as_long(opening: Opening, tmp_path: Path) -> None:
     def of_many(start: int, count: int) -> list[Record]:
         return [record(start + i, str(i % 500).encode()) for i in range(count)]
 

@@ -87,7 +87,7 @@ def test_opening_finds_all_of_a_log_that_has_grown_since_its_index_was_made(tmp_
     opened.close()
 
 
-def test_given_a_log_whose_end_is_all_damaged_when_opened_should_serve_what_is_before_it(tmp_path: Path) -> None:
+def test_a_log_whose_end_is_all_damaged_serves_what_is_before_it(tmp_path: Path) -> None:
     """None of the batches is whole that the index is not believed of."""
     whole = pieces([[1500 * KIB]] * 5)
     path = tmp_path / f"{FIRST_SEGMENT}.log"
