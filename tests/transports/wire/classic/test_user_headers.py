@@ -37,6 +37,19 @@ def test_any_bytes_go_there_and_back_unharmed(block: bytes) -> None:
     assert userheaders.to_short(userheaders.from_short(block, 10**6)) in (block, userheaders.to_short(block))
 
 
+@pytest.mark.parametrize("kind", [1, 15])
+@pytest.mark.parametrize("key", [1, 255, 256])
+@pytest.mark.parametrize("value", [1, 255, 256])
+def test_keys_and_values_have_at_most_255_bytes(key: int, value: int, kind: int) -> None:
+    entries = [(b"k" * key, kind, b"v" * value), (b"k", 2, b"v")]
+    if 256 in (key, value):
+        assert userheaders.from_short(short(entries), 10**6) == short(entries)
+        assert userheaders.to_short(stored(entries)) == stored(entries)
+    else:
+        assert userheaders.from_short(short(entries), 10**6) == stored(entries)
+        assert userheaders.to_short(stored(entries)) == short(entries)
+
+
 FOO_BAR = bytes.fromhex("03000000 666f6f 02 03000000 626172")
 
 

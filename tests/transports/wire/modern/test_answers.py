@@ -14,9 +14,11 @@ from tests.transports.wire.classic.support.worlds import U32, U64
 from tests.transports.wire.modern.support import worlds
 from whippet.app.commands import answers as say
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.identity import UserStatus
 from whippet.storage import batch as batches
 from whippet.storage.batch import Readable
 from whippet.storage.options import Durability
+from whippet.transports.wire.classic import answers as classic
 from whippet.transports.wire.modern import answers, polls
 
 fuzz = settings(deadline=None, max_examples=40)
@@ -52,6 +54,26 @@ def test_what_answers_nothing_has_an_empty_body(code: int) -> None:
 def test_the_list_of_what_is_not_there_is_empty(code: int) -> None:
     assert encode(code, None) == b""
     assert decode(code, b"") == decode(code, encode(code, ())) == ()
+
+
+def test_an_answer_that_the_protocol_has_no_layout_for_has_an_empty_body() -> None:
+    assert answers.encode(503, ("something",)) == []
+    assert decode(503, b"something") is None
+
+
+WITH_OPTIONS = {13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
+
+
+def test_only_what_the_protocol_has_changed_is_laid_out_anew() -> None:
+    anew = {code for code, layout in answers.LAYOUTS.items() if layout is not classic.LAYOUTS.get(code)}
+    assert anew == WITH_OPTIONS
+
+
+def test_every_user_of_a_list_is_followed_by_no_options() -> None:
+    users = (say.UserInfo(1, 2, UserStatus.ACTIVE, "abc"), say.UserInfo(3, 4, UserStatus.INACTIVE, "d"))
+    assert encode(32, users) == bytes.fromhex(
+        "01000000 0200000000000000 01 03616263 00000000 03000000 0400000000000000 02 0164 00000000"
+    )
 
 
 def test_who_is_no_member_hears_nothing_and_who_owns_nothing_hears_of_none() -> None:
