@@ -7,7 +7,7 @@ PYTHON2 ?= python2.7
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
-.PHONY: run pipelines test test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
+.PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel lock clean
 
 # All targets install into the same environment.
@@ -20,6 +20,9 @@ pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs
 
 test: setup programs  ## set up, then pass all tests
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+test-long: setup programs  ## what `make test` leaves out: many rounds, seeds and combinations
+	$(BIN)/python -m pytest -n auto -m long $(PYTEST_ARGS)
 
 test-often: setup programs  ## some tests N times in a row, with every core busy: make test-often N=20 K=quic
 	$(BIN)/python -m tests.often $(or $(N),20) $(if $(K),-k '$(K)') $(PYTEST_ARGS)

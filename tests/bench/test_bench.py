@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.bench.running import bench, measured
+from whippet.app.cli.main import main
 
 FIGURES = {"storage": 26, "tcp": 21, "http": 13, "ws": 11, "quic": 11}
 HEADING = ["measure", "value", "unit", "yardstick", "ratio", "target", "met", "note"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("subject", "figures"), FIGURES.items())
 def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_printed(
     tmp_path: Path, subject: str, figures: int
@@ -34,6 +36,8 @@ def test_every_figure_is_an_object_with_a_positive_value_and_nothing_else_is_pri
         ),
         ("tcp", ["produce-1kb"], ["produce 1,000 x 1 KB, 1 connection", "produce 1,000 x 1 KB, 8 connections"]),
         ("http", ["singles"], ["one message a POST, 64 connections"]),
+        ("ws", ["consume"], ["consume 1,000 x 1 KB"]),
+        ("quic", ["consume"], ["consume 1,000 x 1 KB"]),
     ],
 )
 def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(
@@ -47,16 +51,17 @@ def test_only_what_was_asked_for_is_measured_and_shown_as_a_table(
 
 
 @pytest.mark.parametrize("subject", [*FIGURES, "spark"])
-def test_a_usage_error_exits_with_2(tmp_path: Path, subject: str) -> None:
+def test_a_usage_error_exits_with_2(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--only", "nonsense"], ["--rounds", "0"], ["--rounds", "many"]):
-        ran = bench(subject, tmp_path, *arguments)
-        assert ran.returncode == 2
-        assert f"usage: whippet bench {subject}" in ran.stderr
+        with pytest.raises(SystemExit) as ended:
+            main(["bench", subject, *arguments])
+        assert ended.value.code == 2
+        assert f"usage: whippet bench {subject}" in capsys.readouterr().err
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_exit_1(tmp_path: Path) -> None:
-    ran = bench("storage", tmp_path / "missing")
-    assert ran.returncode == 1
-    assert ran.stdout == ""
-    assert ran.stderr.count("\n") == 1
-    assert "No such file or directory" in ran.stderr
+def test_a_folder_that_is_not_there_is_one_line_and_exit_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "storage", "--quick", "--path", str(tmp_path / "missing")]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "No such file or directory" in said.err

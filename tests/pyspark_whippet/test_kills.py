@@ -18,13 +18,13 @@ from pathlib import Path
 
 from tests.app.support.process import Start, starting
 from tests.support.lake import PASSWORD, Lake, need_spark
+from tests.support.sizes import sized
 
-ROUNDS = int(os.environ.get("WHIPPET_SPARK_ROUNDS", "1"))
 SEED = int(os.environ.get("WHIPPET_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 PROGRAM = Path(__file__).parent / "programs" / "copies.py"
 SOURCE = "copies/source"
 PARTITIONS = 3
-MESSAGES = 3_000 * ROUNDS
+MESSAGES_A_ROUND = 3_000
 DEADLINE_S = 300
 COPIES = ("by_id", "by_value")
 
@@ -79,7 +79,7 @@ def world(folder: Path) -> Iterator[tuple[Lake, Start]]:
         lake.http.close()
 
 
-def fill(lake: Lake) -> None:
+def fill(lake: Lake, messages: int) -> None:
     lake.http.post("/streams", json={"name": "copies"}).raise_for_status()
     options = {
         "message_deduplication": "true",
@@ -91,7 +91,7 @@ def fill(lake: Lake) -> None:
         lake.http.post("/streams/copies/topics", json=body).raise_for_status()
     for partition in range(PARTITIONS):
         # Some are equal, and all of them count.
-        values = [f"{number // 3}" for number in range(partition, MESSAGES, PARTITIONS)]
+        values = [f"{number // 3}" for number in range(partition, messages, PARTITIONS)]
         lake.send(SOURCE, values, partition)
 
 
@@ -122,17 +122,19 @@ def round_of_kills(lake: Lake, start: Start, spark: Spark, chance: random.Random
     spark.kill()
 
 
-def test_every_message_is_copied_once_whoever_is_killed(tmp_path: Path) -> None:
+@sized("rounds", 1, long=8, variable="WHIPPET_SPARK_ROUNDS")
+def test_every_message_is_copied_once_whoever_is_killed(tmp_path: Path, rounds: int) -> None:
     need_spark()
+    messages = rounds * MESSAGES_A_ROUND
     chance = random.Random(SEED)
     with world(tmp_path) as (lake, start):
-        fill(lake)
-        for _ in range(ROUNDS):
+        fill(lake, messages)
+        for _ in range(rounds):
             round_of_kills(lake, start, Spark(lake.url, tmp_path), chance)
         last = Spark(lake.url, tmp_path, "once")
         assert last.has_begun(), (tmp_path / "spark.log").read_text()[-4000:]
         assert last.close() == 0, (tmp_path / "spark.log").read_text()[-4000:]
         source = lake.all_values(SOURCE)
-        assert len(source) == MESSAGES
+        assert len(source) == messages
         for name in COPIES:
             assert lake.all_values(f"copies/{name}") == source, f"seed {SEED}"

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import itertools
 import logging
-import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -22,6 +21,7 @@ import pytest
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
 from tests.storage.support.promises import read_everything
 from tests.storage.support.scenario import open_store, run
+from tests.support.sizes import mostly_long, sized
 from whippet.storage.batch import Message, build
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import ProducerFenced, StorageError
@@ -30,11 +30,10 @@ from whippet.storage.partition import Appended, Partition
 from whippet.storage.producers import Producer
 from whippet.storage.store import Store
 
-SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "2"))
 CHUNKS = 4
 ATTEMPTS = 8
 
-chunks = pytest.mark.parametrize("chunk", range(CHUNKS))
+chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
 levels = pytest.mark.parametrize("level", list(Durability), ids=lambda level: level.name.lower())
 
 
@@ -246,14 +245,20 @@ def operations(level: Durability) -> tuple[str, ...]:
     return tuple(operation.act for operation in disk.trace)
 
 
+def places(level: Durability, chunk: int, *, step: int = 1) -> range:
+    return range((chunk + level) % CHUNKS + 1, len(operations(level)) + 1, step * CHUNKS)
+
+
 def noted(error: BaseException, level: Durability, at: int, what: str) -> None:
     error.add_note(f"level {level.name}, operation {at}, {operations(level)[at - 1]}: {what}")
 
 
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(level: Durability, chunk: int) -> None:
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
+def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(
+    level: Durability, chunk: int
+) -> None:
+    for at in places(level, chunk):
         try:
             disk, client = lives(level, Fault(at, FaultKind.CRASH))
             goes_on(client, disk.process_kill(), remembers=level is not Durability.MEMORY)
@@ -262,11 +267,12 @@ def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(le
             raise
 
 
+@sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
-def test_a_power_cut_at_any_file_operation_stores_repeated_sends_once(chunk: int) -> None:
+def test_a_power_cut_at_any_file_operation_stores_repeated_sends_once(chunk: int, seeds: int) -> None:
     level = Durability.SYNCED
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
-        for seed in range(SEEDS):
+    for at in places(level, chunk):
+        for seed in range(seeds):
             try:
                 disk, client = lives(level, Fault(at, FaultKind.CRASH))
                 goes_on(client, disk.power_cut(random.Random(1_000_003 * seed + at)))
@@ -283,7 +289,7 @@ def test_a_failure_of_any_file_operation_stores_repeated_sends_once(
     length: int, kind: FaultKind, level: Durability, chunk: int
 ) -> None:
     struck = {FaultKind.EIO: None, FaultKind.ENOSPC: TAKES_SPACE}.get(kind, ("write",))
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS * length):
+    for at in places(level, chunk, step=length):
         if struck is not None and operations(level)[at - 1] not in struck:
             continue
         try:

@@ -1,6 +1,7 @@
 """Fails the n-th file operation for every n, ends the process at every one, and cuts the power at every one.
 
-The scenario is in support/scenario.py, what it was promised in support/promises.py, the disk in support/disk.py. Run
+The scenario is in support/scenario.py, what it was promised in support/promises.py, the disk in support/disk.py.
+`make test` strikes at every fourth operation, at other ones for each level, and `make test-long` at all of them. Run
 with WHIPPET_FAULT_SEEDS=100 for more power cuts at every operation.
 """
 
@@ -10,7 +11,6 @@ import asyncio
 import errno
 import functools
 import logging
-import os
 import random
 import re
 from collections.abc import Iterator
@@ -20,6 +20,7 @@ import pytest
 from tests.storage.support.disk import TAKES_SPACE, Fault, FaultKind, PowerCut, SimulatedDisk
 from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
+from tests.support.sizes import mostly_long, sized
 from whippet.storage.batch import Message, build
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionFailed, StorageError, WriteFailed
@@ -28,16 +29,15 @@ from whippet.storage.options import Durability, TopicOptions
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
-SEEDS = int(os.environ.get("WHIPPET_FAULT_SEEDS", "2"))
 CHUNKS = 4
-"""Each test goes over every CHUNKS-th operation, so that several processes can share the work."""
+"""Each test goes over every CHUNKS-th operation."""
 
 LEVELS = list(Durability)
 STRUCK_BY = {FaultKind.ENOSPC: TAKES_SPACE, FaultKind.SHORT: ("write",), FaultKind.SHORT_ENOSPC: ("write",)}
 """The operations at which a kind of fault can strike; any other kind at all of them."""
 
 levels = pytest.mark.parametrize("level", LEVELS, ids=lambda level: level.name.lower())
-chunks = pytest.mark.parametrize("chunk", range(CHUNKS))
+chunks = pytest.mark.parametrize("chunk", mostly_long(range(CHUNKS), usual={0}))
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +63,11 @@ def operations(level: Durability, chosen: TopicOptions = SERVERS) -> tuple[str, 
     assert scenario.refused == []
     assert disk.open_handles == []
     return tuple(operation.act for operation in disk.trace)
+
+
+def places(level: Durability, chunk: int, *, step: int = 1, chosen: TopicOptions = SERVERS) -> range:
+    """The numbers of the operations of a chunk, of which every level has others."""
+    return range((chunk + level) % CHUNKS + 1, len(operations(level, chosen)) + 1, step * CHUNKS)
 
 
 def live(
@@ -115,7 +120,7 @@ def test_a_failure_of_any_file_operation_loses_nothing_acknowledged(
     kind: FaultKind, level: Durability, chunk: int
 ) -> None:
     """Whether the store is closed, killed or loses its power afterwards."""
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
+    for at in places(level, chunk):
         act = operations(level)[at - 1]
         if act not in STRUCK_BY.get(kind, (act,)):
             continue
@@ -141,7 +146,7 @@ def test_a_failure_of_any_file_operation_loses_nothing_acknowledged(
 def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
     length: int, kind: FaultKind, level: Durability, chunk: int
 ) -> None:
-    for at in range(chunk + 1, len(operations(level)) + 1, 5 * CHUNKS):
+    for at in places(level, chunk, step=5):
         try:
             disk, scenario = live(level, Fault(at, kind, length), asks_again=False)
             assert disk.open_handles == []
@@ -156,8 +161,10 @@ def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
 
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level: Durability, chunk: int) -> None:
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
+def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(
+    level: Durability, chunk: int
+) -> None:
+    for at in places(level, chunk):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH))
             assert disk.off
@@ -167,12 +174,15 @@ def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level:
             raise
 
 
+@sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
 @levels
-def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(level: Durability, chunk: int) -> None:
-    for at in range(chunk + 1, len(operations(level)) + 1, CHUNKS):
+def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(
+    level: Durability, chunk: int, seeds: int
+) -> None:
+    for at in places(level, chunk):
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             try:
                 cut = disk.power_cut(random.Random(seed * 1_000_003 + at))
                 live_again(cut, scenario.promises, level, Durability.SYNCED)
@@ -187,7 +197,7 @@ def test_persisted_topics_lose_nothing_acknowledged_on_a_server_that_promises_le
     level: Durability, chunk: int
 ) -> None:
     """Messages and stored offsets; at any operation, also where the disk had refused one before."""
-    for at in range(chunk + 1, len(operations(level, PERSISTED)) + 1, CHUNKS):
+    for at in places(level, chunk, chosen=PERSISTED):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH), chosen=PERSISTED)
             live_again(disk.power_cut(random.Random(at)), scenario.promises, level, Durability.SYNCED)
@@ -271,7 +281,7 @@ def test_a_power_cut_after_a_kill_keeps_what_was_recovered_and_what_was_synced_s
     level: Durability, chunk: int
 ) -> None:
     """What a killed process had only written is read, and built upon, by the next one."""
-    for at in range(chunk + 1, len(operations(level)) + 1, 2 * CHUNKS):
+    for at in places(level, chunk, step=2):
         killed, _ = live(level, Fault(at, FaultKind.CRASH))
         disk = killed.process_kill()
         try:

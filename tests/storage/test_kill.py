@@ -22,12 +22,12 @@ import pytest
 
 from tests.storage.support import appender
 from tests.storage.support.segments import messages_in
+from tests.support.sizes import sized
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
-ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "50"))
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 FOLDERS = 3
 """Children that run at once, each on a folder of its own."""
@@ -221,9 +221,12 @@ def torture(folder: Path, level: Durability, seed: int, rounds: int) -> None:
             raise
 
 
+@sized("kills", 12, long=50, variable="WHIPPET_TORTURE_ROUNDS")
 @pytest.mark.parametrize("level", list(Durability), ids=lambda level: level.name.lower())
-def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, level: Durability) -> None:
-    rounds = max(ROUNDS // len(Durability) // FOLDERS, 1)
+def test_a_kill_at_any_moment_loses_nothing_acknowledged(
+    tmp_path: Path, level: Durability, kills: int
+) -> None:
+    rounds = max(kills // len(Durability) // FOLDERS, 1)
     with ThreadPoolExecutor(FOLDERS) as pool:
         seeds = [SEED + 1_000_000 * (FOLDERS * level + number) for number in range(FOLDERS)]
         tasks = [pool.submit(torture, tmp_path / str(number), level, seed, rounds) for number, seed in enumerate(seeds)]

@@ -18,10 +18,10 @@ import pytest
 from tests.storage.support import appender, numbering
 from tests.storage.support.numbering import PRODUCERS
 from tests.storage.support.promises import read_everything
+from tests.support.sizes import sized
 from whippet.storage.options import Durability
 from whippet.storage.store import Store
 
-ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "20"))
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 ROOT = Path(__file__).parents[2]
 
@@ -105,10 +105,13 @@ async def check_repetitions(store: Store, producer: int, known: dict[int, int]) 
         assert answer.base_offset == known[sequence]
 
 
+@sized("kills", 8, long=20, variable="WHIPPET_TORTURE_ROUNDS")
 @pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
-def test_a_kill_at_any_moment_stores_repeated_sends_once(tmp_path: Path, level: Durability) -> None:
+def test_a_kill_at_any_moment_stores_repeated_sends_once(
+    tmp_path: Path, level: Durability, kills: int
+) -> None:
     answers: Answers = [{} for _ in range(PRODUCERS)]
-    for round_number in range(max(ROUNDS // 2, 1)):
+    for round_number in range(max(kills // 2, 1)):
         try:
             run_and_kill(tmp_path, level, SEED + round_number, answers)
             if round_number % 3 == 2:
@@ -117,4 +120,4 @@ def test_a_kill_at_any_moment_stores_repeated_sends_once(tmp_path: Path, level: 
             error.add_note(f"level {level.name}, round {round_number}; WHIPPET_TORTURE_SEED={SEED}")
             raise
     asyncio.run(check_folder(tmp_path, level, answers))
-    assert sum(map(len, answers)) > 10 * PRODUCERS or ROUNDS < 10
+    assert sum(map(len, answers)) > 10 * PRODUCERS or kills < 10

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
 from tests.storage.support.world import random_bytes, stored, with_topic
 from tests.support.clocks import Clock
 from tests.support.running import HANGS_S
+from tests.support.sizes import sized
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset
 from whippet.storage.log import Fetched
@@ -304,11 +305,12 @@ class PartitionMachine(RuleBasedStateMachine):
         assert not self.store.damage
 
 
-def test_a_partition_is_a_list_of_messages_whatever_is_done_in_whatever_order() -> None:
+@sized("lives", 40, long=200)
+def test_a_partition_is_a_list_of_messages_whatever_is_done_in_whatever_order(lives: int) -> None:
     run_state_machine_as_test(
         PartitionMachine,
         settings=settings(
-            max_examples=120,
+            max_examples=lives,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

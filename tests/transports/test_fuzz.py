@@ -19,6 +19,7 @@ from pathlib import Path
 
 from tests.app.access.support.world import everywhere
 from tests.app.support.process import Gateway, starting
+from tests.support.sizes import sized
 from tests.transports.fuzzing import over_channel, over_http3, over_quic, over_tcp, over_websocket
 from tests.transports.fuzzing.leftovers import LEFT_SECONDS, TELLS, Leftovers
 from tests.transports.fuzzing.place import Client, Place
@@ -32,7 +33,6 @@ from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.transports.wire.classic import frames
 
-SECONDS = float(os.environ.get("WHIPPET_FUZZ_SECONDS", "20"))
 SEED = int(os.environ.get("WHIPPET_FUZZ_SEED", "0")) or random.SystemRandom().getrandbits(32)
 MIB = 1 << 20
 ROUNDS = 4
@@ -61,12 +61,13 @@ ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
 BAD_SIGNS = ("Traceback", "defect", "ERROR", "Warning", "does not expect", "never awaited", "never retrieved")
 
 
-def test_nothing_that_a_client_sends_does_lasting_harm(tmp_path: Path) -> None:
-    print(f"WHIPPET_FUZZ_SEED={SEED} WHIPPET_FUZZ_SECONDS={SECONDS:.0f}")  # noqa: T201
+@sized("seconds", 8, long=60, variable="WHIPPET_FUZZ_SECONDS")
+def test_nothing_that_a_client_sends_does_lasting_harm(tmp_path: Path, seconds: int) -> None:
+    print(f"WHIPPET_FUZZ_SEED={SEED} WHIPPET_FUZZ_SECONDS={seconds}")  # noqa: T201
     with starting(tmp_path / "data") as start:
         gateway = start(TELLS, **SETTINGS)
         asyncio.run(_warmed_up(address_of(gateway)))
-        asyncio.run(_rounds(gateway))
+        asyncio.run(_rounds(gateway, seconds))
         gateway.signal(signal.SIGTERM)
         _ended_well(gateway)
         again = start(**SETTINGS)
@@ -124,7 +125,7 @@ async def _warmed_up(address: str) -> None:
                 await client.get_stats()
 
 
-async def _rounds(gateway: Gateway) -> None:
+async def _rounds(gateway: Gateway, seconds: int) -> None:
     sizes: list[int] = []
     before: dict[str, int] = {}
     address, leftovers = address_of(gateway), Leftovers(gateway)
@@ -132,7 +133,7 @@ async def _rounds(gateway: Gateway) -> None:
         await root.create_user("fuzzer", "fuzzerZfuzzer", permissions=ALL_BUT_USERS)
     for number in range(ROUNDS):
         place = place_of(gateway, await _token(address, f"round {number} {SEED}"))
-        end = time.monotonic() + SECONDS / ROUNDS
+        end = time.monotonic() + seconds / ROUNDS
         clients = [client(place, random.Random(f"{SEED} {number} {one}"), end) for one, client in enumerate(CLIENTS)]
         await asyncio.gather(*clients, _changing_users(address, random.Random(f"{SEED} {number} users"), end))
         await _serves_fully(address)

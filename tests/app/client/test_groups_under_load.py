@@ -9,14 +9,13 @@ is recorded with its place in one order of events; afterwards the record is judg
   committed, or after somebody had gone: that deals all partitions anew, also those of members who stayed.
 - So does a member go back in a partition only after somebody had gone.
 
-WHIPPET_GROUP_SEEDS is the number of seeds of each mode, 3 unless set.
+WHIPPET_GROUP_SEEDS is the number of seeds of each mode.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +27,7 @@ import pytest
 
 from tests.app.client.support.server import Server, connected, until
 from tests.support.running import run
+from tests.support.sizes import sized
 from whippet.app.client import AutoCommit, Client, GroupConsumer, Producer, Received
 from whippet.app.client.commands import to_partition
 from whippet.app.client.tcp import TcpConnection
@@ -35,7 +35,6 @@ from whippet.app.commands import requests as ask
 from whippet.app.commands.answers import Polled
 from whippet.storage import batch as batches
 
-SEEDS = int(os.environ.get("WHIPPET_GROUP_SEEDS", "3"))
 PARTITIONS = 6
 MEMBERS_MAX = 8
 EVENTS = 60
@@ -358,9 +357,10 @@ async def play(path: Path, mode: AutoCommit, seed: int) -> Record:
     return record
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@sized("seeds", 1, long=5, variable="WHIPPET_GROUP_SEEDS")
 @pytest.mark.parametrize("mode", MODES)
 def test_members_come_go_and_die_and_only_uncommitted_messages_are_processed_again(
-    tmp_path: Path, mode: str, seed: int
+    tmp_path: Path, mode: str, seeds: int
 ) -> None:
-    run(play(tmp_path, MODES[mode], seed)).judge()
+    for seed in range(seeds):
+        run(play(tmp_path / str(seed), MODES[mode], seed)).judge()

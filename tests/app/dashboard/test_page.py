@@ -63,10 +63,17 @@ def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page
     expect(page.locator("#sign-in")).to_be_hidden()
 
 
+IMPATIENT = """
+from whippet.app.access.throttle import Limits, Throttle
+Throttle.__init__.__defaults__ = (Limits(patience_s=0.5),)
+"""
+"""Refuses whom it would otherwise have wait."""
+
+
 def test_who_has_guessed_too_often_is_told_to_wait_and_not_that_the_password_is_wrong(
     browser: Browser, tmp_path: Path
 ) -> None:
-    with serving(tmp_path) as server, a_page(browser) as page:
+    with serving(tmp_path, first=IMPATIENT) as server, a_page(browser) as page:
         refused: Any = {"reason": ""}
         while "too many" not in refused["reason"]:
             refused = server.http.post("/users/login", json={"username": USERNAME, "password": "wrong"}).json()

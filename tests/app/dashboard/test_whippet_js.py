@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.app.dashboard.support.serving import PASSWORD, USERNAME, Producer, Se
 
 PROJECT = Path(__file__).parents[3]
 ROOT = {"username": USERNAME, "password": PASSWORD}
+HOURS_AHEAD = (0, 2, -2)
+"""What the clocks of browsers may say."""
 
 CONNECT = """async (options) => {
   Object.assign(globalThis, await import("/ui/whippet.js"))
@@ -357,30 +360,33 @@ def test_a_member_of_a_group_has_again_what_it_has_not_acknowledged(browser: Bro
         assert again == ["cde", [0]]
 
 
-@pytest.mark.parametrize("hours_ahead", [0, 2, -2])
 def test_a_token_is_exchanged_before_it_ends_whatever_the_clock_says_without_interruption(
-    browser: Browser, tmp_path: Any, hours_ahead: int
+    browser: Browser, tmp_path: Any
 ) -> None:
     life = {"IGGY_HTTP_JWT_ACCESS_TOKEN_EXPIRY": "4s", "IGGY_HTTP_JWT_CLOCK_SKEW": "0s"}
-    with serving(tmp_path, **life) as server, a_page(browser) as page:
-        page.goto(f"{server.url}/ui")
-        page.evaluate(
-            """(hours) => {
-              const now = Date.now
-              globalThis.serversNow = () => now()
-              Date.now = () => now() + hours * 3_600_000
-            }""",
-            hours_ahead,
-        )
-        connect(page)
-        page.evaluate("""() => {
-          Object.assign(globalThis, { first: client.expiry, tokens: 0, states: [] })
-          client.addEventListener("token", () => tokens++)
-          client.addEventListener("state", ({ detail }) => states.push(detail.state))
-          globalThis.rates = client.subscribe({ to: "stats" }, { window: 1 })
-        }""")
-        until(page, "serversNow() > first * 1000")
-        assert page.evaluate("tokens") in (1, 2), "not again and again"
-        # One of them was measured before.
-        assert page.evaluate("rates.next().then(() => rates.next()).then(({ done }) => done)") is False
-        assert page.evaluate("[states, client.expiry > first]") == [[], True]
+    with serving(tmp_path, **life) as server, contextlib.ExitStack() as stack:
+        # They wait for the end of their tokens together.
+        pages = [stack.enter_context(a_page(browser)) for _ in HOURS_AHEAD]
+        for page, hours_ahead in zip(pages, HOURS_AHEAD, strict=True):
+            page.goto(f"{server.url}/ui")
+            page.evaluate(
+                """(hours) => {
+                  const now = Date.now
+                  globalThis.serversNow = () => now()
+                  Date.now = () => now() + hours * 3_600_000
+                }""",
+                hours_ahead,
+            )
+            connect(page)
+            page.evaluate("""() => {
+              Object.assign(globalThis, { first: client.expiry, tokens: 0, states: [] })
+              client.addEventListener("token", () => tokens++)
+              client.addEventListener("state", ({ detail }) => states.push(detail.state))
+              globalThis.rates = client.subscribe({ to: "stats" }, { window: 1 })
+            }""")
+        for page, hours_ahead in zip(pages, HOURS_AHEAD, strict=True):
+            until(page, "serversNow() > first * 1000")
+            assert page.evaluate("tokens") in (1, 2), f"{hours_ahead} hours: not again and again"
+            # One of them was measured before.
+            assert page.evaluate("rates.next().then(() => rates.next()).then(({ done }) => done)") is False
+            assert page.evaluate("[states, client.expiry > first]") == [[], True], f"{hours_ahead} hours"

@@ -9,8 +9,9 @@ import itertools
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from tests.support.sizes import sized
 from whippet.app.model.groups import Group
 from whippet.storage.catalog import GroupDocument
 
@@ -246,5 +247,8 @@ class Members(RuleBasedStateMachine):
         assert [self.stored.get(partition, -1) + 1 for partition in range(len(self.ends))] == self.ends
 
 
-TestMembers = Members.TestCase
-TestMembers.settings = settings(deadline=None, max_examples=200, stateful_step_count=100)
+@sized("lives", 50, long=300)
+def test_whoever_comes_and_goes_every_message_is_processed(lives: int) -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Members, settings=settings(deadline=None, max_examples=lives, stateful_step_count=100)
+    )

@@ -16,8 +16,8 @@ from pathlib import Path
 import httpx
 
 from tests.app.support.process import Gateway, Start, starting
+from tests.support.sizes import sized
 
-ROUNDS = int(os.environ.get("WHIPPET_TORTURE_ROUNDS", "6"))
 SEED = int(os.environ.get("WHIPPET_TORTURE_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
 PRODUCERS = ("one", "two", "three")
 PARTITIONS = 2
@@ -37,7 +37,7 @@ def client(gateway: Gateway) -> httpx.Client:
     return made
 
 
-def sending(gateway: Gateway, name: str, told: dict[int, Place]) -> None:
+def sending(gateway: Gateway, name: str, told: dict[int, Place], answered: threading.Semaphore) -> None:
     """One send after the other, the next number only after an answer; until nobody answers any more."""
     try:
         with contextlib.closing(client(gateway)) as http:
@@ -52,6 +52,7 @@ def sending(gateway: Gateway, name: str, told: dict[int, Place]) -> None:
                 answer = http.post(f"{TOPIC}/messages", content=f"{name} {sequence}".encode(), headers=headers)
                 (place,) = answer.raise_for_status().json()["confirmations"]
                 told[sequence] = place["partition_id"], place["base_offset"]
+                answered.release()
     except httpx.TransportError:
         return
 
@@ -59,12 +60,13 @@ def sending(gateway: Gateway, name: str, told: dict[int, Place]) -> None:
 def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], chance: random.Random) -> None:
     gateway = start(**ROOT)
     gateway.line("Whippet")
-    senders = [threading.Thread(target=sending, args=(gateway, name, told)) for name, told in answers.items()]
+    answered = threading.Semaphore(0)
+    senders = [threading.Thread(target=sending, args=(gateway, name, told, answered)) for name, told in answers.items()]
     for sender in senders:
         sender.start()
     # Somewhere in the middle of what they do; sometimes before any of it.
-    for sender in senders[:1]:
-        sender.join(chance.random() * 0.4)
+    for _ in range(chance.choice((0, chance.randrange(10), chance.randrange(10, 100)))):
+        assert answered.acquire(timeout=TIMEOUT_S), f"seed {SEED}: nobody is answered"
     gateway.process.kill()
     for sender in senders:
         sender.join(TIMEOUT_S)
@@ -83,7 +85,8 @@ def stored(http: httpx.Client, partition_id: int) -> Iterator[str]:
         position += len(found)
 
 
-def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: Path) -> None:
+@sized("kills", 6, long=20, variable="WHIPPET_TORTURE_ROUNDS")
+def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: Path, kills: int) -> None:
     answers: dict[str, dict[int, Place]] = {name: {} for name in PRODUCERS}
     chance = random.Random(SEED)
     with starting(tmp_path / "data") as start:
@@ -93,7 +96,7 @@ def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: P
             http.post("/streams", json={"name": "s"}).raise_for_status()
             http.post("/streams/s/topics", json={"name": "t", "partitions_count": PARTITIONS}).raise_for_status()
         first.process.kill()
-        for _ in range(ROUNDS):
+        for _ in range(kills):
             round_of_sends(start, answers, chance)
         last = start(**ROOT)
         last.line("Whippet")
@@ -101,7 +104,7 @@ def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: P
             found = [list(stored(http, partition_id)) for partition_id in range(PARTITIONS)]
     everything = [line for lines in found for line in lines]
     assert len(everything) == len(set(everything)), f"seed {SEED}: something is there twice"
+    assert sum(map(len, answers.values())) > kills, f"seed {SEED}: hardly anybody was answered"
     for name, told in answers.items():
-        assert told, f"seed {SEED}: {name} was never answered"
         for sequence, (partition_id, offset) in told.items():
             assert found[partition_id][offset] == f"{name} {sequence}", f"seed {SEED}"
