@@ -255,9 +255,7 @@ def noted(error: BaseException, level: Durability, at: int, what: str) -> None:
 
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(
-    level: Durability, chunk: int
-) -> None:
+def test_a_process_that_ends_at_any_file_operation_stores_repeated_sends_once(level: Durability, chunk: int) -> None:
     for at in places(level, chunk):
         try:
             disk, client = lives(level, Fault(at, FaultKind.CRASH))

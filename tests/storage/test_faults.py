@@ -161,9 +161,7 @@ def test_a_disk_that_fails_for_a_while_loses_nothing_acknowledged(
 
 @chunks
 @levels
-def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(
-    level: Durability, chunk: int
-) -> None:
+def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(level: Durability, chunk: int) -> None:
     for at in places(level, chunk):
         try:
             disk, scenario = live(level, Fault(at, FaultKind.CRASH))
@@ -177,9 +175,7 @@ def test_a_process_that_ends_at_any_file_operation_keeps_what_was_written(
 @sized("seeds", 1, long=3, variable="WHIPPET_FAULT_SEEDS")
 @chunks
 @levels
-def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(
-    level: Durability, chunk: int, seeds: int
-) -> None:
+def test_a_power_cut_at_any_file_operation_keeps_what_was_synced(level: Durability, chunk: int, seeds: int) -> None:
     for at in places(level, chunk):
         disk, scenario = live(level, Fault(at, FaultKind.CRASH))
         for seed in range(seeds):

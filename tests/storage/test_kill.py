@@ -223,9 +223,7 @@ def torture(folder: Path, level: Durability, seed: int, rounds: int) -> None:
 
 @sized("kills", 12, long=50, variable="WHIPPET_TORTURE_ROUNDS")
 @pytest.mark.parametrize("level", list(Durability), ids=lambda level: level.name.lower())
-def test_a_kill_at_any_moment_loses_nothing_acknowledged(
-    tmp_path: Path, level: Durability, kills: int
-) -> None:
+def test_a_kill_at_any_moment_loses_nothing_acknowledged(tmp_path: Path, level: Durability, kills: int) -> None:
     rounds = max(kills // len(Durability) // FOLDERS, 1)
     with ThreadPoolExecutor(FOLDERS) as pool:
         seeds = [SEED + 1_000_000 * (FOLDERS * level + number) for number in range(FOLDERS)]

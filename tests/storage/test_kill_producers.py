@@ -107,9 +107,7 @@ async def check_repetitions(store: Store, producer: int, known: dict[int, int]) 
 
 @sized("kills", 8, long=20, variable="WHIPPET_TORTURE_ROUNDS")
 @pytest.mark.parametrize("level", [Durability.WRITTEN, Durability.SYNCED], ids=["written", "synced"])
-def test_a_kill_at_any_moment_stores_repeated_sends_once(
-    tmp_path: Path, level: Durability, kills: int
-) -> None:
+def test_a_kill_at_any_moment_stores_repeated_sends_once(tmp_path: Path, level: Durability, kills: int) -> None:
     answers: Answers = [{} for _ in range(PRODUCERS)]
     for round_number in range(max(kills // 2, 1)):
         try:
