@@ -249,6 +249,4 @@ class Members(RuleBasedStateMachine):
 
 @sized("lives", 50, long=300)
 def test_whoever_comes_and_goes_every_message_is_processed(lives: int) -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Members, settings=settings(deadline=None, max_examples=lives, stateful_step_count=100)
-    )
+    run_state_machine_as_test(Members, settings=settings(deadline=None, max_examples=lives, stateful_step_count=100))
