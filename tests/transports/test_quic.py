@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from whippet.app.commands import requests as ask
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
 from whippet.transports import certificates, quic_connection, quic_engine
+from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_engine import STRANGER_STREAMS
@@ -209,22 +211,34 @@ async def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------- the bounds
 
 
+def test_official_clients_take_ten_million_bytes() -> None:
+    assert quic_connection.ANSWER_BYTES_MAX == 10_000_000
+
+
+@pytest.fixture
+def small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aioquic takes its time for ten million bytes."""
+    monkeypatch.setattr(quic_connection, "ANSWER_BYTES_MAX", 100_000)
+
+
+@pytest.mark.usefixtures("small_answers")
 async def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
         for _ in range(3):
-            assert (await root.ask(frame(SEND, message_body(*[MIB] * 6))))[0] == 0
+            assert (await root.ask(frame(SEND, message_body(*[10_000] * 6))))[0] == 0
         answer = await root.whole(poll(18))
-        assert 7 * MIB < len(answer) <= quic_connection.ANSWER_BYTES_MAX
+        assert 70_000 < len(answer) <= quic_connection.ANSWER_BYTES_MAX
         assert len(parse(answer[24:], 64)) == 7
 
 
+@pytest.mark.usefixtures("small_answers")
 async def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
-        assert (await root.ask(frame(SEND, message_body(11_000_000))))[0] == 0
+        assert (await root.ask(frame(SEND, message_body(110_000))))[0] == 0
         assert (await root.ask(poll(1)))[0] == Code.INVALID_SIZE_BYTES
         assert await root.is_alive()
 
@@ -340,8 +354,8 @@ async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path)
     async with served(tmp_path) as world:
         root = await world.root()
         root.begin(PING[:6], fin=False)
-        await until(lambda: bool(root.quic._streams))
-        await asyncio.sleep(0.05)
+        arriving = speaker_of(root, world)._arriving
+        await until(lambda: bool(arriving))
         overdue(world, 29.0)
         overdue(world, 31.0)
         assert (await root.terminated).error_code == quic_connection.OVERDUE
@@ -349,20 +363,34 @@ async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path)
             await asyncio.gather(*root.waiting.values())
 
 
-async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_idle_timeout": 0.3}) as world:
+class Later:
+    """What the time will be."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self._seconds
+
+
+async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with served(tmp_path, quic={"max_idle_timeout": 600.0}) as world:
         root = await world.root()
         await make_topic(root)
         root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
         await until(lambda: world.listener.rooms.frames.used > 0)
         root.vanish()
-        await until(lambda: world.connections == 0)
+        (connection,) = world.listener._connections
+        assert connection._timer is not None
+        monkeypatch.setattr(quic_connection, "time", Later(700))
+        connection._on_time()
+        assert world.connections == 0
         assert world.listener.rooms.frames.used == 0
         assert len(world.gateway.sessions) == 0
 
 
 async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
-    async with served(tmp_path, stalled_seconds=0.2) as world:
+    async with served(tmp_path) as world:
         root = await world.root(max_data=200_000, max_stream_data=50_000)
         await make_topic(root)
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
@@ -370,6 +398,11 @@ async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
         root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         root.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
         root.begin(poll(1))
+        speaker = speaker_of(root, world)
+        await until(lambda: bool(speaker._answering))
+        overdue(world, 1)
+        assert world.connections == 1
+        overdue(world, 1 + STALLED_SECONDS + 1)
         await root.terminated
         with pytest.raises(Closed):
             await asyncio.gather(*root.waiting.values())

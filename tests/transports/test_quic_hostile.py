@@ -11,6 +11,7 @@ import socket
 import ssl
 import time
 import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ from whippet.transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
 MIB = 1 << 20
 HANDSHAKE_KIB_MAX = 120
 """What somebody takes who has said hello and no more."""
+
+
+@contextlib.asynccontextmanager
+async def attacked(path: Path) -> AsyncIterator[World]:
+    """Nobody is taken to have gone because the machine is busy. Strangers are cut off at the end instead."""
+    async with served(path, quic={"max_idle_timeout": 600.0}) as world:
+        yield world
+        cut_strangers(world)
+
+
+def cut_strangers(world: World) -> None:
+    """Those who have not finished their handshake or have not logged in, as if they had had their time."""
+    world.listener.close_overdue(time.monotonic() + world.listener.limits.silence_before_login + 1)
 
 
 class Socket:
@@ -65,7 +79,7 @@ class Socket:
 async def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_path: Path) -> None:
     """To somebody who has not shown that he is where he says."""
 
-    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+    async with attacked(tmp_path) as world:
         stranger = Socket(world)
         octets = hello()
         stranger.send(octets)
@@ -74,13 +88,12 @@ async def test_a_server_says_three_times_as_much_as_it_was_told_and_no_more(tmp_
         # Repetitions included.
         heard += stranger.heard()
         assert 0 < sum(map(len, heard)) <= 3 * len(octets)
-        await world.until(lambda: not world.connections)
 
 
 async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_path: Path) -> None:
     """Anybody can write anybody's address on a datagram: whoever lives there must not be drowned."""
 
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         root = await world.root()
         assert (await root.ask(ask.CreateStream("s")))[0] == 0
         assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
@@ -99,7 +112,7 @@ async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_p
 
 
 async def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         stranger = Socket(world)
         for size in (0, 4, 7):
             connection = QuicConnection(configuration=QuicConfiguration(server_name="localhost"))
@@ -111,7 +124,7 @@ async def test_who_makes_up_a_name_that_is_too_short_is_not_heard(tmp_path: Path
 
 
 async def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_idle_timeout": 3.0}) as world:
+    async with attacked(tmp_path) as world:
         witness = await world.root()
         flood = Socket(world)
         for _ in range(RETRY_ABOVE + 200):
@@ -127,11 +140,12 @@ async def test_who_meets_many_handshakes_has_to_prove_his_address(tmp_path: Path
         honest = await world.root()
         assert honest.quic._retry_count == 1
         assert await honest.is_alive()
+        cut_strangers(world)
         await world.until(lambda: world.connections <= 2)
 
 
 async def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+    async with attacked(tmp_path) as world:
         taken: list[bytes] = []
         prove = world.listener._retry.create_token
         world.listener._retry.create_token = lambda **given: taken.append(prove(**given)) or taken[-1]  # type: ignore[method-assign,func-returns-value]
@@ -147,7 +161,6 @@ async def test_a_proof_is_for_one_address_only(tmp_path: Path) -> None:
         heard = await thief.answers()
         assert world.connections == there
         assert all(answer[0] & 0xF0 == 0xF0 for answer in heard), "at most it is told to prove it himself"
-        await world.until(lambda: not world.connections)
 
 
 async def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
@@ -157,29 +170,27 @@ async def test_handshakes_that_go_no_further_are_bounded_in_number_and_size(
     monkeypatch.setattr(quic, "RETRY_ABOVE", 10**9)
     monkeypatch.setattr(quic, "HANDSHAKES_MAX", 200)
 
-    async with served(tmp_path, quic={"max_idle_timeout": 5.0}) as world:
+    async with attacked(tmp_path) as world:
         witness = await world.root()
         hellos = [hello() for _ in range(400)]
         gc.collect()
         tracemalloc.start()
         flood = Socket(world)
-        slowest = 0.0
         for octets in hellos:
             flood.send(octets)
-            start = time.monotonic()
             await asyncio.sleep(0)
-            slowest = max(slowest, time.monotonic() - start)
         await world.until(lambda: world.connections >= 201)
         assert await witness.is_alive()
         assert world.connections == 201
         taken, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert taken / 200 < HANDSHAKE_KIB_MAX * 1024, taken / 200
+        cut_strangers(world)
         await world.until(lambda: world.connections <= 1)
 
 
 async def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         stranger = Socket(world)
         head = b"\xc0" + (0x1A2A3A4A).to_bytes(4, "big") + b"\x08" + bytes(8) + b"\x08" + bytes(8)
         stranger.send(head + bytes(100))
@@ -194,7 +205,7 @@ async def test_an_unknown_version_is_answered_only_if_it_cost_something(tmp_path
 
 
 async def test_who_is_not_known_is_reset_with_less_than_he_said_and_not_for_ever(tmp_path: Path) -> None:
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         stranger = Socket(world)
         for size in (9, 21, 22, 40, 1200):
             stranger.send(b"\x40" + os.urandom(size - 1))
@@ -211,7 +222,7 @@ async def test_garbage_disturbs_nobody(tmp_path: Path, seed: int, caplog: pytest
     """Noise, hellos that were spoilt, and datagrams of a live connection that were spoilt on the way."""
 
     rng = random.Random(seed)
-    async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
+    async with attacked(tmp_path) as world:
         witness = await world.root()
         victim = await world.root()
         flood = Socket(world)
@@ -245,7 +256,7 @@ async def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other
     """They are encrypted as they should be, so that they are looked at."""
 
     rng = random.Random(seed)
-    async with served(tmp_path, quic={"max_idle_timeout": 2.0}) as world:
+    async with attacked(tmp_path) as world:
         witness = await world.root()
         for _ in range(25):
             attacker = await world.stranger()
@@ -257,7 +268,7 @@ async def test_frames_inside_a_connection_that_make_no_sense_end_it_and_no_other
 
 
 async def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_path: Path) -> None:
-    async with served(tmp_path, quic={"max_idle_timeout": 1.0}) as world:
+    async with attacked(tmp_path) as world:
         from aioquic import tls  # noqa: PLC0415
 
         client = await world.beginning()
@@ -274,7 +285,7 @@ async def test_a_message_of_the_handshake_that_does_not_end_is_not_gathered(tmp_
 async def test_a_client_that_moves_again_and_again_stays_itself_and_takes_no_more(tmp_path: Path) -> None:
     """Its datagrams come from another port each time; answers go to the newest one, once it has shown it is there."""
 
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         client = await world.root()
         engine = next(iter(world.listener._connections)).engine
         where = world.listener.address
@@ -330,7 +341,7 @@ class Redirect:
 async def test_nothing_is_resumed_and_nothing_comes_early(tmp_path: Path) -> None:
     """Whatever writes could be replayed otherwise."""
 
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         tickets: list[object] = []
         client = await world.stranger()
         client.quic._session_ticket_handler = tickets.append
@@ -344,7 +355,7 @@ async def test_streams_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
     """Opened, reset, stopped, abandoned: thousands of them on one connection."""
 
     rng = random.Random(5)
-    async with served(tmp_path) as world:
+    async with attacked(tmp_path) as world:
         client = await world.root()
         engine = next(iter(world.listener._connections)).engine
         for number in range(1500):
