@@ -49,7 +49,11 @@ class Refused(Exception):
         self.headers = headers
 
 
-_CODES = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "payload_too_large"}
+_CODES = {
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "payload_too_large",
+    HTTPStatus.UNPROCESSABLE_ENTITY: "unprocessable_entity",
+}
+"""Python 3.13 has other names for these than Python 3.12. Clients see the same ones whichever Python serves them."""
 
 
 def not_found() -> Refused:
