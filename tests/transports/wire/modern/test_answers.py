@@ -61,12 +61,12 @@ def test_an_answer_that_the_protocol_has_no_layout_for_has_an_empty_body() -> No
     assert decode(503, b"something") is None
 
 
-WITH_OPTIONS = {13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
+CHANGED = {13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
 
 
 def test_only_what_the_protocol_has_changed_is_laid_out_anew() -> None:
     anew = {code for code, layout in answers.LAYOUTS.items() if layout is not classic.LAYOUTS.get(code)}
-    assert anew == WITH_OPTIONS
+    assert anew == CHANGED
 
 
 def test_every_user_of_a_list_is_followed_by_no_options() -> None:

@@ -48,6 +48,10 @@ def test_a_header_there_and_back_is_the_same(
     )
 
 
+def test_a_request_without_a_checksum_has_none() -> None:
+    assert frames.request_of(frames.request_head(CLIENT, 1, 2, 3, 4, 5)).checksum == bytes(16)
+
+
 @pytest.mark.parametrize("size", [0, 1, 48, 255])
 def test_a_size_without_room_for_the_header_is_none(size: int) -> None:
     with pytest.raises(CommandError):
