@@ -200,6 +200,6 @@ class _EcKey:
 
 
 def _number(text: str) -> int:
-    if not text or not text.isascii():
+    if not text:
         raise ValueError("a number of the key is missing")
     return int.from_bytes(_decoded(text.encode()), "big")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,22 @@ async def test_as_many_entries_as_are_allowed_stay_apart_and_one_more_folds_the_
     folded = EndedTokens.read(str(tmp_path), now=1999, per_user_max=10)
     assert not folded.has(End.REVOKED, "alice", "5", 5)
     assert folded.has(End.REVOKED, "alice", "10", 10)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_no_token_comes_back_in_whatever_order_they_were_given(tmp_path: Path, seed: int) -> None:
+    ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=4)
+    given = list(range(30))
+    if seed:
+        random.Random(seed).shuffle(given)
+    else:
+        given.reverse()
+    for i, number in enumerate(given):
+        await ended.add(revoked(number, given_at=number), now=0)
+        assert len(ended) <= 4
+        assert all(ended.has(End.REVOKED, "alice", str(older), older) for older in given[: i + 1])
+    found = EndedTokens.read(str(tmp_path), now=0, per_user_max=4)
+    assert all(found.has(End.REVOKED, "alice", str(number), number) for number in given)
 
 
 async def test_what_was_folded_is_folded_further(tmp_path: Path) -> None:

@@ -155,3 +155,13 @@ async def test_who_gives_up_does_not_let_more_be_computed_at_a_time(slow: Slow) 
     slow.going.set()
     assert not await waiting
     assert slow.computed == 3
+
+
+async def test_usually_two_are_computed_at_a_time_and_1024_may_wait() -> None:
+    passwords = Passwords(CHEAP)
+    tasks = [asyncio.create_task(passwords.verify(None, "guess")) for _ in range(1026)]
+    await asyncio.sleep(0)
+    assert (passwords.computed, passwords.waiting) == (2, 1024)
+    assert await refusal(passwords.verify(None, "guess")) == Code.TRANSIENT_NOT_ACCEPTED
+    assert await asyncio.gather(*tasks) == [False] * 1026
+    passwords.close()

@@ -143,3 +143,48 @@ def test_forgetting_leaves_the_others_alone() -> None:
 def test_permissions_come_back_from_a_document_as_they_were(flags: set[str]) -> None:
     permissions = having(flags)
     assert msgspec.json.decode(msgspec.json.encode(permissions), type=Permissions) == permissions
+
+
+# ------------------------------------------------------------------------------------------------------ what is beyond
+
+
+NOTHING = Permissions()
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_right_that_is_given_or_taken_is_beyond_whoever_does_not_have_it(flag: str, taken: bool) -> None:
+    granted = having({flag})
+    before, after = (granted, NOTHING) if taken else (NOTHING, granted)
+    named = may.beyond(NOTHING, before, after)
+    assert named is not None
+    assert named.endswith(f" in stream {STREAM}") is not flag.startswith("G")
+    assert may.beyond(None, before, after) == named
+    assert may.beyond(granted, before, after) is None
+    assert may.beyond(ALL, before, after) is None
+    assert may.beyond(NOTHING, granted, granted) is None
+
+
+@pytest.mark.parametrize("flag", [flag for flag in FLAGS if not flag.startswith("G")])
+def test_what_is_held_for_another_stream_or_topic_does_not_count(flag: str) -> None:
+    after = having({flag})
+    assert may.beyond(having({flag}, stream_id=ELSEWHERE), NOTHING, after) is not None
+    in_another_topic = may.beyond(having({flag}, topic_id=ELSEWHERE), NOTHING, after)
+    assert (in_another_topic is None) is flag.startswith("S")
+
+
+def test_a_topic_that_only_one_of_the_two_names_counts() -> None:
+    def topics(*names: int) -> Permissions:
+        return Permissions(
+            streams={STREAM: StreamPermissions(topics={name: TopicPermissions(read_topic=True) for name in names})}
+        )
+
+    assert may.beyond(topics(1), topics(1), topics(1, 2)) is not None
+    assert may.beyond(topics(1), topics(1, 2), topics(1)) is not None
+    assert may.beyond(topics(2), topics(1), topics(1, 2)) is None
+    assert may.beyond(topics(2), topics(1, 2), topics(1)) is None
+
+
+def test_nobody_at_all_has_no_permissions() -> None:
+    assert may.beyond(None, None, NOTHING) is None
+    assert may.beyond(None, NOTHING, None) is None

@@ -39,3 +39,23 @@ def test_a_user_has_so_many_and_takes_none_from_others() -> None:
     clock.now += 31 * SECOND
     tickets.give(b"Bearer b", "bob")
     assert len(tickets) == 1, "those that have ended are forgotten"
+
+
+def test_a_ticket_counts_at_the_moment_of_its_end_whoever_asks_for_another() -> None:
+    clock = Clock()
+    tickets = Tickets(30.0, clock)
+    first, _ = tickets.give(b"Bearer a", "alice")
+    clock.now += 30 * SECOND
+    second, _ = tickets.give(b"Bearer a", "alice")
+    assert tickets.take(first) == b"Bearer a"
+    clock.now += 30 * SECOND + 1
+    tickets.give(b"Bearer b", "bob")
+    assert tickets.take(second) is None
+    assert list(tickets._of_user) == ["bob"]
+
+
+def test_a_user_has_64_tickets_at_most() -> None:
+    tickets = Tickets(30.0, Clock())
+    given = [tickets.give(b"Bearer a", "alice")[0] for _ in range(65)]
+    assert [text for text in given if tickets.take(text) is None] == given[:1]
+    assert all(len(text) == 32 for text in given)
