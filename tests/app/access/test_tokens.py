@@ -144,6 +144,28 @@ async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(t
         assert tokens.owner(two, users) is users.root
 
 
+async def test_void_tokens_are_removed_and_those_of_users_who_are_not_there_stay(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        bob = await users.create("bob", "secret", ACTIVE, None)
+        of_alice, of_bob, of_root = [await tokens.create(user, "build", 0) for user in (alice, bob, users.root)]
+        await users.end_sessions("alice", end_tokens=True)
+        assert tokens.of(alice) == []
+        assert refused(lambda: tokens.owner(of_alice, users)) == Code.RESOURCE_NOT_FOUND
+    kept = tmp_path / "kept.json"
+    (tmp_path / "users" / "2.json").rename(kept)
+    async with world(tmp_path) as made:
+        tokens, users = made.gateway.tokens, made.gateway.users
+        await tokens.forget_void(users)
+        assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == ["1.json", "2.json"]
+        assert tokens.owner(of_root, users) is users.root
+        assert refused(lambda: tokens.owner(of_bob, users)) == Code.RESOURCE_NOT_FOUND
+    kept.rename(tmp_path / "users" / "2.json")
+    async with world(tmp_path) as made:
+        assert made.gateway.tokens.owner(of_bob, made.gateway.users).username == "bob"
+
+
 async def test_documents_from_before_there_were_epochs_mean_the_first_one(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
