@@ -1,7 +1,7 @@
 """How tests are dealt to the processes that run them, how `async def` tests are run, and where compiled code is kept.
 
-A file stays together, because its tests share servers. So does all that needs Spark, because it shares one Java, which
-takes a gigabyte and ten seconds. What takes longest begins first.
+A file stays together, because its tests share servers. So do the folders whose tests share one Java, which takes a
+gigabyte and ten seconds. What takes longest begins first.
 """
 
 from __future__ import annotations
@@ -23,17 +23,32 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix, "bytecode")))
 
-WITH_SPARK = (
-    "tests/pyspark_whippet/",
-    "tests/pipelines/",
-    "tests/deploy/",
-    "tests/bench/test_spark_bench.py",
+SHARED = ("tests/pipelines/", "tests/pyspark_whippet/")
+"""Folders whose files stay together: they share a Java and a gateway."""
+
+LONGEST = (
+    *SHARED,
     "tests/packaging/test_wheel.py",
+    "tests/deploy/",
+    "tests/bench/",
+    "tests/transports/test_fuzz.py",
+    "tests/transports/http/test_schemathesis.py",
+    "tests/sdk/",
+    "tests/app/dashboard/",
+    "tests/storage/test_faults.py",
+    "tests/storage/test_model.py",
+    "tests/storage/test_kill",
+    "tests/transports/",
+    "tests/app/test_server_process.py",
 )
+"""What begins first, so that no process works on a long file while the others have nothing left to do."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: not item.nodeid.startswith(WITH_SPARK))
+    def turn(item: pytest.Item) -> int:
+        return next((turn for turn, start in enumerate(LONGEST) if item.nodeid.startswith(start)), len(LONGEST))
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -42,8 +57,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Dealing(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
-            return "spark" if nodeid.startswith(WITH_SPARK) else nodeid.partition("::")[0]
+            file: str = nodeid.partition("::")[0]
+            return next((folder for folder in SHARED if file.startswith(folder)), file)
 
+    # Else what has most tests would begin first, and these are the quickest.
+    config.option.loadscopereorder = False
     return Dealing(config, log)
 
 

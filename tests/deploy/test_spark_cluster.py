@@ -27,6 +27,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 DEADLINE_S = 300
 
+# A master, a worker, a Connect server and a driver for each job: five times Java.
+pytestmark = pytest.mark.long
+
 
 class Cluster(NamedTuple):
     folder: Path

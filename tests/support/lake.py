@@ -21,6 +21,9 @@ from tests.app.support.process import Gateway, starting
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+# No Java of the tests lives long enough to be worth its optimising compiler.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 PASSWORD = "a-password-that-nobody-may-see"
 
 
