@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from whippet.app.certificate_ends import DAY_SECONDS
 from whippet.app.commands import groups
 from whippet.app.commands.names import UNLIMITED
 from whippet.app.telemetry.machine import Machine
@@ -41,6 +42,7 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
         (True, max(config.system.limits.session_memory, 1.0), forget_old_answers),
         (log.sysinfo_print_interval > 0, log.sysinfo_print_interval, reporting_system()),
         (log.file_enabled, log.rotation_check_interval, tidy_log_files),
+        (True, DAY_SECONDS, report_certificates),
     ]
     return [
         asyncio.create_task(fill_deduplication(gateway), name=fill_deduplication.__name__),
@@ -99,6 +101,12 @@ async def evict_silent_clients(gateway: Gateway) -> None:
 
 async def remove_expired_tokens(gateway: Gateway) -> None:
     await gateway.tokens.remove_expired()
+
+
+async def report_certificates(gateway: Gateway) -> None:
+    """Of a server that runs for months nobody reads the start of the log."""
+    for problem in gateway.readiness.certificates.problems():
+        _log.warning("%s", problem)
 
 
 async def tidy_log_files(gateway: Gateway) -> None:

@@ -24,7 +24,7 @@ def fitted(config: Config, allowed: int) -> tuple[Config, str | None]:
     wanted = needed(config)
     if wanted <= allowed:
         return config, None
-    part = max(allowed - OTHER, 0) / (wanted - OTHER)
+    part = (allowed - min(OTHER, allowed // 2)) / (wanted - OTHER)
     limits, http = config.system.limits, config.http
     connections = max(int(limits.connections * part), 1)
     over_http = max(int(http.limits.connections * part), 1)

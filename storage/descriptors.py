@@ -23,7 +23,7 @@ def reserve() -> int:
     """Once, at the start: how many descriptors there are for everything. OSError or ValueError if the operating system
     refuses to say how many this process may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    usable = max(hard - RESERVED, hard // 2)
+    usable = hard - min(RESERVED, hard // 4)
     resource.setrlimit(resource.RLIMIT_NOFILE, (usable, hard))
     return usable
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.app.access.support.world import SECOND, Person, make_group, world
 from whippet.app import housekeeping
+from whippet.app.certificate_ends import CertificateEnds
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from whippet.app.errors import Code, CommandError
@@ -192,3 +193,18 @@ async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_bac
         # Nobody has come or gone since.
         assert not answered._sessions
         assert not answered._away
+
+
+async def test_a_certificate_that_expires_while_the_server_runs_is_said_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with world(tmp_path) as here:
+        certificates = CertificateEnds(lambda: here.clock.now / SECOND)
+        here.gateway.readiness.certificates = certificates
+        certificates.note("tcp.tls", here.clock.now / SECOND + 100 * 24 * 3600)
+        await housekeeping.report_certificates(here.gateway)
+        assert not caplog.records
+        here.clock.now += 101 * 24 * 3600 * SECOND
+        await housekeeping.report_certificates(here.gateway)
+        (record,) = caplog.records
+        assert record.getMessage().startswith("tcp.tls: the certificate expired on ")

@@ -42,4 +42,6 @@ def test_what_fits_is_left_as_it_is() -> None:
 def test_with_nearly_nothing_there_is_still_something() -> None:
     config, _ = fitted(Config(), 10)
     assert (config.system.limits.connections, config.http.limits.connections) == (1, 1)
+    config, _ = fitted(Config(), 48)
+    assert config.system.limits.connections > 4
     assert config.system.limits.open_files == 16
