@@ -177,9 +177,10 @@ async def _listen(
     try:
         if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
-            api = Api(gateway, tokens)
+            api = Api(gateway, tokens, rooms)
         if api is not None and http is not None:
             front.application = Announced(application.create(api), lambda: gateway.addresses.quic)
+            http.door.rooms = rooms
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
             gateway.connections[Transport.HTTP] = http.door.connections.__len__

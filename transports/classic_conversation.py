@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 
-import msgspec
-
 from whippet.app.commands import groups
 from whippet.app.commands.answers import Polled
 from whippet.app.commands.registry import Destination, admit, carry_out
@@ -15,7 +13,8 @@ from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
-from whippet.transports import offload
+from whippet.transports import offload, turns
+from whippet.transports.turns import Responding
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import answers, frames, requests, sends
 from whippet.transports.wire.classic.dialect import Dialect
@@ -39,6 +38,7 @@ class ClassicConversation:
         host = session.address.rpartition(":")[0]
         self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
         self._limits = Limits.of(gateway.store.options)
+        self._read_bytes_max = gateway.store.options.read_bytes_max
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
 
@@ -60,7 +60,7 @@ class ClassicConversation:
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         return [frames.failure(code)]
 
-    async def answer(self, frame: memoryview) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
         code = frames.code_of(frame)
         try:
             payload = frame[frames.HEADER_BYTES :]
@@ -68,8 +68,8 @@ class ClassicConversation:
                 request: Request = await self._decode_send(payload)
             else:
                 request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
-            if self.room is not None and isinstance(request, PollMessages):
-                request = msgspec.structs.replace(request, room=self.room)
+            if isinstance(request, PollMessages):
+                request = await turns.bounded(request, to, self._read_bytes_max, self.room)
             answer = await carry_out(self._gateway, self.session, request)
             if code != frames.SEND_MESSAGES:
                 # A send was noticed when it was decoded.

@@ -15,6 +15,7 @@ from whippet.app.model.sessions import Session
 from whippet.storage.batch import Readable
 from whippet.transports.classic_conversation import ClassicConversation
 from whippet.transports.modern_conversation import ModernConversation
+from whippet.transports.turns import Responding
 from whippet.transports.wire.classic import polls
 
 ANSWER_HEADER_BYTES = 512
@@ -43,7 +44,7 @@ class Conversation(Protocol):
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         """The response to a frame that is not received, of which this is the beginning."""
 
-    async def answer(self, frame: memoryview) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
         """The response to a whole frame, its header first; an error is a response too."""
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.quic_engine import Engine
+from whippet.transports.turns import CUT
 
 if TYPE_CHECKING:
     from whippet.transports.quic_connection import Connection
@@ -176,7 +177,8 @@ class Http3:
 
     def _has_stalled(self, now: float) -> bool:
         unsent, taken = self.engine.all_unsent, self.engine.taken_bytes
-        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken)
+        hurry = self.connection.listener.rooms.hurry
+        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken, hurry=hurry)
 
     def end(self) -> None:
         if not self._ended:
@@ -261,6 +263,7 @@ class Exchange:
             "client": (host.strip("[]"), int(port)),
             "server": (here.host, here.port),
             "state": {},
+            CUT: self.give_way,
         }
         self._task = asyncio.create_task(self._run(scope))
         return None
@@ -395,6 +398,16 @@ class Exchange:
             self._task.cancel()
         self._head = self._fields(status, [(b"content-length", b"0")])
         self._say_head(end=True)
+        self._finish()
+
+    def give_way(self) -> None:
+        """Others need the memory that the request or its response holds."""
+        if not self._has_answered:
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._http.fields.break_off(self.stream_id, ErrorCode.H3_EXCESSIVE_LOAD)
         self._finish()
 
     def _finish(self) -> None:

@@ -20,8 +20,9 @@ from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
 from whippet.storage.batch import HEADER, Limits, Readable, check
 from whippet.storage.errors import InvalidBatch
-from whippet.transports import offload
+from whippet.transports import offload, turns
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.turns import Responding
 from whippet.transports.wire.modern import answers, frames, registration, requests
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 from whippet.transports.wire.modern.operations import (
@@ -88,6 +89,7 @@ class ModernConversation:
         self._gateway = gateway
         self._answered: Answered | None = None
         self._limits = Limits.of(gateway.store.options)
+        self._read_bytes_max = gateway.store.options.read_bytes_max
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
 
@@ -107,11 +109,11 @@ class ModernConversation:
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         return frames.reply(frames.request_of(data), 0, status=code)
 
-    async def answer(self, frame: memoryview) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
         asked = frames.request_of(frame)
         self.session.last_heartbeat = self._gateway.clock()
         try:
-            return await self._answer(asked, frame[HEADER_BYTES:])
+            return await self._answer(asked, frame[HEADER_BYTES:], to)
         except Evicted as evicted:
             return frames.eviction(asked.client, evicted.reason)
         except CommandError as refused:
@@ -130,7 +132,7 @@ class ModernConversation:
             return frames.reply(asked, 0, status=code)
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
 
-    async def _answer(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+    async def _answer(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == frames.NOBODY:
@@ -151,7 +153,7 @@ class ModernConversation:
                 _check(asked, registered)
                 if asked.session < registered.number:
                     raise Evicted(Reason.SESSION_TOO_LOW)
-            return await self._carry_out(asked, asked.code, body, 0 if registered is None else registered.number)
+            return await self._carry_out(asked, asked.code, body, 0 if registered is None else registered.number, to)
         code = CODES.get(operation)
         if code is None:
             raise CommandError(Code.INVALID_COMMAND, f"there is no operation {operation}")
@@ -160,9 +162,9 @@ class ModernConversation:
                 return frames.reply(asked, 0)
             raise Evicted(Reason.NO_SESSION)
         _check(asked, registered)
-        return await self._once(asked, code, body)
+        return await self._once(asked, code, body, to)
 
-    async def _once(self, asked: frames.Request, code: int, body: memoryview) -> list[Readable]:
+    async def _once(self, asked: frames.Request, code: int, body: memoryview, to: Responding) -> list[Readable]:
         """What was asked before with this number is answered as it was then."""
         answered = self._answered
         assert answered is not None
@@ -179,7 +181,7 @@ class ModernConversation:
         done = False
         try:
             self._gateway.operations += 1
-            reply = await self._carry_out(asked, code, body, self._gateway.operations)
+            reply = await self._carry_out(asked, code, body, self._gateway.operations, to)
             done = True
         except CommandError as refused:
             reply = self._refusal(asked, refused)
@@ -197,13 +199,13 @@ class ModernConversation:
         return reply
 
     async def _carry_out(
-        self, asked: frames.Request, code: int, body: memoryview, operation_number: int
+        self, asked: frames.Request, code: int, body: memoryview, operation_number: int, to: Responding
     ) -> list[Readable]:
         request = requests.decode(code, body)
         if isinstance(request, SendMessages):
             request = await self._checked(request)
-        if self.room is not None and isinstance(request, PollMessages):
-            request = msgspec.structs.replace(request, room=self.room)
+        if isinstance(request, PollMessages):
+            request = await turns.bounded(request, to, self._read_bytes_max, self.room)
         answer: Any = await carry_out(self._gateway, self.session, request)
         content = answers.encode(code, answer)
         if asked.operation not in PLAIN:

@@ -24,13 +24,14 @@ from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
 from whippet.transports import begun, conversation
-from whippet.transports.admission.frames import RATE, STEP_BYTES_MAX, Arriving
-from whippet.transports.admission.room import RECLAIMED, Claim
+from whippet.transports.admission.frames import RATE, Arriving
+from whippet.transports.admission.room import RECLAIMED, STEP_BYTES_MAX, Account, Claim
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.http3 import Http3
 from whippet.transports.quic_engine import HTTP3, Engine
+from whippet.transports.turns import Turn
 
 if TYPE_CHECKING:
     from whippet.transports.quic import QuicListener
@@ -55,6 +56,7 @@ class Request:
     """What has come on one stream."""
 
     __slots__ = (
+        "_turn",
         "answer",
         "arriving",
         "began_at",
@@ -88,6 +90,7 @@ class Request:
         self.fin = False
         self.answer: deque[memoryview] = deque()
         """What is still to be handed to the engine."""
+        self._turn: Turn | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -110,6 +113,21 @@ class Request:
 
     def on_reclaimed(self) -> None:
         self.talk.on_reclaimed()
+
+    def response_room(self) -> Turn:
+        if self._turn is None:
+            self._turn = Turn(self.talk.responses(), self.talk.on_reclaimed)
+        return self._turn
+
+    def settle(self) -> None:
+        """Its response has to be handed over piece by piece."""
+        self.response_room().settle(sum(map(len, self.answer)))
+
+    def release(self) -> None:
+        """Nothing is left to be handed over."""
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
 
 
 class Speaker(Protocol):
@@ -394,7 +412,8 @@ class Binary:
             if not event.stream_id & 3 and (request := self._request(event.stream_id)) is not None:
                 self._drop(request)
         elif isinstance(event, events.StopSendingReceived):
-            self._answering.pop(event.stream_id, None)
+            if (taken_back := self._answering.pop(event.stream_id, None)) is not None:
+                taken_back.release()
             # Somebody else may have its place.
             self._begin()
 
@@ -498,6 +517,9 @@ class Binary:
         self._engine.allow(request.stream_id, arriving.reserved)
         self._engine.hold(request.stream_id)
 
+    def responses(self) -> Account:
+        return self._listener.rooms.responses_to(self._session)
+
     def on_room(self, request: Request, arriving: Arriving) -> None:
         """It goes on in a turn of its own: others wait for theirs."""
         self._allow(request, arriving)
@@ -567,7 +589,7 @@ class Binary:
     async def _answer(self, request: Request) -> None:
         talk = self._conversation
         assert talk is not None and request.frame is not None
-        buffers = await talk.answer(request.frame)
+        buffers = await talk.answer(request.frame, request)
         if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
             buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
         self._say(request, buffers)
@@ -595,14 +617,17 @@ class Binary:
     def _say(self, request: Request, buffers: list[Readable]) -> None:
         stream_id = request.stream_id
         if not self._engine.can_be_written(stream_id):
+            request.release()
             return
         if not request.fin and self._engine.is_being_received(stream_id):
             self._engine.stop_stream(stream_id, NO_ERROR)
         self._connection.has_answers = True
         if not self._answering and sum(map(len, buffers)) <= self._listener.send_window:
             self._engine.send_stream_data(stream_id, b"".join(buffers), end_stream=True)
+            request.release()
             return
         request.answer.extend(map(memoryview, buffers))
+        request.settle()
         self._answering[stream_id] = request
         self._hand_over(request, sum(map(self._engine.unsent, self._answering)))
 
@@ -624,6 +649,7 @@ class Binary:
             self._engine.send_stream_data(request.stream_id, octets, end_stream=not answer)  # type: ignore[arg-type]
         if not answer:
             self._answering.pop(request.stream_id, None)
+            request.release()
         return unsent
 
     def on_taken(self) -> None:
@@ -649,8 +675,8 @@ class Binary:
     def _has_stalled(self, now: float) -> bool:
         engine = self._engine
         untaken = engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
-        seconds_max, taken = self._listener.stalled_seconds, engine.taken_bytes
-        return self._stalling.has_stalled(now, untaken, seconds_max, taken=taken)
+        seconds_max, hurry = self._listener.stalled_seconds, self._listener.rooms.hurry
+        return self._stalling.has_stalled(now, untaken, seconds_max, taken=engine.taken_bytes, hurry=hurry)
 
     def end(self) -> None:
         """A request that has arrived is carried out when its turn comes, unless one before it has not: that will not be
@@ -672,6 +698,8 @@ class Binary:
         for request in [*self._arriving.values()]:
             self._give_back(request)
         self._arriving.clear()
+        for request in (*self._answering.values(), *self._in_hand):
+            request.release()
         self._answering.clear()
         self._is_closed = True
         if not self._in_hand:

@@ -31,6 +31,7 @@ from whippet.transports.connections import MAPPED, Connections, Member, text_of
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.handshakes import Handshakes
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
+from whippet.transports.turns import Turn
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Connection(asyncio.BufferedProtocol):
         "_silent_since",
         "_stalling",
         "_transport",
+        "_turn",
         "_working",
         "_writable",
     )
@@ -76,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         """Of the user whose account the requests are on."""
         self._working: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
+        self._turn: Turn | None = None
+        """The room of a response that the client has not taken."""
         self._stalling = Stalling()
         self._silent_since = 0.0
         self._ended = False
@@ -110,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.farewell(self)
         if self._intake is not None:
             self._intake.drop()
+        if self._turn is not None:
+            self._turn.close()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -159,7 +165,8 @@ class Connection(asyncio.BufferedProtocol):
     def overdue(self, now: float) -> str | None:
         """Why this connection is not worth keeping; None when it is."""
         untaken = self._transport.get_write_buffer_size()
-        if self._stalling.has_stalled(now, untaken, self._listener.stalled_seconds):
+        listener = self._listener
+        if self._stalling.has_stalled(now, untaken, listener.stalled_seconds, hurry=listener.rooms.hurry):
             return "it does not take what it was sent"
         if self._lingers_until:
             self._lingers_until = closing.until(self._transport, self._lingers_until, now)
@@ -280,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
                     buffers = asked
                 else:
                     intake.in_hand = size = len(asked)
-                    buffers = await talk.answer(asked)
+                    buffers = await talk.answer(asked, self)
                     intake.in_hand = 0
                     claim.give_back(size)
                     if session.login is not self._login:
@@ -289,7 +296,10 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 self._send(buffers)
                 if self._writable is not None:
+                    self.response_room().settle(self._transport.get_write_buffer_size())
                     await self._writable
+                if self._turn is not None and self._turn.claim.held:
+                    self._turn.release()
                 if talk.over:
                     self._ended = True
                     break
@@ -311,7 +321,15 @@ class Connection(asyncio.BufferedProtocol):
     def _change_account(self) -> None:
         """The client has logged in or out."""
         self._login = self._session.login
-        self._intake.claim.move(self._listener.rooms.requests_of(self._session))
+        rooms = self._listener.rooms
+        self._intake.claim.move(rooms.requests_of(self._session))
+        if self._turn is not None:
+            self._turn.claim.move(rooms.responses_to(self._session))
+
+    def response_room(self) -> Turn:
+        if self._turn is None:
+            self._turn = Turn(self._listener.rooms.responses_to(self._session), self._reclaimed)
+        return self._turn
 
 
 class TcpConnection(Connection):

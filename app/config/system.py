@@ -235,6 +235,11 @@ class Limits(Section, frozen=True):
     unauthenticated_bytes: SomeBytes = 16 * MIB
     """The same for requests of clients that have not logged in, over all transports, so that they take nothing from
     those who have; one address may have as much as is left free for all others."""
+    responses_bytes: SomeBytes = 256 * MIB
+    """Bytes of all responses to polls that are being read or that their clients have not taken yet, over all
+    connections, so that clients that do not read cannot fill the memory; one user may have as much as is left free for
+    all others. When room is scarce polls return less or wait, and a client that takes nothing while others wait is
+    closed."""
     connections: Annotated[int, integer(1)] = 16_384
     """Number of connections at the same time, over TCP, and once more over WebSocket, so that descriptors are left for
     files; above it new ones are closed. Where the operating system allows too few open files for it, for

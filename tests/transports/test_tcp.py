@@ -37,10 +37,12 @@ from tests.transports.support.raw import (
     served,
 )
 from tests.transports.wire.classic.support.plainly import parse
+from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.access.throttle import Throttle
 from whippet.app.commands import requests as ask
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
+from whippet.app.model.identity import UserStatus
 from whippet.transports import closing, connections, listening, tcp
 from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
@@ -597,6 +599,56 @@ async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_
         assert world.connections == 2
         await time.passes(21, world.listener, witness)
         assert await much.is_closed()
+
+
+# --------------------------------------------------------------------------------------- responses that nobody takes
+
+
+async def logged_in(world: Served, name: str, *, receive_bytes: int | None = None) -> Raw:
+    client = await world.stranger(receive_bytes=receive_bytes)
+    status, _ = await client.ask(ask.LoginUser(name, "their password", "test", "test"))
+    assert status == 0
+    return client
+
+
+@pytest.mark.usefixtures("small_buffers")
+async def test_clients_that_do_not_read_what_they_poll_are_bounded_and_give_way(tmp_path: Path, time: Seconds) -> None:
+    """Thirty of them would have 30 * 16 MiB."""
+    async with served(tmp_path, responses_bytes=16 * MIB) as world:
+        root, room = await world.root(), world.listener.rooms.responses
+        await make_topic(root)
+        everything = Permissions(GlobalPermissions(poll_messages=True))
+        for name in ("hostile", "honest"):
+            created = ask.CreateUser(name, "their password", UserStatus.ACTIVE, everything)
+            assert (await root.ask(created))[0] == 0
+        await root.send(frame(SEND, message_body(*[MIB // 4] * 64)))
+        assert await root.answer() == OK
+        hostile = [await logged_in(world, "hostile", receive_bytes=4096) for _ in range(30)]
+        honest = await logged_in(world, "honest")
+        for client in hostile:
+            await client.send(poll(100))
+        while not waiting(room):
+            assert await honest.is_alive()
+        assert room.used <= 18 * MIB
+        for _ in range(3):
+            await honest.send(poll(100))
+            assert (await honest.answer())[0] == 0
+            assert room.used <= 18 * MIB
+        for _ in range(8):
+            await time.passes(1, world.listener, root)
+        assert world.connections < 32, "who takes nothing is not kept while others wait"
+
+
+async def test_a_poll_returns_less_when_room_is_scarce(tmp_path: Path) -> None:
+    async with served(tmp_path, responses_bytes=8 * MIB) as world:
+        root = await world.root()
+        await make_topic(root)
+        await root.send(frame(SEND, message_body(*[MIB // 4] * 64)))
+        assert await root.answer() == OK
+        await root.send(poll(100))
+        _, payload = await root.answer()
+        assert MIB < len(payload) <= 4 * MIB + 1000
+        assert world.listener.rooms.responses.used == 0
 
 
 # ----------------------------------------------------------------------------------------------------- other protocols

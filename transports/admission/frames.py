@@ -22,12 +22,10 @@ import numpy as np
 
 from whippet.app.errors import Code
 from whippet.storage.batch import Readable
-from whippet.transports.admission.room import FREE_BYTES, Account, Claim
+from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MAX, Account, Claim, step
 
 AHEAD_MAX = 128
 """Requests that a connection may send before their turn; then it is not read from."""
-STEP_BYTES_MIN, STEP_BYTES_MAX = 64 << 10, 2 << 20
-"""How much room a request takes at once."""
 HUGE_PAGES_FROM = 4 << 20
 """From this size on numpy asks for pages of 2 MiB, of which the first byte takes all."""
 RATE = 1 << 20
@@ -71,8 +69,8 @@ class Arriving:
     def ask(self) -> bool:
         """Whether there is room for more; else the claim waits for it."""
         left = self.length - self.reserved
-        least = STEP_BYTES_MAX if self.length >= HUGE_PAGES_FROM else STEP_BYTES_MIN
-        granted = self.claim.take(min(max(self.filled, least), STEP_BYTES_MAX, left), left)
+        arrived = STEP_BYTES_MAX if self.length >= HUGE_PAGES_FROM else self.filled
+        granted = self.claim.take(step(arrived, left), left)
         if granted is not None:
             self.on_room(granted)
         return granted is not None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from whippet.transports.admission.frames import AHEAD_MAX, STEP_BYTES_MIN
-from whippet.transports.admission.room import FREE_BYTES, Account, Claim
+from whippet.transports.admission.frames import AHEAD_MAX
+from whippet.transports.admission.room import FREE_BYTES, Account, Claim, step
 
 
 class Messages:
@@ -67,8 +67,7 @@ class Messages:
             claim.take(0)
 
     def _ask(self, left: int) -> None:
-        step = min(max(len(self._text), STEP_BYTES_MIN), left)
-        self._reserved += self.claim.take(step, left) or 0
+        self._reserved += self.claim.take(step(len(self._text), left), left) or 0
 
     def on_room(self, granted: int) -> None:
         self.began_at = 0.0

@@ -30,7 +30,14 @@ FREE_BYTES = 16 << 10
 RECLAIM_SECONDS = 5.0
 RECLAIMED = "it holds more than its share of memory (system.limits), and others wait"
 """Why a connection is closed then."""
+STEP_BYTES_MIN, STEP_BYTES_MAX = 64 << 10, 2 << 20
+"""How much room something that arrives takes at once."""
 _HELD = attrgetter("held")
+
+
+def step(arrived: int, left: int) -> int:
+    """How much room to ask for next: as much again as there is already, within bounds."""
+    return min(max(arrived, STEP_BYTES_MIN), STEP_BYTES_MAX, left)
 
 
 class Holder(Protocol):
@@ -138,10 +145,11 @@ class Account:
 class Claim:
     """What one connection, one stream or one body holds of its account."""
 
-    __slots__ = ("account", "held", "holder", "is_unfinished", "is_waiting", "owed", "rest", "wanted")
+    __slots__ = ("account", "free_bytes", "held", "holder", "is_unfinished", "is_waiting", "owed", "rest", "wanted")
 
-    def __init__(self, account: Account, holder: Holder | None = None) -> None:
+    def __init__(self, account: Account, holder: Holder | None = None, *, free_bytes: int = FREE_BYTES) -> None:
         """Without a holder it only counts."""
+        self.free_bytes = free_bytes
         self.account = account
         self.holder = holder
         self.held = 0
@@ -165,7 +173,7 @@ class Claim:
         which may be the rest at once; None: the holder is told when it is its turn."""
         account = self.account
         room = account.room
-        if self.held + size <= FREE_BYTES or (not room.waiting and account.has_room(size)):
+        if self.held + size <= self.free_bytes or (not room.waiting and account.has_room(size)):
             self.count(size)
             return size
         self.wanted, self.rest, self.is_waiting = size, rest, True
@@ -192,7 +200,7 @@ class Claim:
             if not self.owed:
                 room.end_beyond(self)
         if room.waiting:
-            if self.is_waiting and self.held + self.wanted <= FREE_BYTES:
+            if self.is_waiting and self.held + self.wanted <= self.free_bytes:
                 self.stop_waiting()
                 self.count(self.wanted)
                 if self.holder is not None:

@@ -23,7 +23,8 @@ class Rooms:
         self.frames = Room(limits.frames_bytes)
         self.bodies = Room(config.http.limits.bodies_bytes)
         self.unauthenticated = Room(limits.unauthenticated_bytes)
-        self._all = self.frames, self.bodies, self.unauthenticated
+        self.responses = Room(limits.responses_bytes)
+        self._all = self.frames, self.bodies, self.unauthenticated, self.responses
 
     def requests_of(self, session: Session) -> Account:
         """For what comes over a connection that stays."""
@@ -32,12 +33,20 @@ class Rooms:
     def bodies_of(self, session: Session) -> Account:
         return self._account(self.bodies, session)
 
+    def responses_to(self, session: Session) -> Account:
+        return self.responses.account(_key(session))
+
     def _account(self, room: Room, session: Session) -> Account:
         return (self.unauthenticated if session.login is None else room).account(_key(session))
 
     @property
     def used(self) -> int:
         return sum(room.used for room in self._all)
+
+    @property
+    def hurry(self) -> bool:
+        """Somebody waits for room for a response."""
+        return bool(self.responses.waiting)
 
     def reclaim(self, now: float) -> None:
         """Ends whatever has to be given up for the sake of others; to be asked at intervals."""

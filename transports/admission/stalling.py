@@ -11,6 +11,8 @@ STALLED_SECONDS = 60.0
 TAKEN_BYTES_MIN = 1 << 20
 """What has to be taken in the time that there is, or all that was due, if that is less: a slow reader of a large answer
 has not stalled."""
+HURRY_SECONDS, HURRY_BYTES_MIN = 5.0, 64 << 10
+"""The same while others wait for the memory that the client's responses take."""
 
 
 class Stalling:
@@ -25,10 +27,19 @@ class Stalling:
         self._since = 0.0
 
     def has_stalled(
-        self, now: float, untaken: int, seconds_max: float, *, taken: int | None = None, enough: int = TAKEN_BYTES_MIN
+        self,
+        now: float,
+        untaken: int,
+        seconds_max: float,
+        *,
+        taken: int | None = None,
+        enough: int = TAKEN_BYTES_MIN,
+        hurry: bool = False,
     ) -> bool:
         """`untaken` is on its way now. `taken` has arrived in all; None where nobody counts that, and `untaken` says it
-        as long as nothing new is sent."""
+        as long as nothing new is sent. `hurry`: others wait."""
+        if hurry:
+            seconds_max, enough = min(seconds_max, HURRY_SECONDS), min(enough, HURRY_BYTES_MIN)
         if not untaken:
             self._since = 0.0
             return False

@@ -1,4 +1,4 @@
-"""What all requests share: the gateway, the tokens, the limits and the room for bodies. One for an application."""
+"""What all requests share: the gateway, the tokens, the limits and the rooms of memory. One for an application."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from whippet.app.config.listeners import Http
 from whippet.app.gateway import Gateway
 from whippet.app.leases import Leases
 from whippet.storage.batch import Limits
-from whippet.transports.http.budget import Budget
+from whippet.transports.admission.shared import Rooms
 from whippet.transports.http.metrics import Scrapes
 from whippet.transports.http.tailing import Tails
 from whippet.transports.http.waiting import Waiting
 
 
 class Api:
-    def __init__(self, gateway: Gateway, tokens: AccessTokens) -> None:
+    def __init__(self, gateway: Gateway, tokens: AccessTokens, rooms: Rooms | None = None) -> None:
+        """`rooms` are shared with all other transports."""
         self.gateway = gateway
         self.tokens = tokens
         self.config: Http = gateway.config.http
         self.limits = self.config.limits
         self.batch_limits = Limits.of(gateway.store.options)
-        self.bodies = Budget(self.limits.bodies_bytes)
+        self.rooms = rooms or Rooms(gateway.config)
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
         self.waiting = Waiting(self.config.readers.waiting)

@@ -1,6 +1,7 @@
 """Request bodies: read within their limit, decoded from JSON into what the operation wants.
 
-Bodies share a budget of memory; small ones are below its notice. A body is read whole: a batch is held in memory whole.
+Bodies share memory as requests on other transports do (transports/admission); small ones never wait. A body is read
+whole: a batch is held in memory whole.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 import msgspec
 from starlette.types import Receive
 
-from whippet.transports.http.budget import Budget
+from whippet.transports.admission.room import FREE_BYTES, step
 from whippet.transports.http.errors import CLOSE, Refused
+from whippet.transports.turns import Turn
 
-UNNOTICED_BYTES = 16 * 1024
 LOOKED_AT_BYTES = 4096
 Body = bytes | bytearray
 
@@ -32,26 +33,39 @@ class Gone(Exception):
 
 @asynccontextmanager
 async def reading(
-    receive: Receive, announced: int | None, limit: int, budget: Budget, *, grows: bool = False, writable: bool = False
+    receive: Receive,
+    announced: int | None,
+    limit: int,
+    room: Callable[[], Turn],
+    *,
+    grows: bool = False,
+    writable: bool = False,
 ) -> AsyncIterator[Body]:
     """The body, and the room that it takes for as long as it is needed. `announced` None: nobody knows how long.
     `grows`: it will be expanded. `writable`: it is a bytearray."""
     if announced is not None and announced > limit:
         raise too_long(limit)
-    room = limit if announced is None or grows else announced
-    if room <= UNNOTICED_BYTES:
+    if announced is not None and announced <= FREE_BYTES and not grows:
         yield await read(receive, limit, writable=writable)
         return
-    await budget.take(room)
+    turn = room()
+    turn.claim.is_unfinished = True
     try:
-        yield await read(receive, limit, writable=writable)
+        body = await read(receive, limit, writable=writable, turn=turn, announced=announced)
+        turn.claim.is_unfinished = False
+        if grows:
+            await turn.take(limit)
+        yield body
     finally:
-        budget.give_back(room)
+        turn.close()
 
 
-async def read(receive: Receive, limit: int, *, writable: bool = False) -> Body:
+async def read(
+    receive: Receive, limit: int, *, writable: bool = False, turn: Turn | None = None, announced: int | None = None
+) -> Body:
+    """Takes room as the body arrives: each time as much again as there is already."""
     parts = []
-    size = 0
+    size = reserved = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -61,10 +75,16 @@ async def read(receive: Receive, limit: int, *, writable: bool = False) -> Body:
         if size > limit:
             raise too_long(limit)
         parts.append(part)
+        if turn is not None and size > reserved:
+            turn.claim.count(size - reserved)
+            reserved = size
         if not message.get("more_body", False):
             if writable:
                 return bytearray().join(parts)
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        if turn is not None and reserved == size:
+            left = max((limit if announced is None else announced) - size, 0)
+            reserved += await turn.take(step(size, left), left)
 
 
 def too_long(limit: int) -> Refused:

@@ -26,6 +26,7 @@ from whippet.transports.http.api import Api
 from whippet.transports.http.bodies import Gone, members_of
 from whippet.transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
 from whippet.transports.http.operation import Call, Operation
+from whippet.transports.http.protocol import CONNECTION
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +49,17 @@ class Endpoint:
         self._headers: Headers = (JSON, SECRET, VIEW) if operation.secret else (JSON, VIEW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _stay)
+        call = Call(self._api, self.operation, scope, receive, session)
         try:
-            answer = await self._answer(scope, receive)
+            await self._respond(call, send)
+        finally:
+            call.close()
+
+    async def _respond(self, call: Call, send: Send) -> None:
+        scope = call.scope
+        try:
+            answer = await self._answer(call)
         except Refused as refused:
             answer = of_refusal(refused)
         except CommandError as refused:
@@ -60,16 +70,16 @@ class Endpoint:
             _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
             answer = of_bug()
         if isinstance(answer, Response):
-            await answer(scope, receive, send)
+            await answer(scope, call.receive, send)
         else:
             await send_answer(answer, send)
+        if call.turn is not None and (connection := scope.get(CONNECTION)) is not None:
+            # The transport has all of it, and the client has not.
+            await connection.drain()
 
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer | Response:
-        operation, api = self.operation, self._api
-        headers = _headers_of(scope)
-        session = Session(Transport.HTTP, peer(scope), api.gateway.clock(), _stay)
-        call = Call(api, operation, scope, receive, session)
-        call.headers = headers
+    async def _answer(self, call: Call) -> Answer | Response:
+        operation, api, scope, session = self.operation, self._api, call.scope, call.session
+        headers = call.headers = _headers_of(scope)
         if not operation.public:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
@@ -99,7 +109,7 @@ class Endpoint:
         coding = expanding.coding_of(headers.get(b"content-encoding"))
         writable = form is not None and form.writable and coding is None
         reading = bodies.reading(
-            call.receive, _announced(headers), limit, self._api.bodies, grows=coding is not None, writable=writable
+            call.receive, _announced(headers), limit, call.body_room, grows=coding is not None, writable=writable
         )
         async with reading as body:
             if coding is not None:

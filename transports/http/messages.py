@@ -25,10 +25,13 @@ from whippet.transports.http.operation import Call
 from whippet.transports.http.packing import NewMessages, PartitioningBody, pack
 from whippet.transports.http.parameters import one_spelling
 from whippet.transports.http.texts import Key
+from whippet.transports.turns import Turn
 
 _log = logging.getLogger(__name__)
 
 KEY_BYTES_MAX = 255
+UNHEARD_BYTES = 4096
+"""What a send that nobody waits for takes besides its batches."""
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 FRAME_JSON_BYTES = 256
 """About what a message takes as JSON besides its payload."""
@@ -137,7 +140,14 @@ async def send_messages(call: Call) -> Answer:
         call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
     )
     if query.ack == "none":
-        call.api.in_background(_send_unheard(call, request))
+        turn = Turn(call.api.rooms.bodies_of(call.session), free_bytes=0)
+        size = sum(map(len, request.batches)) + UNHEARD_BYTES
+        try:
+            await turn.take(size, size)
+        except BaseException:
+            turn.close()
+            raise
+        call.api.in_background(_send_unheard(call, request, turn))
         return Answer(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     return confirmed(await send(call, request))
 
@@ -203,13 +213,16 @@ def confirmed(sent: answers.Sent) -> Answer:
     return Answer(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
 
 
-async def _send_unheard(call: Call, request: ask.SendMessages) -> None:
+async def _send_unheard(call: Call, request: ask.SendMessages, turn: Turn) -> None:
+    """Holds its room until it is done, so that nobody can have more accepted than the disk takes."""
     try:
         await call.ask(request)
     except CommandError as refused:
         _log.info("%s: a send that nobody waits for was refused: %s", call.session.address, refused)
     except Exception:  # noqa: BLE001 -- nobody is there to be told; it is logged once, here
         _log.exception("%s: a send that nobody waits for ended in a defect", call.session.address)
+    finally:
+        turn.close()
 
 
 def _partitioning(body: PartitioningBody) -> Partitioning:
@@ -248,8 +261,10 @@ async def poll_messages(call: Call) -> Answer:
         answer_bytes * 3 // 4 if is_json else answer_bytes,
     )
     seconds = waiting.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
-    polled = await (waiting.poll(call, request, seconds) if seconds and not call.is_head else call.ask(request))
-    return await outgoing.answer(call, form, polled)
+    polled = await (waiting.poll(call, request, seconds) if seconds and not call.is_head else call.poll(request))
+    answer = await outgoing.answer(call, form, polled)
+    call.response_room().settle(len(answer.body))
+    return answer
 
 
 class FlushQuery(msgspec.Struct, frozen=True):

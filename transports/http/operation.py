@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from whippet.app.access.access_tokens import Caller
+from whippet.app.commands.answers import Polled
 from whippet.app.commands.registry import carry_out
-from whippet.app.commands.requests import Identifier, Request
+from whippet.app.commands.requests import Identifier, PollMessages, Request
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
+from whippet.transports import turns
+from whippet.transports.turns import CUT, POLL_BYTES_MIN, Turn
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
@@ -98,6 +101,7 @@ class Call:
         "receive",
         "scope",
         "session",
+        "turn",
     )
 
     def __init__(self, api: Api, operation: Operation, scope: Scope, receive: Receive, session: Session) -> None:
@@ -115,9 +119,32 @@ class Call:
         self.parameters: Mapping[str, Any] = {}
         self.query: Any = None
         self.body: Any = None
+        self.turn: Turn | None = None
+        """The room of a response that the client has not taken; closed by whoever sends the response."""
 
     async def ask(self, request: Request) -> Any:
         return await carry_out(self.api.gateway, self.session, request)
+
+    def response_room(self) -> Turn:
+        if self.turn is None:
+            self.turn = Turn(self.api.rooms.responses_to(self.session), self.scope.get(CUT))
+        return self.turn
+
+    def body_room(self) -> Turn:
+        return Turn(self.api.rooms.bodies_of(self.session), self.scope.get(CUT))
+
+    async def poll(self, request: PollMessages) -> Polled:
+        """What is found, and no more than there is room for now."""
+        bounded = await turns.bounded(request, self, request.room or POLL_BYTES_MIN, request.room)
+        polled: Polled = await self.ask(bounded)
+        self.response_room().settle(sum(map(len, polled.batches)))
+        return polled
+
+    def close(self) -> None:
+        """The response was taken, or nobody takes it any more."""
+        if self.turn is not None:
+            self.turn.close()
+            self.turn = None
 
     @property
     def is_head(self) -> bool:

@@ -35,8 +35,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from whippet.app.config.listeners import HttpLimits
+from whippet.transports.admission.room import RECLAIMED
+from whippet.transports.admission.shared import Rooms
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.http.errors import Refused, of_refusal
+from whippet.transports.turns import CUT
 from whippet.transports.websocket.handshake import Upgrade
 
 if TYPE_CHECKING:
@@ -72,12 +75,16 @@ CONNECTION = "whippet.connection"
 class Link:
     """The transport of a connection, closed in the way of the connection."""
 
-    __slots__ = ("__dict__", "_protocol", "transport", "write")
+    __slots__ = ("__dict__", "_protocol", "transport")
 
     def __init__(self, transport: asyncio.Transport, protocol: Protocol) -> None:
         self.transport = transport
-        self.write = transport.write
         self._protocol = protocol
+
+    def write(self, octets: bytes) -> None:
+        """An application that does not know yet that the connection was cut must not fail for that."""
+        if not self.transport.is_closing():
+            self.transport.write(octets)
 
     def close(self) -> None:
         self._protocol.close_kindly()
@@ -99,6 +106,8 @@ class Door:
         """Connections of HTTP/3, which are served elsewhere and count all the same."""
         self.websockets: WebSockets | None = None
         """Where those go who ask for an upgrade; None: nobody is heard who does."""
+        self.rooms: Rooms | None = None
+        """What is overdue in them is ended with what is overdue here."""
         self._full_said_at = float("-inf")
 
     def has_room(self, now: float, more: int = 0) -> bool:
@@ -112,6 +121,8 @@ class Door:
     def sweep(self, now: float) -> None:
         for connection in list(self.connections):
             connection.check(now)
+        if self.rooms is not None:
+            self.rooms.reclaim(now)
 
 
 class Protocol(HttpToolsProtocol):
@@ -172,6 +183,11 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+    def give_way(self) -> None:
+        """Others need the memory that a request or a response of this connection holds."""
+        _log.info("%s: closed, because %s", self.client, RECLAIMED)
+        self._transport.abort()
 
     # ------------------------------------------------------------------------------------------------- for a tail
 
@@ -245,6 +261,7 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope[CONNECTION] = self
+        scope[CUT] = self.give_way
         self.phase = Phase.HEADERS
         self._deadline = self.loop.time() + self.door.limits.headers_time
         self._head_bytes = self._head_read_bytes = self._headers_count = self._hosts = 0
@@ -371,7 +388,8 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def check(self, now: float) -> None:
-        if self._stalling.has_stalled(now, self.untaken_bytes, self.door.limits.answer_time):
+        hurry = self.door.rooms is not None and self.door.rooms.hurry
+        if self._stalling.has_stalled(now, self.untaken_bytes, self.door.limits.answer_time, hurry=hurry):
             _log.info("%s: closed, because it does not take what it was sent", self.client)
             self._transport.abort()
             return

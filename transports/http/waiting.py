@@ -45,7 +45,7 @@ def seconds_of(text: str, longest: float) -> float:
 
 async def poll(call: Call, request: ask.PollMessages, seconds: float) -> answers.Polled:
     """What is found, at the latest when the time is over; Gone when nobody waits for it any more."""
-    polled: answers.Polled = await call.ask(request)
+    polled = await call.poll(request)
     if polled.messages_count or not request.count or not polled.owned:
         return polled
     with call.api.waiting:
@@ -68,7 +68,7 @@ async def _wait(call: Call, request: ask.PollMessages, polled: answers.Polled, s
                 appended.cancel()
             if gone.done():
                 raise Gone
-            before, polled = polled, await call.ask(request)
+            before, polled = polled, await call.poll(request)
             if polled.messages_count or loop.time() >= deadline or polled.next_offset == before.next_offset:
                 # Nothing, and nowhere else to look: what was there was deleted, or cannot be read.
                 break

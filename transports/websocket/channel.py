@@ -74,6 +74,8 @@ class Channel:
         self.caller: Caller | None = None
         self._subscriptions: dict[int, Subscription] = {}
         self._last_number = 0
+        self._call: Call | None = None
+        """Whose response has still to be sent."""
         self._apart: set[asyncio.Task[None]] = set()
         self.session: Session = link.session
         self.api.gateway.sessions.add(self.session)
@@ -97,8 +99,13 @@ class Channel:
             said = self._failure(error)
             await self.link.send(b'{"id":', identity, b',"error":', said, b"}")
             return
-        if said is not None:
-            await self.link.send(b'{"id":', identity, b',"ok":', said, b"}")
+        else:
+            if said is not None:
+                await self.link.send(b'{"id":', identity, b',"ok":', said, b"}")
+        finally:
+            call, self._call = self._call, None
+            if call is not None:
+                call.close()
 
     async def _carry_out(self, identity: bytes, name: str, members: Members) -> bytes | None:
         """None: it is answered later."""
@@ -123,7 +130,7 @@ class Channel:
                 return NULL
         command = self._commands.find(name)
         is_public = command.operation.public
-        call = self._commands.call(command, self._stranger() if is_public else self.session, self.link.gone)
+        call = self._commands.call(command, self._stranger() if is_public else self.session, self.link)
         if not is_public:
             call.caller = await self._authenticate()
             call.authorization = self._authorization
@@ -131,6 +138,7 @@ class Channel:
         if getattr(call.query, "wait", "") and len(self._apart) < APART_MAX:
             self._begin_apart(identity, command, call)
             return None
+        self._call = call
         return await self._answer(command, call)
 
     async def ask(self, request: Request) -> Any:
@@ -165,11 +173,11 @@ class Channel:
             task.cancel()
 
     async def _carry_out_apart(self, identity: bytes, command: Command, call: Call) -> None:
-        try:
-            said, member = await answer(command, call), b',"ok":'
-        except Exception as error:  # noqa: BLE001 -- as in `hear`
-            said, member = self._failure(error), b',"error":'
-        with contextlib.suppress(Gone):
+        with contextlib.closing(call), contextlib.suppress(Gone):
+            try:
+                said, member = await answer(command, call), b',"ok":'
+            except Exception as error:  # noqa: BLE001 -- as in `hear`
+                said, member = self._failure(error), b',"error":'
             await self.link.send(b'{"id":', identity, member, said, b"}")
 
     def _failure(self, error: Exception) -> bytes:

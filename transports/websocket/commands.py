@@ -14,7 +14,7 @@ import asyncio
 import base64
 from collections.abc import Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote_from_bytes, urlencode
 
 import msgspec
@@ -36,6 +36,10 @@ from whippet.transports.http.messages import FRAME_JSON_BYTES
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call, Operation
 from whippet.transports.http.unpacking import PolledMessages, messages_of
+from whippet.transports.turns import CUT
+
+if TYPE_CHECKING:
+    from whippet.transports.websocket.text import TextConnection
 
 Members = dict[str, msgspec.Raw]
 
@@ -99,7 +103,7 @@ async def poll_group(call: Call) -> PolledMessages:
     query: GroupPollQuery = call.query
     room = call.api.limits.answer_bytes
     named = None if query.partition_id is msgspec.UNSET else query.partition_id
-    polled: answers.Polled = await call.ask(
+    polled: answers.Polled = await call.poll(
         ask.PollMessages(
             Consumer(ConsumerKind.GROUP, call.parameters["group"]),
             call.stream,
@@ -209,8 +213,7 @@ class Commands:
             raise Refused(HTTPStatus.NOT_FOUND, f"There is no command {name[:100]!r}", "cmd")
         return found
 
-    def call(self, command: Command, session: Session, gone: asyncio.Future[None]) -> Call:
-        """`gone` is done when nobody waits for the answer any more."""
+    def call(self, command: Command, session: Session, link: TextConnection) -> Call:
         operation = command.operation
         scope: dict[str, Any] = {
             "type": "http",
@@ -220,8 +223,9 @@ class Commands:
             "headers": [],
             "client": None,
             "server": (session.reached_at, self.api.gateway.addresses.websocket),
+            CUT: link.give_way,
         }
-        return Call(self.api, operation, scope, _receiving(gone), session)
+        return Call(self.api, operation, scope, _receiving(link.gone), session)
 
 
 def _receiving(gone: asyncio.Future[None]) -> Receive:

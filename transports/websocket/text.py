@@ -102,7 +102,7 @@ class TextConnection(asyncio.BufferedProtocol):
         )
         # A browser answers the pings of WebSocket by itself, and who does not is closed after `silence_time`.
         self.session.is_watched = True
-        self._intake = Messages(listener.rooms.requests_of(self.session), self._read_on, self._reclaimed)
+        self._intake = Messages(listener.rooms.requests_of(self.session), self._read_on, self.give_way)
         self._heard_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:
@@ -178,7 +178,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._intake.claim.stop_waiting()
         self._transport.abort()
 
-    def _reclaimed(self) -> None:
+    def give_way(self) -> None:
+        """Others need the memory that a command or a response of this connection holds."""
         _log.info("%s: closed, because %s", self.address, RECLAIMED)
         self.abort()
 
@@ -186,7 +187,8 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str | None:
         untaken = self._transport.get_write_buffer_size()
-        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1):
+        hurry = self._listener.rooms.hurry
+        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1, hurry=hurry):
             return "it does not take what it was sent"
         if self._lingers_until:
             self._lingers_until = closing.until(self._transport, self._lingers_until, now)

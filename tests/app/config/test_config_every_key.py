@@ -248,6 +248,7 @@ system.limits.open_files | 4096 | 4567 | 4567
 system.limits.frame_bytes | "128 MiB" | "64 MiB" | 67108864
 system.limits.frames_bytes | "512 MiB" | "64 MiB" | 67108864
 system.limits.unauthenticated_bytes | "16 MiB" | "4 MiB" | 4194304
+system.limits.responses_bytes | "256 MiB" | "32 MiB" | 33554432
 system.limits.connections | 16384 | 17 | 17
 system.limits.silence_before_login | "1 m" | "7 s" | 7.0
 system.limits.frame_time | "30 s" | "7 s" | 7.0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.transports.support.crowded import crowded
 from whippet.app.errors import Code, CommandError
-from whippet.transports.admission.frames import AHEAD_MAX, STEP_BYTES_MAX, STEP_BYTES_MIN, Requests
-from whippet.transports.admission.room import FREE_BYTES, Room
+from whippet.transports.admission.frames import AHEAD_MAX, Requests
+from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MAX, STEP_BYTES_MIN, Room
 
 MIB = 1 << 20
 LENGTH_BYTES = 4

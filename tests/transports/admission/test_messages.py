@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.transports.support.crowded import crowded
-from whippet.transports.admission.frames import AHEAD_MAX, STEP_BYTES_MIN
+from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.admission.messages import Messages
-from whippet.transports.admission.room import FREE_BYTES, Room
+from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MIN, Room
 
 MIB = 1 << 20
 LIMIT = 2 * MIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from whippet.transports.admission.stalling import TAKEN_BYTES_MIN, Stalling
+from whippet.transports.admission.stalling import HURRY_BYTES_MIN, TAKEN_BYTES_MIN, Stalling
 
 SECONDS = 60.0
 
@@ -50,3 +50,17 @@ def test_where_nobody_counts_what_arrives_less_to_take_is_progress() -> None:
     assert stalling.has_stalled(561.0, left, SECONDS)
     stalling.reset()
     assert not stalling.has_stalled(562.0, left, SECONDS)
+
+
+def test_who_takes_nothing_while_others_wait_has_stalled_sooner() -> None:
+    stalling = Stalling()
+    assert not stalling.has_stalled(1.0, 100 * TAKEN_BYTES_MIN, SECONDS)
+    assert not stalling.has_stalled(7.0, 100 * TAKEN_BYTES_MIN, SECONDS)
+    assert stalling.has_stalled(8.0, 100 * TAKEN_BYTES_MIN, SECONDS, hurry=True)
+
+
+def test_a_slow_reader_is_kept_also_while_others_wait() -> None:
+    stalling = Stalling()
+    for now in range(1, 100):
+        left = 100 * TAKEN_BYTES_MIN - now * (HURRY_BYTES_MIN // 4)
+        assert not stalling.has_stalled(float(now), left, SECONDS, hurry=True)

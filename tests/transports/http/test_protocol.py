@@ -11,10 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.storage.support.world import SlowDisk
 from tests.transports.http.support.serving import PING, Link, Serving, serving
+from tests.transports.support.crowded import crowded, waiting
 from whippet.app.config.listeners import Http
+from whippet.transports.admission.room import STEP_BYTES_MIN
 from whippet.transports.http import bodies, routes
 from whippet.transports.http.answering import Answer
+from whippet.transports.http.messages import UNHEARD_BYTES
 from whippet.transports.http.operation import Call, Operation
 from whippet.transports.http.protocol import AHEAD_MAX
 
@@ -287,23 +291,75 @@ async def test_connections_beyond_the_limit_are_answered_503_with_retry_after(tm
         assert await (await world.link()).pings()
 
 
-async def test_bodies_share_a_budget_and_wait_for_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, bodies_bytes=100_000, body_time=LONG) as world:
+async def test_bodies_take_room_as_they_arrive_and_not_as_they_are_announced(tmp_path: Path) -> None:
+    """140 requests of one byte, of bodies that nobody knows the size of."""
+    async with serving(tmp_path, body_time=LONG) as world:
         await make_topic(world)
-        body = send_body(60_000)
-        head = f"Content-Length: {len(body)}"
-        request = world.request("POST", MESSAGES, None, "Content-Type: application/json", head)
-        first, second = await world.link(), await world.link()
-        await first.send(request + body[:-1])
-        while not world.api.bodies.used:  # noqa: ASYNC110
+        head = world.request("POST", MESSAGES, None, "Content-Type: application/json", "Transfer-Encoding: chunked")
+        for _ in range(140):
+            link = await world.link()
+            await link.send(head + b"1\r\n{\r\n")
+        honest, room = await world.link(), world.api.rooms.bodies
+        assert (await honest.ask(world.request("POST", MESSAGES, send_body(20_000)))).status == 201
+        assert room.used <= 140 * (STEP_BYTES_MIN + 1)
+        assert not waiting(room)
+
+
+async def test_sends_that_nobody_waits_for_hold_their_room_until_they_are_done(tmp_path: Path) -> None:
+    """As many are accepted as the room has; the others are not answered until the disk goes on."""
+    disk = SlowDisk()
+    async with serving(tmp_path, store={"files": disk, "messages_required_to_save": 1}, bodies_bytes=100_000) as world:
+        await make_topic(world)
+        disk.stop()
+        unheard = world.request("POST", f"{MESSAGES}?ack=none", send_body(10))
+        links = [await world.link() for _ in range(40)]
+        for link in links:
+            await link.send(unheard)
+        room = world.api.rooms.bodies
+        while not waiting(room):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        await second.send(request + body)
-        small = await world.link()
-        assert (await small.ask(world.request("POST", MESSAGES, send_body(10)))).status == 201
-        assert world.api.bodies.used == len(body)
-        await first.send(body[-1:])
-        assert (await first.response()).status == 201
-        assert (await second.response()).status == 201
+        assert room.used <= 100_000 + 2 * UNHEARD_BYTES
+        accepted = [asyncio.ensure_future(link.response()) for link in links]
+        while sum(each.done() for each in accepted) * UNHEARD_BYTES < 40_000:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert sum(each.done() for each in accepted) < 20
+        disk.go()
+        assert {(await each).status for each in accepted} == {202}
+        while room.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        await make_topic(world)
+        for _ in range(8):
+            assert (await (await world.link()).ask(world.request("POST", MESSAGES, send_body(1_000_000)))).status == 201
+        room = world.api.rooms.responses
+        room.limit = 12 << 20
+        poll, honest = world.request("GET", f"{MESSAGES}?count=100"), await world.link()
+        links = [await world.link(receive_bytes=4096) for _ in range(20)]
+        for link in links:
+            await link.send(poll * 3)
+        for _ in range(3):
+            assert (await honest.ask(poll)).status == 200
+            assert room.used <= room.limit + 2_000_000
+        for link in links:
+            link.link.close()
+        while room.used:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_bodies_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
+    async with serving(tmp_path, bodies_bytes=300_000, body_time=LONG) as world:
+        await make_topic(world)
+        body, room = send_body(200_000), world.api.rooms.bodies
+        large, small = await world.link(), await world.link()
+        with crowded(room):
+            await large.send(world.request("POST", MESSAGES, body))
+            while not waiting(room):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert (await small.ask(world.request("POST", MESSAGES, send_body(10)))).status == 201
+        assert (await large.response()).status == 201
 
 
 async def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connection_after_those(tmp_path: Path) -> None:
@@ -400,7 +456,7 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_p
             link = await world.link()
             await link.send(request[:cut])
             link.reset()
-        while world.connections > 1 or world.api.bodies.used:  # noqa: ASYNC110
+        while world.connections > 1 or world.api.rooms.bodies.used:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

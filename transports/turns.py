@@ -1,0 +1,96 @@
+"""Claims of coroutines, which wait for their turn when there is no room; and how much a poll may return.
+
+What decides is in transports/admission. A response holds its room until the client has taken it, so that clients that
+do not read cannot have the memory filled. When room is scarce polls return less; when there is hardly any they wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from whippet.app.commands.requests import PollMessages
+from whippet.app.errors import Code, CommandError
+from whippet.transports.admission.room import FREE_BYTES, Account, Claim
+
+POLL_BYTES_MIN = 1 << 20
+"""A poll that could return less waits."""
+CUT = "whippet.cut"
+"""Under this name the scope of an HTTP request has a way to end it, and what carries it, without a response."""
+
+
+class Turn:
+    __slots__ = ("_cut", "_granted", "claim")
+
+    def __init__(
+        self, account: Account, cut: Callable[[], None] | None = None, *, free_bytes: int = FREE_BYTES
+    ) -> None:
+        """`cut` is called when others need the room; without it the claim is never given up for them."""
+        self.claim = Claim(account, self, free_bytes=free_bytes)
+        self._cut = cut
+        self._granted: asyncio.Future[int] | None = None
+
+    async def take(self, size: int, rest: int = 0) -> int:
+        granted = self.claim.take(size, rest)
+        return await self.wait() if granted is None else granted
+
+    async def take_some(self, most: int) -> int:
+        """As much as there is room for, up to this."""
+        granted = self.claim.take_some(most, min(most, POLL_BYTES_MIN))
+        return await self.wait() if granted is None else granted
+
+    async def wait(self) -> int:
+        """Until it is the claim's turn."""
+        self._granted = asyncio.get_running_loop().create_future()
+        try:
+            return await self._granted
+        finally:
+            self._granted = None
+            self.claim.stop_waiting()
+
+    def on_room(self, granted: int) -> None:
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_result(granted)
+
+    def on_reclaimed(self) -> None:
+        if self._cut is not None:
+            self._cut()
+
+    def settle(self, size: int) -> None:
+        """A response has so many bytes, which the client has still to take."""
+        claim = self.claim
+        if size > claim.held:
+            claim.count(size - claim.held)
+        else:
+            claim.give_back(claim.held - size)
+        claim.is_unfinished = self._cut is not None
+
+    def release(self) -> None:
+        """It was taken; there may be another one."""
+        self.claim.is_unfinished = False
+        self.claim.give_back(self.claim.held)
+
+    def close(self) -> None:
+        self.claim.close()
+        if self._granted is not None and not self._granted.done():
+            self._granted.set_exception(CommandError(Code.DISCONNECTED))
+
+
+class Responding(Protocol):
+    """Whoever a response goes to."""
+
+    def response_room(self) -> Turn:
+        """For one response at a time."""
+
+
+async def bounded(request: PollMessages, to: Responding, most: int, limit: int | None) -> PollMessages:
+    """The poll as it may be carried out now. `limit` is what the transport carries, if that is a limit of its own."""
+    wanted = most if limit is None else min(limit, most)
+    turn = to.response_room()
+    granted = turn.claim.take_some(wanted, min(wanted, POLL_BYTES_MIN))
+    if granted is None:
+        granted = await turn.wait()
+    return request if limit is None and granted == most else msgspec.structs.replace(request, room=granted)
