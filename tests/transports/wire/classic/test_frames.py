@@ -43,3 +43,8 @@ def test_a_response_is_its_header_and_its_buffers_as_they_are() -> None:
 def test_a_payload_of_one_byte_is_never_sent() -> None:
     with pytest.raises(AssertionError):
         frames.success([b"a"])
+
+
+def test_a_request_may_have_ten_mebibytes_and_a_length_counts_four_bytes_of_code() -> None:
+    assert frames.PAYLOAD_BYTES_MAX == 10_485_760
+    assert (frames.HEADER_BYTES, frames.LENGTH_BYTES, frames.CODE_BYTES) == (8, 4, 4)

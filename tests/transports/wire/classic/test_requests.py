@@ -171,3 +171,8 @@ def test_permissions_are_written_in_the_order_of_ids() -> None:
 def test_our_client_refuses_what_cannot_be_sent(request_: ask.Request) -> None:
     with pytest.raises(CommandError):
         requests.encode_request(request_)
+
+
+def test_what_an_update_leaves_as_it_is_has_the_value_that_says_so() -> None:
+    body = requests.encode_request(ask.UpdateTopic(1, 2, "name"))
+    assert body == bytes.fromhex("0104 01000000 0104 02000000 01 0000000000000000 0000000000000000 00 04 6e616d65")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -146,7 +147,7 @@ ORIGINS = (0, 1, 1_700_000_000_000, NOW, NOW + 1, NOW + TIME_SPAN_MAX_US, 2**64 
 @given(sent=some_messages(origins=ORIGINS))
 def test_origin_times_of_any_span_are_kept_exactly_and_in_order(sent: list[Classic]) -> None:
     found = decode(send_body(sent, 64))
-    assert [(m.origin_timestamp, m.id) for m in found] == [(m.origin, m.id) for m in sent]
+    assert [(m.origin_timestamp, m.id, m.payload) for m in found] == [(m.origin, m.id, m.payload) for m in sent]
 
 
 @pytest.mark.parametrize("count", [2, 20])
@@ -177,6 +178,16 @@ def test_messages_without_an_id_get_a_random_uuid_and_the_others_keep_theirs(cou
                 assert octets[8] >> 6 == 0b10
 
 
+@pytest.mark.parametrize("count", [1, 3, 12, 13, 40])
+def test_every_id_is_made_of_16_random_bytes_of_its_own(count: int) -> None:
+    source = random.Random(1).randbytes(16 * count)
+    body = memoryview(send_body([Classic(0, 0, 0, NOW, b"x")] * count, 64))
+    (batch,) = sends.decode(body, Dialect(), lambda size: source[:size]).batches
+    for i, sent in enumerate(batches.messages(batch)):
+        expected = uuid.UUID(bytes=source[16 * i : 16 * i + 16], version=4)
+        assert sent.id.to_bytes(16, "little") == expected.bytes
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_the_random_source_decides_the_ids(count: int) -> None:
     body = memoryview(send_body([Classic(0, 0, 0, NOW, b"x")] * count, 64))
@@ -185,6 +196,27 @@ def test_the_random_source_decides_the_ids(count: int) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- other bodies
+
+
+@both_sizes
+@pytest.mark.parametrize("headers", [b"", FOO_BAR])
+def test_sizes_that_differ_and_add_up_as_if_they_were_one_are_not_taken_for_one(
+    header_size: int, headers: bytes
+) -> None:
+    """The first has the mean size."""
+    sizes = (5, 4, 6, *([5] * 12))
+    kept = [Classic(i + 1, i, NOW, NOW, bytes([65 + i]) * size, headers) for i, size in enumerate(sizes)]
+    as_sent = [m._replace(user_headers=in_short_form(headers)) if header_size == 56 else m for m in kept]
+    batch = stored(kept, partition_id=3)
+    assert parse(b"".join(unbatching.messages_of([batch], header_size)), header_size) == as_sent
+    found = decode(send_body(as_sent, header_size))
+    assert [(m.payload, m.user_headers) for m in found] == [(m.payload, m.user_headers) for m in kept]
+    payload = b"".join(polls.encode(say.Polled(3, 0, len(kept), (batch,)), header_size))
+    assert polls.decode(memoryview(payload), header_size).batches == (batch,)
+    request = ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10), (batch,))
+    assert sends.encode(request, header_size) == send_body(
+        [m._replace(offset=0, timestamp=0) for m in as_sent], header_size
+    )
 
 
 @both_sizes
