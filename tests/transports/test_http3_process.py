@@ -107,10 +107,10 @@ def test_requests_of_every_kind(curl: Curl) -> None:
 def test_large_bodies_go_both_ways(curl: Curl) -> None:
     body = bytes(range(256)) * 7_000
     assert curl.send(body, "application/octet-stream").status_code == 201
-    polled = curl.ask("GET", f"{MESSAGES}?offset=0&count=1", headers={"accept": "application/octet-stream"})
+    polled = curl.ask("GET", f"{MESSAGES}?value=0&count=1", headers={"accept": "application/octet-stream"})
     assert polled.content == body
     as_it_is = {"accept": "application/octet-stream", "accept-encoding": "identity"}
-    assert curl.ask("GET", f"{MESSAGES}?offset=0&count=1", headers=as_it_is).content == body
+    assert curl.ask("GET", f"{MESSAGES}?value=0&count=1", headers=as_it_is).content == body
 
 
 def test_a_body_that_is_too_large_is_answered_and_the_connection_goes_on(curl: Curl) -> None:
@@ -128,7 +128,7 @@ def test_many_at_once(curl: Curl, place: Place) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(send, range(40))) == {201}
-    polled = curl.ask("GET", f"{MESSAGES}?offset=0&count=5000", headers={"accept": "text/plain"})
+    polled = curl.ask("GET", f"{MESSAGES}?value=0&count=5000", headers={"accept": "text/plain"})
     assert sorted(map(int, polled.text.split())) == sorted(list(range(40)) * 50)
     for other in others:
         other.close()
@@ -142,12 +142,11 @@ def polls(curl: Curl) -> str | None:
 def test_a_poll_waits_for_the_next_message(curl: Curl, place: Place) -> None:
     other = place.curl(curl.headers)
     with ThreadPoolExecutor(1) as pool:
-        path = f"{MESSAGES}?offset=0&count=1&wait=20s"
+        path = f"{MESSAGES}?value=0&count=1&wait=20s"
         before = polls(other)
         waiting = pool.submit(curl.ask, "GET", path, headers={"accept": "text/plain"})
         while polls(other) == before:
-            # It has not looked yet.
-            continue
+            assert not waiting.done(), waiting.result().text
         assert other.send(b"at last").status_code == 201
         assert waiting.result().text == "at last\n"
     other.close()
