@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support.running import run
 
@@ -22,6 +23,10 @@ pytest_plugins = ["tests.support.lake"]
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.prefix, "bytecode")))
+
+# How long an example takes depends on what else the machine does.
+settings.register_profile("whippet", deadline=None)
+settings.load_profile("whippet")
 
 SHARED = ("tests/pipelines/", "tests/pyspark_whippet/")
 """Folders whose files stay together: they share a Java and a gateway."""
