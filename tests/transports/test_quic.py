@@ -315,7 +315,7 @@ async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path
         clients = [await world.root() for _ in range(5)]
         with crowded(world.listener.rooms.frames):
             streams = [(client, client.open()) for client in clients for _ in range(20)]
-            # The rest comes later: a request that has arrived as a whole does not wait. The window has room for so much.
+            # The rest comes later: a request that is there as a whole does not wait. So much fits into the window.
             for client, stream_id in streams:
                 client.say(stream_id, nowhere[:12_000], fin=False)
             await until(lambda: waiting(world.listener.rooms.frames) == len(streams))
