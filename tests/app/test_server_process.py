@@ -14,22 +14,8 @@ import httpx
 import pytest
 
 from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
+from tests.app.support.routes import SLOW_ROUTE
 from whippet.storage import descriptors
-
-SLOW_ROUTE = """
-from starlette.responses import PlainTextResponse
-from whippet.transports.http import bodies, routes
-
-async def slow(call):
-    print("request in hand", flush=True)
-    return PlainTextResponse(await bodies.read(call.receive, 1000))
-
-routes.OPERATIONS += (
-    routes.Operation(
-        name="slow", method="POST", path="/slow", summary="Waits for its body", subject="", handler=slow, public=True
-    ),
-)
-"""
 
 BROKEN_ROUTE = """
 from whippet.transports.http import routes

@@ -16,16 +16,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.app.access.support.access_tokens import CONFIG as JWT
+from tests.app.access.support.access_tokens import handed
 from tests.app.access.support.world import CHEAP, ROOT, SECOND, world
-from tests.app.access.test_access_tokens import CONFIG as JWT
-from tests.app.access.test_access_tokens import handed
+from tests.app.commands.support.members import two_members_and_a_promise
 from tests.app.commands.support.reading import payloads, reading
-from tests.app.commands.test_groups import two_members_and_a_promise
 from tests.app.support.process import Start, starting
-from tests.app.test_server_process import SLOW_ROUTE
+from tests.app.support.routes import SLOW_ROUTE
 from tests.storage.support.world import opened, texts, with_topic
 from tests.transports.http.support.calling import calling
-from tests.transports.http.test_leases import world as leasing
+from tests.transports.http.support.leasing import world as leasing
 from tests.transports.support.quic import served as quic_served
 from tests.transports.support.raw import OK, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body

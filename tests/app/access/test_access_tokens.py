@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import hmac
 import json
 import os
 import stat
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,56 +18,20 @@ import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, utils
 
-from tests.app.access.support.world import SECOND, World, refusal, world
+from tests.app.access.support.access_tokens import CONFIG, SECRET, handed
+from tests.app.access.support.world import SECOND, refusal
 from tests.storage.support.world import settled
 from whippet.app.access import access_tokens, trusted_issuers
-from whippet.app.access.access_tokens import FOLDER, AccessTokens, _uuid7
+from whippet.app.access.access_tokens import FOLDER, _uuid7
 from whippet.app.access.ended_tokens import NAME as ENDED
 from whippet.app.access.ended_tokens import End, EndedTokens, Entry
 from whippet.app.access.signing_key import NAME as KEY
-from whippet.app.access.users import User
 from whippet.app.commands import requests as ask
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
 from whippet.app.config.listeners import HttpJwt, TrustedIssuer
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
-
-SECRET = "a secret that the test knows"
-CONFIG = HttpJwt(encoding_secret=Secret(SECRET))
-
-
-class Handed(World):
-    """A world, and the tokens that are given out in it."""
-
-    tokens: AccessTokens
-    path: Path
-
-    def find(self, name: str) -> User:
-        user = self.gateway.users.find(name)
-        assert user is not None
-        return user
-
-    def give(self, name: str = "root") -> str:
-        return self.tokens.give(self.find(name)).text
-
-    async def who(self, text: str) -> str | None:
-        caller = await self.tokens.caller(text)
-        return None if caller is None else caller.user.username
-
-    async def reopened(self, config: HttpJwt = CONFIG) -> AccessTokens:
-        return await AccessTokens.open(config, str(self.path), self.gateway.users, self.clock)
-
-
-@contextlib.asynccontextmanager
-async def handed(path: Path, config: HttpJwt = CONFIG) -> AsyncIterator[Handed]:
-    async with world(path) as made:
-        made.__class__ = Handed
-        assert isinstance(made, Handed)
-        made.path = path
-        made.tokens = await made.reopened(config)
-        yield made
-
 
 # ------------------------------------------------------------------------------------------------- taking tokens apart
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import SECOND, refusal
-from tests.app.commands.support.reading import Reader, payloads, reading
+from tests.app.commands.support.members import two_members_and_a_promise
+from tests.app.commands.support.reading import payloads, reading
 from whippet.app.commands import answers, groups
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code
@@ -235,14 +236,6 @@ async def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------------------------- handing over
-
-
-async def two_members_and_a_promise(first: Reader, second: Reader) -> None:
-    """The first has polled from all three partitions and committed nothing when the second joins."""
-    await first.join()
-    for partition in range(3):
-        await first.poll(partition)
-    await second.join()
 
 
 async def test_the_newcomer_waits_for_the_commit_and_then_reads_what_comes_after_it(tmp_path: Path) -> None:

@@ -1,0 +1,50 @@
+"""A world in which access tokens are given out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from tests.app.access.support.world import World, world
+from whippet.app.access.access_tokens import AccessTokens
+from whippet.app.access.users import User
+from whippet.app.config.formats import Secret
+from whippet.app.config.listeners import HttpJwt
+
+SECRET = "a secret that the test knows"
+
+
+CONFIG = HttpJwt(encoding_secret=Secret(SECRET))
+
+
+class Handed(World):
+    """A world, and the tokens that are given out in it."""
+
+    tokens: AccessTokens
+    path: Path
+
+    def find(self, name: str) -> User:
+        user = self.gateway.users.find(name)
+        assert user is not None
+        return user
+
+    def give(self, name: str = "root") -> str:
+        return self.tokens.give(self.find(name)).text
+
+    async def who(self, text: str) -> str | None:
+        caller = await self.tokens.caller(text)
+        return None if caller is None else caller.user.username
+
+    async def reopened(self, config: HttpJwt = CONFIG) -> AccessTokens:
+        return await AccessTokens.open(config, str(self.path), self.gateway.users, self.clock)
+
+
+@contextlib.asynccontextmanager
+async def handed(path: Path, config: HttpJwt = CONFIG) -> AsyncIterator[Handed]:
+    async with world(path) as made:
+        made.__class__ = Handed
+        assert isinstance(made, Handed)
+        made.path = path
+        made.tokens = await made.reopened(config)
+        yield made

@@ -1,0 +1,18 @@
+"""Routes that a server of the tests has besides its own."""
+
+from __future__ import annotations
+
+SLOW_ROUTE = """
+from starlette.responses import PlainTextResponse
+from whippet.transports.http import bodies, routes
+
+async def slow(call):
+    print("request in hand", flush=True)
+    return PlainTextResponse(await bodies.read(call.receive, 1000))
+
+routes.OPERATIONS += (
+    routes.Operation(
+        name="slow", method="POST", path="/slow", summary="Waits for its body", subject="", handler=slow, public=True
+    ),
+)
+"""
