@@ -215,13 +215,17 @@ class Connection(asyncio.BufferedProtocol):
         try:
             intake.receive(data)
         except CommandError as lost:
-            _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
             self._go_on()
-            self.end()
+            self._lose(lost)
             return
         if intake.is_unfinished:
             self._acknowledge()
         self._go_on()
+
+    def _lose(self, lost: CommandError) -> None:
+        """No request begins where the next one should: those before it are answered, then the connection ends."""
+        _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
+        self.end()
 
     def _go_on(self) -> None:
         """Something was received."""
@@ -304,7 +308,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._ended = True
                     break
                 if len(ahead) == AHEAD_MAX // 2 and not self._ended:
-                    intake.take_up()
+                    try:
+                        intake.take_up()
+                    except CommandError as lost:
+                        self._lose(lost)
                     self._read_on()
                     # Whoever sends thousands of requests at once shares the loop with all others.
                     await asyncio.sleep(0)

@@ -116,6 +116,22 @@ async def test_header_and_body_may_come_apart(tmp_path: Path) -> None:
         assert [len(payload) for payload in await client.payloads()] == [10, 10_000, SCRATCH_BYTES + 1]
 
 
+async def test_what_was_asked_before_bytes_that_are_no_request_is_answered_then_the_connection_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also when those bytes have come so early that they were set aside."""
+    async with served(tmp_path) as world:
+        client = await root(world)
+        count = AHEAD_MAX + 10
+        no_request = bytearray(client.asked(ask.Ping()))
+        no_request[48:52] = (5).to_bytes(4, "little")
+        await client.send(b"".join(client.asked(ask.Ping()) for _ in range(count)) + no_request)
+        for _ in range(count):
+            assert not (await client.reply()).refused
+        assert await client.is_closed()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 async def test_requests_may_be_sent_ahead_and_are_answered_in_order(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)

@@ -175,6 +175,7 @@ system.limits.open_files | app/test_settings.py | IGGY_SYSTEM_LIMITS_OPEN_FILES
 system.limits.frame_bytes | transports/test_tcp.py | frame_bytes
 system.limits.frames_bytes | transports/test_tcp.py | frames_bytes
 system.limits.unauthenticated_bytes | app/test_settings.py | IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES
+system.limits.responses_bytes | transports/test_tcp.py | responses_bytes=8 * MIB
 system.limits.connections | transports/test_tcp.py | system.limits.connections = 3
 system.limits.silence_before_login | transports/test_tcp_tls.py | silence_before_login
 system.limits.frame_time | app/test_settings.py | frame_time=7.0
