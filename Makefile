@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PYTHON2 ?= python2.7
+# Two a core: many tests wait for another process, and not for a core.
+WORKERS ?= $(shell expr 2 '*' $$(nproc))
 
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
@@ -19,10 +21,10 @@ run: $(VENV)/.installed-server  ## set up what the server needs, then start it o
 pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs: Spark, and what its sinks speak with
 
 test: setup programs  ## set up, then pass all tests
-	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup programs  ## what `make test` leaves out: many rounds, seeds and combinations
-	$(BIN)/python -m pytest -n auto -m long $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) -m long $(PYTEST_ARGS)
 
 test-often: setup programs  ## some tests N times in a row, with every core busy: make test-often N=20 K=quic
 	$(BIN)/python -m tests.often $(or $(N),20) $(if $(K),-k '$(K)') $(PYTEST_ARGS)

@@ -179,6 +179,7 @@ async def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
         return sample(gateway)  # type: ignore[arg-type]
 
     monkeypatch.setattr(telemetry, "sample", counted)
+    monkeypatch.setattr(metrics, "OFTEN_SECONDS", 1e9)
     async with calling(tmp_path) as world:
         await scrape(world.stranger)
         await scrape(world.stranger)
