@@ -264,7 +264,7 @@ async def _listen_for_websockets(
 
 
 async def _listen_for_scrapers(api: Api, config: Config) -> HttpServer:
-    only_metrics = application.create(api, application.METRICS)
+    only_metrics = application.create(api, application.METRICS, config.metrics.endpoint)
     limits, stop_time = config.http.limits, config.system.limits.stop_time
     return await http_server.start(only_metrics, config.metrics.endpoint, limits, stop_time, setting="metrics.endpoint")
 

@@ -11,19 +11,16 @@ from itertools import pairwise
 import msgspec
 
 from whippet.storage import producer_file, recovery, scan
-from whippet.storage.errors import StoreLocked, UnsupportedFormat
 from whippet.storage.files import Files, read_all
 from whippet.storage.index import Index
 from whippet.storage.layout import (
-    FORMAT_FILE,
-    LOCK_FILE,
-    Layout,
     PartitionId,
     log_file,
     number,
     producers_file,
     segment_of,
 )
+from whippet.storage.offline import locked
 from whippet.storage.options import StoreOptions
 from whippet.storage.segment import Damage, Segment
 
@@ -43,20 +40,12 @@ class Surveyed(msgspec.Struct, frozen=True):
 def survey(options: StoreOptions, files: Files | None = None) -> Iterator[Surveyed]:
     """Every partition in turn, found by its folder, whether or not a document knows it."""
     files = files or Files()
-    layout = Layout(options)
-    if not files.exists(layout.below(FORMAT_FILE)):
-        raise UnsupportedFormat(f"{layout.below(FORMAT_FILE)}: missing; this is no data folder of Whippet")
-    lock = files.lock(layout.below(LOCK_FILE))
-    if lock is None:
-        raise StoreLocked(f"{layout.root}: another process has this data folder open; stop it first")
-    try:
+    with locked(options, files) as layout:
         for stream in _numbered(files, layout.streams):
             for topic in _numbered(files, layout.topics(stream)):
                 for partition in _numbered(files, layout.partitions(stream, topic)):
                     place = PartitionId(stream, topic, partition)
                     yield _look_at(files, layout.partition(place), place)
-    finally:
-        files.close(lock)
 
 
 def _numbered(files: Files, folder: str) -> list[int]:

@@ -218,7 +218,7 @@ class AccessTokens:
         now = self._clock() // SECOND
         ends_at = claims.exp + int(self._config.clock_skew) + 1
         try:
-            await self._ended.add(Entry(end, claims.mark, claims.jti, claims.iat, ends_at), now)
+            await self._ended.add(Entry(end, claims.mark, claims.jti, claims.iat, ends_at, claims.epoch), now)
         except OSError as error:
             raise CommandError(Code.CANNOT_WRITE_TO_FILE, "that the token has ended could not be kept") from error
 

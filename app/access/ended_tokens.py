@@ -3,8 +3,9 @@
 A line of JSON for each, appended and synced before the one who asked is answered; at a start what still counts is read
 and written anew. In memory, for the event loop; the file is written by a thread.
 
-There is a limit for each user. Beyond it the oldest entries of his are folded into one: all that was given to him until
-then has ended, also what nobody has ended. So nobody can fill the memory, nor bring back a token by ending many others.
+There is a limit for each user, beyond which one more is refused: nobody can fill the memory, bring back a token by
+ending many others, or end tokens that nobody has ended. When all sessions of a user end, what is here of them is moot
+and makes room.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from collections.abc import Iterator
 
 import msgspec
 
+from whippet.app.errors import Code, CommandError
 from whippet.storage import files
 from whippet.storage.catalog import NOT_UNDERSTOOD
 
 _log = logging.getLogger(__name__)
 
 NAME = "ended_tokens"
-PER_USER_MAX = 1000
+PER_USER_MAX = 10_000
 FOLDED = ""
-"""In place of a token's id: all of the user that were given until then."""
+"""In place of a token's id: all of the user that were given until then. Only files of older versions have these."""
 
 
 class End(enum.IntEnum):
@@ -44,6 +46,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     id: str
     given_at: int
     ends_at: int
+    epoch: int = 0
+    """Of the user's sessions."""
 
 
 _UNKNOWN = 2**62
@@ -83,7 +87,9 @@ class EndedTokens:
         return token_id in of_user or (folded is not None and given_at <= folded.given_at)
 
     async def add(self, entry: Entry, now: int) -> None:
-        """It counts at once; on return it does so for good. OSError if that cannot be promised."""
+        """It counts at once; on return it does so for good. OSError if that cannot be promised, CommandError if there
+        are too many of the user."""
+        self._make_room(entry, now)
         self._put(entry)
         async with self._writing:
             if self._lines > 2 * self._per_user_max + 4 * len(self):
@@ -107,18 +113,22 @@ class EndedTokens:
                 entry, given_at=max(entry.given_at, known.given_at), ends_at=max(entry.ends_at, known.ends_at)
             )
         of_user[entry.id] = entry
-        if len(of_user) > self._per_user_max:
-            self._fold(of_user)
 
-    def _fold(self, of_user: dict[str, Entry]) -> None:
-        """The older half becomes one entry."""
-        oldest = sorted(of_user.values(), key=lambda entry: (entry.id != FOLDED, entry.given_at))[: len(of_user) // 2]
-        for entry in oldest:
-            del of_user[entry.id]
-        last = max(oldest, key=lambda entry: entry.given_at)
-        ends_at = max(entry.ends_at for entry in (*oldest, *of_user.values()))
-        of_user[FOLDED] = Entry(last.end, last.mark, FOLDED, last.given_at, ends_at)
-        _log.warning("a user has ended very many access tokens: all that were given to him until then have ended")
+    def _make_room(self, entry: Entry, now: int) -> None:
+        key = entry.end, entry.mark
+        of_user = self._of_user.get(key, {})
+        if len(of_user) < self._per_user_max or entry.id in of_user:
+            return
+        left = {name: each for name, each in of_user.items() if each.ends_at > now and each.epoch >= entry.epoch}
+        if len(left) >= self._per_user_max:
+            seconds = min(each.ends_at for each in left.values()) - now
+            raise CommandError(
+                Code.TOO_MANY_ENDED_TOKENS,
+                f"{len(left)} access tokens of the user were ended or refreshed before their time, which is the limit: "
+                f"try again in {seconds} s, or end all sessions",
+                retry_after_s=seconds,
+            )
+        self._of_user[key] = left
 
     def _forget(self, now: int) -> None:
         """What has ended by itself."""

@@ -183,7 +183,7 @@ class Users:
             name, password = DEFAULT_NAME, DEFAULT_PASSWORD
             _log.warning("the root user has the name and the password that everybody knows: %s", DEFAULT_NAME)
         else:
-            name, password = DEFAULT_NAME, _random_password()
+            name, password = DEFAULT_NAME, random_password()
             self.generated_root_password = password
         if self.find(name) is not None:
             raise ConfigError(
@@ -312,7 +312,7 @@ class Users:
                 user.document, username=username or old_name, status=status or user.status
             )
             if user.is_active and changed.status is not UserStatus.ACTIVE:
-                changed = _ended(changed, tokens=True)
+                changed = with_sessions_ended(changed, tokens=True)
             await self._change(user, changed)
             self._shelf.rename(user, old_name)
             return user
@@ -354,7 +354,7 @@ class Users:
             if user.document.password_hash != checked:
                 raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
             changed = msgspec.structs.replace(user.document, password_hash=password_hash)
-            await self._change(user, _ended(changed, tokens=end_tokens))
+            await self._change(user, with_sessions_ended(changed, tokens=end_tokens))
         return user
 
     async def end_sessions(
@@ -364,7 +364,7 @@ class Users:
         async with self._changing:
             user = self.get(identifier)
             allowed(user)
-            await self._change(user, _ended(user.document, tokens=end_tokens))
+            await self._change(user, with_sessions_ended(user.document, tokens=end_tokens))
             return user
 
     async def delete(self, identifier: int | str, allowed: Allowed = _by_anybody) -> User:
@@ -409,7 +409,7 @@ class Users:
         )
 
     async def _add(self, document: UserDocument) -> User:
-        await self._store.write_user(document.id, _encoded(document))
+        await self._store.write_user(document.id, encoded(document))
         user = User(document)
         self._shelf.put(user)
         self._by_mark[user.mark] = user
@@ -418,7 +418,7 @@ class Users:
 
     async def _change(self, user: User, document: UserDocument) -> None:
         if document != user.document:
-            await self._store.write_user(document.id, _encoded(document))
+            await self._store.write_user(document.id, encoded(document))
             user.document = document
             self.changes += 1
 
@@ -442,7 +442,7 @@ def check_password(password: str) -> None:
         raise CommandError(Code.INVALID_PASSWORD)
 
 
-def _ended(document: UserDocument, *, tokens: bool) -> UserDocument:
+def with_sessions_ended(document: UserDocument, *, tokens: bool) -> UserDocument:
     """The same user without a session; with `tokens` also without a personal access token."""
     return msgspec.structs.replace(
         document,
@@ -457,12 +457,12 @@ def _refuse_length(variable: str, value: str, allowed: range) -> None:
         raise ConfigError(f"{variable} has to have {allowed[0]} to {allowed[-1]} bytes, it has {len(value.encode())}")
 
 
-def _random_password() -> str:
+def random_password() -> str:
     letters = string.ascii_letters + string.digits
     return "".join(secrets.choice(letters) for _ in range(20 + secrets.randbelow(20)))
 
 
-def _encoded(document: UserDocument) -> bytes:
+def encoded(document: UserDocument) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

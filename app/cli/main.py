@@ -29,6 +29,11 @@ SUBCOMMANDS = (
         ("config",), "whippet.app.cli.config", "show the effective configuration and where each value comes from"
     ),
     Subcommand(("check",), "whippet.app.cli.check", "read every message of a data folder and say what is damaged"),
+    Subcommand(
+        ("root-password",),
+        "whippet.app.cli.root_password",
+        "set a new password for the root user while the server is stopped",
+    ),
     Subcommand(("certs",), "whippet.app.cli.certs", "make an authority and a certificate for development"),
     Subcommand(
         ("pipeline", "run"), "whippet.app.cli.pipeline_run", "run a pipeline on Spark: source, transforms, sinks"

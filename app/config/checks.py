@@ -122,13 +122,24 @@ def _memory_pool(config: Config) -> Iterator[Problem]:
         )
 
 
+JWT_SECRET_BYTES_MIN = 32
+"""RFC 7518 asks for as many as the hash of HS256 has; fewer can be tried one by one with a single token."""
+
+
 def _secrets(config: Config) -> Iterator[Problem]:
     jwt = config.http.jwt
     for name, secret in (("encoding_secret", jwt.encoding_secret), ("decoding_secret", jwt.decoding_secret)):
-        if jwt.use_base64_secret and _decoded_bytes(secret) is None:
+        length = _decoded_bytes(secret) if jwt.use_base64_secret else len(secret.encode())
+        if length is None:
             yield (
                 (f"http.jwt.{name}", "http.jwt.use_base64_secret"),
                 f"http.jwt.{name} has to be base64 while http.jwt.use_base64_secret is true",
+            )
+        elif secret and length < JWT_SECRET_BYTES_MIN:
+            yield (
+                (f"http.jwt.{name}",),
+                f"http.jwt.{name} is too short: it has {length} bytes and needs {JWT_SECRET_BYTES_MIN}, because "
+                "whoever guesses it can be every user; leave it empty and one is made and kept in the data folder",
             )
 
 

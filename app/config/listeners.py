@@ -36,11 +36,12 @@ class HttpCors(Section, frozen=True):
     """What browsers on other origins may do."""
 
     enabled: Boolean = True
-    """Answer preflight requests and add the CORS headers."""
+    """Answer preflight requests of the allowed origins and add the CORS headers for them."""
     allowed_methods: Methods = ("GET", "POST", "PUT", "DELETE")
     """Methods that other origins may use."""
-    allowed_origins: Texts = ("*",)
-    """Origins that may call; a first entry `*` allows any, an empty list none."""
+    allowed_origins: Texts = ()
+    """Origins of pages that may call over HTTP and WebSocket, besides this server's own; a first entry `*` allows any,
+    an empty list none (Iggy allows any)."""
     allowed_headers: Texts = ("content-type", "authorization")
     """Request headers that other origins may send."""
     exposed_headers: Texts = ("iggy-view",)
@@ -84,9 +85,10 @@ class HttpJwt(Section, frozen=True):
     not_before: Seconds = 0.0
     """Duration after its issue from which a token says that it is valid."""
     encoding_secret: Hidden = Secret("")
-    """Secret that signs tokens; empty: the decoding secret, or one that is made once and kept in the data folder."""
+    """Secret that signs tokens, of at least 32 bytes; empty: the decoding secret, or one that is made once and kept in
+    the data folder."""
     decoding_secret: Hidden = Secret("")
-    """Secret whose tokens are accepted too; empty: only those of the encoding secret."""
+    """Secret whose tokens are accepted too, of at least 32 bytes; empty: only those of the encoding secret."""
     use_base64_secret: Boolean = False
     """The two secrets are given in base64."""
     trusted_issuers: tuple[TrustedIssuer, ...] = ()
@@ -193,10 +195,11 @@ class Http(Section, frozen=True):
     """Where it listens (TCP); port 0 takes any free port."""
     max_request_size: Annotated[int, size(at_most=268_435_456)] = 2_000_000
     """Size that a request's body may have; a larger one is answered 413."""
-    allowed_hosts: Texts = ("*",)
+    allowed_hosts: Texts = ()
     """Names or addresses, without ports, by which clients may ask for this server, over WebSocket and HTTP/3, too; `*`:
-    any, `*.example.com`: all below it. Asked for by another name it answers 421, so that no web page reaches it by a
-    name of its own (DNS rebinding). Iggy has no such setting."""
+    any, `*.example.com`: all below it; empty: any, but on a loopback address only `localhost`, names below it and
+    loopback addresses. Asked for by another name it answers 421, so that no web page reaches it by a name of its own
+    (DNS rebinding). Iggy has no such setting."""
     web_ui: Boolean = True
     """Serve the dashboard under `/ui`, if there is WebSocket, and lead browsers there that ask for `/`; on here (off in
     Iggy), because it is files without a secret, and shows nothing before somebody has signed in."""

@@ -62,7 +62,8 @@ def load(environ: Mapping[str, str], cwd: str) -> Loaded:
     jwt = config.http.jwt
     if jwt.encoding_secret and jwt.decoding_secret not in {"", jwt.encoding_secret}:
         warnings.append(
-            "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens made here will not be accepted"
+            "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens of both are accepted, and the encoding "
+            "secret signs new ones"
         )
     if "http.web_ui" in settings and config.http.web_ui and not config.websocket.enabled:
         warnings.append("http.web_ui: the dashboard reaches the server over WebSocket, and websocket.enabled is false")

@@ -262,10 +262,10 @@ def test_the_banner_says_where_the_data_is_and_what_is_promised(start: Start, fo
 
 
 def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secrets(start: Start) -> None:
-    gateway = start(IGGY_DISPLAY_CONFIG="1", IGGY_HTTP_JWT_ENCODING_SECRET="a-known-secret")
+    gateway = start(IGGY_DISPLAY_CONFIG="1", IGGY_HTTP_JWT_ENCODING_SECRET="a-known-secret-of-more-than-32-bytes")
     gateway.line(r"stop  ")
     gateway.line(r"^encoding_secret += ")
-    assert "a-known-secret" not in str(gateway)
+    assert "a-known-secret-of-more-than-32-bytes" not in str(gateway)
 
 
 def test_without_a_listener_the_gateway_says_so_and_can_be_stopped(start: Start) -> None:

@@ -142,7 +142,7 @@ def besieged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
 
 HALF = (
     b"",
-    b"GET /ws HTTP/1.1\r\nHost: x\r\nUpgrade: webso",
+    b"GET /ws HTTP/1.1\r\nHost: localhost\r\nUpgrade: webso",
     handshake("/ws")[:-2],
     handshake("/"),
     handshake("/ws"),

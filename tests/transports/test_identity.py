@@ -118,6 +118,19 @@ async def test_all_sessions_end_at_a_request_over_http(tmp_path: Path) -> None:
         assert connected.ended
 
 
+async def test_a_thousand_and_five_logouts_of_a_user_end_no_other_token_of_theirs(tmp_path: Path) -> None:
+    async with serving(tmp_path) as made:
+        link = await made.link()
+        await prepared(made, link)
+        alice = made.world.gateway.users.get("alice")
+        kept = made.api.tokens.give(alice).text
+        for _ in range(1005):
+            made.token = made.api.tokens.give(alice).text
+            assert (await link.ask(made.request("DELETE", "/users/logout"))).status == 204
+        assert (await link.ask(_get("/users/me", made.token))).status == 401
+        assert (await link.ask(_get("/users/me", kept))).status == 200
+
+
 async def test_who_was_deleted_while_their_body_came_does_nothing_as_the_next_user(tmp_path: Path) -> None:
     async with serving(tmp_path) as made:
         link = await made.link()

@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from whippet.app.config import Config, ConfigError
+from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpMetrics
 from whippet.app.telemetry.measured import Measured
 from whippet.transports.http import dashboard, metrics, routes
@@ -31,8 +32,9 @@ METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handle
 """For a listener that has nothing else to offer."""
 
 
-def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS) -> Starlette:
-    cors, hosts = api.config.cors, Hosts(api.config.allowed_hosts)
+def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS, address: Address | None = None) -> Starlette:
+    """`address` is where the listener is; that of HTTP, where nothing is said."""
+    cors, hosts = api.config.cors, Hosts(api.config.allowed_hosts, address or api.config.address)
     has_dashboard = is_shown(api.gateway.config) and operations is not METRICS
     application = Starlette(
         middleware=[

@@ -1,6 +1,7 @@
 """What browsers let scripts of other origins do here: CORS, as configured. Around everything, so also around refusals.
 
-Nothing here protects the server: a token does. A browser sends none by itself, so the wildcard gives nothing away.
+An origin that is not allowed is answered as if there were no CORS: its requests are carried out if they have a token,
+but its scripts cannot read the answers, and a browser does not even send those that need a preflight.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ class Cors:
                 private = value == b"true"
         if origin is None:
             await self._application(scope, receive, send)
+        elif not self._any and origin not in self._origins:
+            await self._application(scope, receive, _with_headers(send, [VARY]))
         elif preflight and scope["method"] == "OPTIONS":
             headers = [*self._allowed(origin), *self._preflight]
             if private and self._private_network:
@@ -56,18 +59,19 @@ class Cors:
             await send_answer(Answer(HTTPStatus.OK, b"", headers), send)
         else:
             added = [*self._allowed(origin), *self._actual]
-
-            async def with_headers(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    message["headers"] = [*message["headers"], *added]
-                await send(message)
-
-            await self._application(scope, receive, with_headers)
+            await self._application(scope, receive, _with_headers(send, added))
 
     def _allowed(self, origin: bytes) -> list[tuple[bytes, bytes]]:
-        if self._any:
-            return [(b"access-control-allow-origin", b"*")]
-        return [(b"access-control-allow-origin", origin)] if origin in self._origins else []
+        return [(b"access-control-allow-origin", b"*" if self._any else origin)]
+
+
+def _with_headers(send: Send, added: Sequence[tuple[bytes, bytes]]) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *added]
+        await send(message)
+
+    return with_headers
 
 
 def _list(values: Sequence[str]) -> bytes:

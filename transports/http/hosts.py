@@ -1,26 +1,33 @@
-"""The names by which this server may be asked for, where `http.allowed_hosts` says some.
+"""The names by which this server may be asked for: those of `http.allowed_hosts`, or what follows from its address.
 
 A web page may have its own name lead here (DNS rebinding), and a browser then takes what is here for the page's own.
-The name that it asks by gives it away: it is in the Host header of every request, of a handshake of WebSocket, too.
+The name that it asks by gives it away: it is in the Host header of every request, of a handshake of WebSocket, too. A
+server on a loopback address is what such a page is after, and nobody else has a name for it but the machine itself.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from whippet.app.config.formats import Address
 from whippet.transports.http.answering import send_answer
 from whippet.transports.http.cors import ANY
 from whippet.transports.http.errors import Refused, of_refusal
 
+LOCAL = "localhost"
+
 
 class Hosts:
-    def __init__(self, allowed: Sequence[str]) -> None:
-        names = [name.strip().lower().strip("[]") for name in allowed]
-        self.is_any = ANY in names
+    def __init__(self, allowed: Sequence[str], address: Address) -> None:
+        """`address` is where the listener is, which decides where nothing is configured."""
+        names = [name.strip().lower().strip("[]") for name in allowed if name.strip()]
+        self._only_loopback = not names and _is_loopback(address.host)
+        self.is_any = ANY in names or (not names and not self._only_loopback)
         self._names = frozenset(names)
         self._endings = tuple(name[1:] for name in names if name.startswith("*."))
 
@@ -29,9 +36,22 @@ class Hosts:
         if self.is_any:
             return
         name = _name(host)
-        if name not in self._names and not (self._endings and name.endswith(self._endings)):
+        if self._only_loopback:
+            # Every browser says a host. Who says none is a simple probe.
+            if host and not _is_loopback(name):
+                sentence = f"The host {host[:255]!r} is no loopback name: set http.allowed_hosts to serve others"
+                raise Refused(HTTPStatus.MISDIRECTED_REQUEST, sentence, "host")
+        elif name not in self._names and not (self._endings and name.endswith(self._endings)):
             sentence = f"The host {host[:255]!r} is not among http.allowed_hosts"
             raise Refused(HTTPStatus.MISDIRECTED_REQUEST, sentence, "host")
+
+
+def _is_loopback(name: str) -> bool:
+    name = name.lower().removesuffix(".")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == LOCAL or name.endswith(f".{LOCAL}")
 
 
 def _name(host: str) -> str:

@@ -34,6 +34,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
 from whippet.transports.admission.room import RECLAIMED
 from whippet.transports.admission.shared import Rooms
@@ -99,8 +100,10 @@ class Link:
 class Door:
     """What all connections of a listener share."""
 
-    def __init__(self, limits: HttpLimits) -> None:
+    def __init__(self, limits: HttpLimits, address: Address) -> None:
         self.limits = limits
+        self.address = address
+        """Where the listener is."""
         self.connections: set[Protocol] = set()
         self.over_quic = 0
         """Connections of HTTP/3, which are served elsewhere and count all the same."""
@@ -371,7 +374,7 @@ class Protocol(HttpToolsProtocol):
         path, _, query = self.url.decode("latin-1").partition("?")
         method, version = self.scope["method"], self.scope["http_version"]
         answer, talk = self.door.websockets.upgrade(
-            Upgrade(method, path, query, self.headers, version, self.scheme or "http")
+            Upgrade(method, path, query, self.headers, version, self.scheme or "http", self.door.address)
         )
         transport = self._transport
         self.door.connections.discard(self)

@@ -40,7 +40,7 @@ class HttpServer:
     ) -> None:
         """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
         self.address = listening.effective(listener)
-        self.door = Door(limits)
+        self.door = Door(limits, self.address)
         self._server = _Uvicorn(
             uvicorn.Config(
                 application,

@@ -17,6 +17,7 @@ from websockets.http11 import Request, Response
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors
 from whippet.transports.http.cors import ANY
 from whippet.transports.http.errors import Refused
@@ -32,6 +33,8 @@ class Upgrade(NamedTuple):
     headers: Sequence[tuple[bytes, bytes]]
     version: str
     scheme: str
+    listener: Address
+    """Where the listener is that was asked."""
 
     def header(self, name: bytes) -> str:
         return next((value.decode("latin-1") for each, value in self.headers if each == name), "")
@@ -40,7 +43,7 @@ class Upgrade(NamedTuple):
 def answer(asked: Upgrade, http: Http, protocol: str | None) -> bytes:
     """101, or `Refused`. `protocol` is chosen where it was offered."""
     headers = Headers([(name.decode("latin-1"), value.decode("latin-1")) for name, value in asked.headers])
-    Hosts(http.allowed_hosts).check(asked.header(b"host"))
+    Hosts(http.allowed_hosts, asked.listener).check(asked.header(b"host"))
     check_origin(asked, http.cors)
     subprotocols = [] if protocol is None else [Subprotocol(protocol)]
     core = ServerProtocol(subprotocols=subprotocols, select_subprotocol=_select)

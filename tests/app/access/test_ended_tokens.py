@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 
 import pytest
 
-from whippet.app.access.ended_tokens import NAME, PER_USER_MAX, End, EndedTokens, Entry
+from whippet.app.access.ended_tokens import NAME, End, EndedTokens, Entry
+from whippet.app.errors import Code, CommandError
 from whippet.storage import files
 
 
@@ -38,48 +38,44 @@ async def test_the_longer_of_two_entries_for_a_token_counts(tmp_path: Path) -> N
     assert EndedTokens.read(str(tmp_path), now=999).has(End.REVOKED, "alice", "1", 0)
 
 
-async def test_as_many_entries_as_are_allowed_stay_apart_and_one_more_folds_the_older_half(tmp_path: Path) -> None:
-    assert PER_USER_MAX == 1000
+async def test_as_many_as_are_allowed_end_and_one_more_is_refused_until_there_is_room(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
     for number in range(10):
-        await ended.add(revoked(number, given_at=number), now=0)
-    assert len(ended) == 10
+        await ended.add(revoked(number, ends_at=1000 + number), now=0)
+    for _ in range(2):
+        with pytest.raises(CommandError, match="try again in 10 s, or end all sessions") as refused:
+            await ended.add(revoked(10), now=990)
+        assert (refused.value.code, refused.value.retry_after_s) == (Code.TOO_MANY_ENDED_TOKENS, 10)
+    # Those that have ended already end again, and other users are not concerned.
+    await ended.add(revoked(3, ends_at=1003), now=990)
+    await ended.add(revoked(1, mark="bob"), now=990)
+    assert not ended.has(End.REVOKED, "alice", "10", 0)
     assert not ended.has(End.REVOKED, "alice", "never ended", 0)
-    await ended.add(revoked(10, given_at=10, ends_at=2000), now=0)
-    # Five of eleven went, and one came that stands for them until the last of all has ended.
-    assert len(ended) == 7
-    assert ended.has(End.REVOKED, "alice", "never ended", 4)
-    assert not ended.has(End.REVOKED, "alice", "never ended", 5)
-    assert all(ended.has(End.REVOKED, "alice", str(number), number) for number in range(11))
-    folded = EndedTokens.read(str(tmp_path), now=1999, per_user_max=10)
-    assert not folded.has(End.REVOKED, "alice", "5", 5)
-    assert folded.has(End.REVOKED, "alice", "10", 10)
+    await ended.add(revoked(11, ends_at=2000), now=1000)
+    found = EndedTokens.read(str(tmp_path), now=1000, per_user_max=10)
+    assert [found.has(End.REVOKED, "alice", str(number), 0) for number in range(12)] == [
+        False,
+        *[True] * 9,
+        False,
+        True,
+    ]
 
 
-@pytest.mark.parametrize("seed", range(5))
-async def test_no_token_comes_back_in_whatever_order_they_were_given(tmp_path: Path, seed: int) -> None:
-    ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=4)
-    given = list(range(30))
-    if seed:
-        random.Random(seed).shuffle(given)
-    else:
-        given.reverse()
-    for i, number in enumerate(given):
-        await ended.add(revoked(number, given_at=number), now=0)
-        assert len(ended) <= 4
-        assert all(ended.has(End.REVOKED, "alice", str(older), older) for older in given[: i + 1])
-    found = EndedTokens.read(str(tmp_path), now=0, per_user_max=4)
-    assert all(found.has(End.REVOKED, "alice", str(number), number) for number in given)
+async def test_when_all_sessions_have_ended_there_is_room_again(tmp_path: Path) -> None:
+    ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=10)
+    for number in range(10):
+        await ended.add(revoked(number), now=0)
+    await ended.add(Entry(End.REVOKED, "alice", "new", 0, 1000, epoch=1), now=0)
+    assert len(ended) == 1
+    assert ended.has(End.REVOKED, "alice", "new", 0)
 
 
-async def test_what_was_folded_is_folded_further(tmp_path: Path) -> None:
-    ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=4)
-    for number in range(30):
-        await ended.add(revoked(number, given_at=number), now=0)
-        assert len(ended) <= 4
-        assert all(ended.has(End.REVOKED, "alice", str(older), older) for older in range(number + 1))
-        assert not ended.has(End.REVOKED, "alice", "newer", number + 1)
-    assert ended.has(End.REVOKED, "alice", "never ended", 0)
+async def test_what_an_older_version_has_folded_into_one_entry_still_counts(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b'[1,"alice","",500,2000]\n[1,"alice","7",600,1500]\n')
+    ended = EndedTokens.read(str(tmp_path), now=0)
+    assert ended.has(End.REVOKED, "alice", "any", 500)
+    assert not ended.has(End.REVOKED, "alice", "any", 501)
+    assert ended.has(End.REVOKED, "alice", "7", 600)
 
 
 async def test_the_file_is_written_anew_when_most_of_its_lines_say_nothing_any_more(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ data_maintenance.messages.interval | "1 m" | "1m 30s" | 90.0
 http.enabled | true | false | False
 http.address | "127.0.0.1:3000" | "0.0.0.0:4567" | '0.0.0.0:4567'
 http.max_request_size | "2 MB" | "32 MiB" | 33554432
-http.allowed_hosts | ["*"] | ["a", "12"] | ('a', '12')
+http.allowed_hosts | [] | ["a", "12"] | ('a', '12')
 http.web_ui | true | false | False
 http.limits.connections | 8192 | 4567 | 4567
 http.limits.first_byte_time | "20 s" | "1m 30s" | 90.0
@@ -49,7 +49,7 @@ http.readers.stall_time | "10 s" | "1m 30s" | 90.0
 http.readers.ticket_time | "30 s" | "1m 30s" | 90.0
 http.cors.enabled | true | false | False
 http.cors.allowed_methods | ["GET", "POST", "PUT", "DELETE"] | ["GET", "PATCH"] | ('GET', 'PATCH')
-http.cors.allowed_origins | ["*"] | ["a", "12"] | ('a', '12')
+http.cors.allowed_origins | [] | ["a", "12"] | ('a', '12')
 http.cors.allowed_headers | ["content-type", "authorization"] | ["a", "12"] | ('a', '12')
 http.cors.exposed_headers | ["iggy-view"] | ["a", "12"] | ('a', '12')
 http.cors.allow_credentials | false | true | True
@@ -62,8 +62,8 @@ http.jwt.valid_audiences | ["iggy.apache.org"] | ["a", "12"] | ('a', '12')
 http.jwt.access_token_expiry | "1 h" | "2 days" | 172800000000
 http.jwt.clock_skew | "5 s" | "1m 30s" | 90.0
 http.jwt.not_before | "0 s" | "1m 30s" | 90.0
-http.jwt.encoding_secret | "" | "12345" | '12345'
-http.jwt.decoding_secret | "" | "12345" | '12345'
+http.jwt.encoding_secret | "" | "a secret of the thirty-two bytes." | 'a secret of the thirty-two bytes.'
+http.jwt.decoding_secret | "" | "a secret of the thirty-two bytes." | 'a secret of the thirty-two bytes.'
 http.jwt.use_base64_secret | false | true | True
 http.jwt.trusted_issuers[].issuer | "" | "12345" | '12345'
 http.jwt.trusted_issuers[].audience | "" | "12345" | '12345'
@@ -266,11 +266,13 @@ data_maintenance.archiver.interval | "" | "1m 30s" | 90.0
 ROWS = [tuple(part.strip() for part in line.split(" | ")) for line in TABLE.strip().splitlines()]
 ACCEPTED = [row for row in ROWS if ALIASES.get(row[0], row[0]) not in UNSUPPORTED]
 
+BASE64 = "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEyMzQ1Njc4OQ=="
+
 # What else has to be set for the other value to be possible.
 BESIDES = {
     "tcp.ipv6": {"tcp.address": "[::1]:8090"},
     "websocket.tls.enabled": {"websocket.address": "127.0.0.1:8092"},
-    "http.jwt.use_base64_secret": {"http.jwt.encoding_secret": "MDEy", "http.jwt.decoding_secret": "MDEy"},
+    "http.jwt.use_base64_secret": {"http.jwt.encoding_secret": BASE64, "http.jwt.decoding_secret": BASE64},
     "http.jwt.trusted_issuers[]": {
         "http.jwt.trusted_issuers.0.issuer": "a",
         "http.jwt.trusted_issuers.0.audience": "b",

@@ -110,8 +110,8 @@ def test_a_wrong_setting_ends_the_command_with_one_line(
 
 def test_no_output_shows_a_secret(start: Any) -> None:
     secrets = {
-        "IGGY_HTTP_JWT_ENCODING_SECRET": "hush-1",
-        "IGGY_HTTP_JWT_DECODING_SECRET": "hush-1",
+        "IGGY_HTTP_JWT_ENCODING_SECRET": "hush-1, which has the length that it needs",
+        "IGGY_HTTP_JWT_DECODING_SECRET": "hush-1, which has the length that it needs",
         "IGGY_ARCHIVER_S3_SECRET_ACCESS_KEY": "hush-3",
         "IGGY_ROOT_PASSWORD": "hush-4",
     }
@@ -119,6 +119,6 @@ def test_no_output_shows_a_secret(start: Any) -> None:
     for printed in (render.toml(loaded), render.as_json(loaded), repr(loaded), str(loaded.config)):
         assert "hush" not in printed
         assert "******" in printed
-    assert loaded.config.http.jwt.encoding_secret == "hush-1"
+    assert loaded.config.http.jwt.encoding_secret == "hush-1, which has the length that it needs"
     assert f"{loaded.environment['IGGY_ROOT_PASSWORD']}" == "hush-4"
     assert tomllib.loads(render.toml(loaded))["http"]["jwt"]["encoding_secret"] == "******"

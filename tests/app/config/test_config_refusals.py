@@ -119,7 +119,18 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
         "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER",
         "trusted_issuers.0.user_id",
     ),
-    ({"HTTP_CORS_ALLOW_CREDENTIALS": "true"}, "HTTP_CORS_ALLOW_CREDENTIALS", "http.cors.allowed_origins"),
+    (
+        {"HTTP_CORS_ALLOW_CREDENTIALS": "true", "HTTP_CORS_ALLOWED_ORIGINS": "[*]"},
+        "HTTP_CORS_ALLOW_CREDENTIALS",
+        "http.cors.allowed_origins",
+    ),
+    ({"HTTP_JWT_ENCODING_SECRET": "a"}, "HTTP_JWT_ENCODING_SECRET", "too short: it has 1 bytes and needs 32"),
+    ({"HTTP_JWT_DECODING_SECRET": "x" * 31}, "HTTP_JWT_DECODING_SECRET", "too short"),
+    (
+        {"HTTP_JWT_ENCODING_SECRET": "QUJD" * 10, "HTTP_JWT_USE_BASE64_SECRET": "true"},
+        "HTTP_JWT_ENCODING_SECRET",
+        "it has 30 bytes",
+    ),
     ({"HTTP_CORS_ALLOWED_ORIGINS": "[a, *]"}, "HTTP_CORS_ALLOWED_ORIGINS", "the first entry"),
     (
         {"CLUSTER_ENABLED": "true", "CLUSTER_NODE_OTHERS_0_NAME": "b"},

@@ -161,8 +161,9 @@ def test_rust_log_sets_the_level_of_the_log_if_it_is_one(start: Any) -> None:
 
 
 def test_two_different_token_secrets_are_warned_of(start: Any) -> None:
-    loaded = start(IGGY_HTTP_JWT_ENCODING_SECRET="one", IGGY_HTTP_JWT_DECODING_SECRET="two")
+    one, two = "1" * 32, "2" * 32
+    loaded = start(IGGY_HTTP_JWT_ENCODING_SECRET=one, IGGY_HTTP_JWT_DECODING_SECRET=two)
     assert len(loaded.warnings) == 1
-    assert "one" not in loaded.warnings[0]
-    assert start(IGGY_HTTP_JWT_ENCODING_SECRET="one", IGGY_HTTP_JWT_DECODING_SECRET="one").warnings == ()
-    assert start(IGGY_HTTP_JWT_ENCODING_SECRET="one").warnings == ()
+    assert one not in loaded.warnings[0]
+    assert start(IGGY_HTTP_JWT_ENCODING_SECRET=one, IGGY_HTTP_JWT_DECODING_SECRET=one).warnings == ()
+    assert start(IGGY_HTTP_JWT_ENCODING_SECRET=one).warnings == ()

@@ -35,7 +35,7 @@ async def test_head_is_served_wherever_get_is(tmp_path: Path) -> None:
 async def test_an_unknown_path_is_not_found_with_or_without_a_token(tmp_path: Path, path: str) -> None:
     async with calling(tmp_path) as world:
         for caller in (world.stranger, world.root):
-            response = await caller.ask("GET", f"http://whippet{path}")
+            response = await caller.ask("GET", f"http://localhost{path}")
             assert response.status_code == 404
             assert response.headers["content-type"] == "application/json"
             assert response.content == b'{"id":404,"code":"not_found","reason":"Resource not found","field":null}'

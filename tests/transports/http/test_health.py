@@ -72,7 +72,7 @@ async def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_
 async def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
     readiness = Readiness()
     transport = httpx.ASGITransport(Front(readiness))
-    async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/health/live")).json() == {"status": "live"}
         assert (await client.get("/health/ready")).json()["recovery"] is None
         readiness.recovery = Progress(1, 2)

@@ -54,7 +54,7 @@ async def live(tmp_path: Path) -> AsyncIterator[Serving]:
 
 
 def request_head(world: Serving, media: str, *more: str) -> bytes:
-    lines = (f"POST {MESSAGES}?partition=0 HTTP/1.1", "Host: x", f"Authorization: Bearer {world.token}")
+    lines = (f"POST {MESSAGES}?partition=0 HTTP/1.1", "Host: localhost", f"Authorization: Bearer {world.token}")
     return "\r\n".join((*lines, f"Content-Type: {media}", *more, "", "")).encode("latin-1")
 
 

@@ -76,7 +76,7 @@ async def test_a_client_that_says_only_line_ends_is_closed_all_the_same(tmp_path
 
 
 @pytest.mark.parametrize(
-    "begun", [b"G", b"GET /ping HTTP/1.1\r\n", b"GET /ping HTTP/1.1\r\nHost: x\r\nX-A: b\r\n", PING[:-1]]
+    "begun", [b"G", b"GET /ping HTTP/1.1\r\n", b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX-A: b\r\n", PING[:-1]]
 )
 async def test_headers_that_do_not_end_are_answered_408_however_often_a_byte_comes(
     tmp_path: Path, begun: bytes
@@ -176,7 +176,7 @@ async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
     limits: dict[str, Any] = dict.fromkeys(PATIENT, SHORT)
     async with serving(tmp_path, operations=(*routes.OPERATIONS, operation), **limits) as world:
         link = await world.link()
-        request = b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
+        request = b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nab"
         await link.send(request + request[:-1])
         assert (await link.response()).body == b"done"
         await link.send(b"b")
@@ -207,9 +207,9 @@ async def send_all(link: Link, octets: bytes, pieces: int) -> None:
 @pytest.mark.parametrize(
     "request_head",
     [
-        b"GET /ping HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 5000 + b"\r\n\r\n",
-        b"GET /ping HTTP/1.1\r\nHost: x\r\n" + b"a" * 5000 + b": x\r\n\r\n",
-        b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 5000 + b"\r\n\r\n",
+        b"GET /ping HTTP/1.1\r\nHost: localhost\r\n" + b"a" * 5000 + b": x\r\n\r\n",
+        b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
     ],
 )
 @pytest.mark.parametrize("whole", [True, False])
@@ -261,7 +261,7 @@ async def test_the_answer_to_a_body_that_is_still_coming_is_not_lost_in_a_reset(
 async def test_who_is_refused_early_may_finish_the_body_and_go_on(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
-        request = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+        request = b"POST /streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n"
         assert (await link.ask(request)).status == 401
         await link.send(b"x" * 100_000)
         assert await link.pings()
@@ -382,33 +382,33 @@ async def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connect
 
 BODY = b"0\r\n\r\n"
 SMUGGLED = [
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: 5, 5\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: +5\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: 0x5\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999999\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked, identity\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: xchunked\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nX: a\r\n Transfer-Encoding: chunked\r\n\r\n" + BODY,
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n\r\n",
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n0\r\n\r\n",
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n",
-    b"POST /users/login HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n",
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5, 5\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: +5\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0x5\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nX: a\r\n Transfer-Encoding: chunked\r\n\r\n" + BODY,
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n\r\n",
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n\r\n",
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy\r\n0\r\n\r\n",
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\nx\n0\n\n",
+    b"POST /users/login HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n",
     b"GET /ping HTTP/1.1\r\n\r\n",
     b"GET /ping HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    b"GET /ping HTTP/1.1\r\nHost: x\r\nX\0: y\r\n\r\n",
-    b"GET /ping HTTP/1.1\r\nHost: x\r\nX: a\0b\r\n\r\n",
-    b"GET /ping HTTP/1.1\r\nHost: x\r\nX: a\rb\r\n\r\n",
-    b"GET /ping HTTP/1.1\nHost: x\n\n",
-    b"GET /ping HTTP/9.9\r\nHost: x\r\n\r\n",
-    b"GET /p\xffng HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET http:// HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"NONSENSE /ping HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX\0: y\r\n\r\n",
+    b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n",
+    b"GET /ping HTTP/1.1\r\nHost: localhost\r\nX: a\rb\r\n\r\n",
+    b"GET /ping HTTP/1.1\nHost: localhost\n\n",
+    b"GET /ping HTTP/9.9\r\nHost: localhost\r\n\r\n",
+    b"GET /p\xffng HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET http:// HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"NONSENSE /ping HTTP/1.1\r\nHost: localhost\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     b"\0\0\0\0" * 100,
@@ -433,7 +433,7 @@ async def test_what_two_could_read_in_two_ways_is_refused_and_ends_the_connectio
 async def test_headers_behind_a_body_do_nothing(tmp_path: Path) -> None:
     async with serving(tmp_path) as world:
         link = await world.link()
-        head = b"POST /streams HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /streams HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         trailer = f"Authorization: Bearer {world.token}\r\n\r\n".encode()
         body = b'd\r\n{"name": "s"}\r\n0\r\n'
         await link.send(head + b"Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n\r\n" + body + trailer)

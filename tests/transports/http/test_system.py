@@ -13,6 +13,7 @@ import pytest
 from tests.transports.http.support.calling import Calling, calling
 from whippet.app.commands import requests as ask
 from whippet.app.config import Config
+from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors
 from whippet.app.config.schema import Cluster, CurrentNode, Nodes
 
@@ -163,8 +164,16 @@ async def preflight(world: Calling, path: str = "/streams", **headers: str) -> A
     return await world.client.request("OPTIONS", path, headers=asked)
 
 
-async def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
+async def test_a_foreign_origin_gets_no_cors_response_unless_it_is_configured(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
+        for response in (await preflight(world), await world.client.get("/ping", headers={"origin": ORIGIN})):
+            assert [name for name in response.headers if name.startswith("access-control-")] == []
+            assert "origin" in response.headers["vary"]
+        assert (await preflight(world)).status_code == 405
+
+
+async def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
+    async with calling(tmp_path, cors(allowed_origins=("*",))) as world:
         for path in ("/streams", "/users/login", "/nothing"):
             response = await preflight(world, path)
             assert (response.status_code, response.content) == (200, b"")
@@ -176,7 +185,7 @@ async def test_a_preflight_is_answered_without_a_token(tmp_path: Path) -> None:
 
 
 async def test_every_answer_to_another_origin_says_who_may_read_it(tmp_path: Path) -> None:
-    async with calling(tmp_path) as world:
+    async with calling(tmp_path, cors(allowed_origins=("*",))) as world:
         for path in ("/streams", "/nothing", "/ping"):
             response = await world.client.get(path, headers={"origin": ORIGIN})
             assert response.headers["access-control-allow-origin"] == "*"
@@ -195,7 +204,7 @@ async def test_only_origins_of_the_list_are_let_in(tmp_path: Path, origin: str) 
         assert response.headers["access-control-allow-origin"] == ORIGIN
         assert response.headers["access-control-allow-credentials"] == "true"
         for refused in (await preflight(world, origin=origin), await world.client.get("/", headers={"origin": origin})):
-            assert "access-control-allow-origin" not in refused.headers
+            assert [name for name in refused.headers if name.startswith("access-control-")] == []
             assert "origin" in refused.headers["vary"]
 
 
@@ -203,15 +212,15 @@ async def test_a_private_network_is_opened_only_if_it_is_said(tmp_path: Path) ->
     name = "access-control-allow-private-network"
     asked = {"access-control-request-private-network": "true"}
 
-    async with calling(tmp_path / "closed") as world:
+    async with calling(tmp_path / "closed", cors(allowed_origins=("*",))) as world:
         assert name not in (await preflight(world, **asked)).headers
-    async with calling(tmp_path / "opened", cors(allow_private_network=True)) as world:
+    async with calling(tmp_path / "opened", cors(allowed_origins=("*",), allow_private_network=True)) as world:
         assert (await preflight(world, **asked)).headers[name] == "true"
         assert name not in (await preflight(world)).headers
 
 
 async def test_cors_can_be_off(tmp_path: Path) -> None:
-    async with calling(tmp_path, cors(enabled=False)) as world:
+    async with calling(tmp_path, cors(enabled=False, allowed_origins=("*",))) as world:
         assert (await preflight(world)).status_code == 405
         response = await world.client.get("/ping", headers={"origin": ORIGIN})
         assert "access-control-allow-origin" not in response.headers
@@ -236,7 +245,7 @@ async def test_cors_can_be_off(tmp_path: Path) -> None:
     ],
 )
 async def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: str, is_known: bool) -> None:
-    allowed = ("whippet.example", "*.inside.example", "[::1]", "whippet")
+    allowed = ("whippet.example", "*.inside.example", "[::1]", "localhost")
     async with calling(tmp_path, msgspec.structs.replace(Http(), allowed_hosts=allowed)) as world:
         response = await world.client.get("/ping", headers={"host": host, "origin": ORIGIN})
         assert response.status_code == (200 if is_known else 421)
@@ -244,3 +253,36 @@ async def test_only_who_asks_by_a_known_name_is_answered(tmp_path: Path, host: s
             assert (response.json()["code"], response.json()["field"]) == ("misdirected_request", "host")
             assert "http.allowed_hosts" in response.json()["reason"]
             assert "access-control-allow-origin" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "is_known"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:3000", True),
+        ("localhost.:3000", True),
+        ("dev.localhost", True),
+        ("127.0.0.1:3000", True),
+        ("127.1.2.3", True),
+        ("[::1]:3000", True),
+        ("", True),
+        ("evil.example:3000", False),
+        ("localhost.evil.example", False),
+        ("notlocalhost", False),
+        ("127.0.0.1.evil.example", False),
+        ("0.0.0.0:3000", False),
+        ("10.0.0.1", False),
+        ("[::1", False),
+    ],
+)
+async def test_on_a_loopback_address_only_loopback_names_are_served_unless_configured(
+    tmp_path: Path, host: str, is_known: bool
+) -> None:
+    """As a page of evil.example would ask that has its name lead to 127.0.0.1."""
+    async with calling(tmp_path / "default") as world:
+        response = await world.client.get("/ping", headers={"host": host})
+        assert response.status_code == (200 if is_known else 421)
+        assert is_known or "http.allowed_hosts" in response.json()["reason"]
+    for number, settings in enumerate(({"address": Address("0.0.0.0", 0)}, {"allowed_hosts": ("*",)})):
+        async with calling(tmp_path / f"{number}", msgspec.structs.replace(Http(), **settings)) as world:
+            assert (await world.client.get("/ping", headers={"host": host})).status_code == 200

@@ -401,7 +401,7 @@ async def test_who_may_not_poll_gets_no_tail(tmp_path: Path) -> None:
         world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
         link = await world.link()
         assert (await link.ask(world.request("GET", f"{MESSAGES}/tail"))).status == 403
-        assert (await link.ask(f"GET {MESSAGES}/tail HTTP/1.1\r\nHost: x\r\n\r\n".encode())).status == 401
+        assert (await link.ask(f"GET {MESSAGES}/tail HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())).status == 401
 
 
 async def test_a_client_that_goes_away_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -567,7 +567,7 @@ async def test_a_ticket_opens_a_tail_once_and_for_a_short_while(tmp_path: Path) 
             return str(said["ticket"])
 
         def bare(path: str) -> bytes:
-            return f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+            return f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
 
         text = await ticket()
         other = await world.link()
@@ -580,7 +580,7 @@ async def test_a_ticket_opens_a_tail_once_and_for_a_short_while(tmp_path: Path) 
         for wrong in ("", "x", late[:-1], "%00"):
             assert (await link.ask(bare(f"{MESSAGES}/tail?ticket={wrong}"))).status == 401
         assert (await link.ask(bare(f"{MESSAGES}?ticket={await ticket()}"))).status == 401, "elsewhere"
-        assert (await link.ask(b"POST /tickets HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")).status == 401
+        assert (await link.ask(b"POST /tickets HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")).status == 401
         other.link.close()
         await until_tails(world, 0)
 
@@ -590,7 +590,7 @@ async def test_a_ticket_is_worth_what_its_token_is_worth_when_it_is_used(tmp_pat
         link = await world.link()
         text = (await link.ask(world.request("POST", "/tickets"))).json()["ticket"]
         assert (await link.ask(world.request("DELETE", "/users/logout"))).status == 204
-        request = f"GET {MESSAGES}/tail?ticket={text} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        request = f"GET {MESSAGES}/tail?ticket={text} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         assert (await link.ask(request)).status == 401
 
 

@@ -46,7 +46,7 @@ async def test_who_does_not_get_through_the_handshake_counts_and_does_not_stay(t
         async with client(world, tmp_path) as secure:
             assert (await secure.get("/ping")).text == "pong"
         speaks_plainly = await world.link()
-        await speaks_plainly.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        await speaks_plainly.send(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"pong" not in await asyncio.wait_for(speaks_plainly.rest(), 5)
 
 

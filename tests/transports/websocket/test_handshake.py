@@ -40,7 +40,7 @@ NO_HANDSHAKES = {
     "no such path": (handshake("/streams"), 404),
     "another": (handshake("/ws/"), 404),
     "a POST": (handshake("/").replace(b"GET", b"POST"), 405),
-    "no Host": (handshake("/").replace(b"Host: x\r\n", b""), 400),
+    "no Host": (handshake("/").replace(b"Host: localhost\r\n", b""), 400),
     "two Hosts": (handshake("/", "Host: y"), 400),
     "said too early": (handshake("/") + frame(2, PING), 400),
     "another upgrade": (handshake("/").replace(b"Upgrade: websocket", b"Upgrade: h2c"), 200),
@@ -74,7 +74,7 @@ async def test_an_upgrade_may_follow_requests_that_are_answered(tmp_path: Path) 
 async def test_an_upgrade_that_does_not_wait_for_answers_is_refused_after_them(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         link = await world.serves.link()
-        await link.send(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n" + handshake("/"))
+        await link.send(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n" + handshake("/"))
         assert (await link.response()).body == b"pong"
         assert await link.is_over()
 
@@ -101,7 +101,8 @@ ORIGINS = [
 async def test_a_browser_is_let_in_from_allowed_origins_and_from_here(
     tmp_path: Path, allowed: list[str], origin: str, is_let_in: bool
 ) -> None:
-    async with talking(tmp_path, cors=HttpCors(allowed_origins=tuple(allowed))) as world:
+    http = Http(cors=HttpCors(allowed_origins=tuple(allowed)), allowed_hosts=("*",))
+    async with talking(tmp_path, http=http) as world:
         link = await world.serves.link()
         await link.send(handshake("/", f"Origin: {origin}", host="here.example:3000"))
         assert (await link.response(has_body=False)).status == (101 if is_let_in else 403)
@@ -115,9 +116,27 @@ async def test_who_asks_by_a_name_that_is_not_known_is_not_let_in(tmp_path: Path
             assert (await link.response(has_body=False)).status == status
 
 
+@pytest.mark.parametrize("path", ["/", "/ws"])
+async def test_by_default_no_page_of_another_origin_gets_in_and_on_loopback_no_other_name(
+    tmp_path: Path, path: str
+) -> None:
+    async with talking(tmp_path) as world:
+        for host, origin, status in (
+            ("localhost:3000", "http://localhost:3000", 101),
+            ("127.0.0.1:3000", "http://127.0.0.1:3000", 101),
+            ("localhost:3000", "https://evil.example", 403),
+            ("localhost:3000", "null", 403),
+            ("localhost:3000", "http://localhost:8000", 403),
+            ("evil.example:3000", "http://evil.example:3000", 421),
+        ):
+            link = await world.serves.link()
+            await link.send(handshake(path, f"Origin: {origin}", host=host))
+            assert (await link.response(has_body=False)).status == status, (host, origin)
+
+
 async def test_without_cors_only_pages_from_here_are_let_in(tmp_path: Path) -> None:
     async with talking(tmp_path, cors=HttpCors(enabled=False)) as world:
-        for host, status in (("x", 101), ("y", 403)):
+        for host, status in (("localhost", 101), ("y", 403)):
             link = await world.serves.link()
             await link.send(handshake("/", f"Origin: http://{host}"))
             assert (await link.response(has_body=False)).status == status

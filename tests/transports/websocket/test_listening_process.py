@@ -74,7 +74,7 @@ def test_with_an_address_of_its_own_it_is_at_both_and_that_is_the_one_that_is_to
     assert has_channel(websocket)
     assert configured(tmp_path)["websocket"]["address"] == websocket
     with socket.create_connection(websocket.split(":")) as plain:  # type: ignore[arg-type]
-        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert plain.recv(4096).startswith(b"HTTP/1.1 426 ")
     stop(gateway)
 

@@ -120,7 +120,7 @@ async def calling(
         api = await make_api(made, made.store, config)
         created = application.create(api, operations)
         transport = httpx.ASGITransport(created, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://whippet") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             found = Calling(made, api, created, client)
             found.root = await found.log_in(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"])
             yield found

@@ -25,7 +25,7 @@ from whippet.transports.http.api import Api
 from whippet.transports.http.operation import Operation
 from whippet.transports.http.server import HttpServer
 
-PING = b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n"
+PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def tls_context(folder: Path) -> ssl.SSLContext:
@@ -112,7 +112,7 @@ class Serving:
     def request(self, method: str, path: str, json: Any = None, *more: str) -> bytes:
         """With root's token."""
         body = b"" if json is None else json if isinstance(json, bytes) else msgspec.json.encode(json)
-        lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {self.token}", *more]
+        lines = [f"{method} {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {self.token}", *more]
         if json is not None:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join((*lines, "", "")).encode() + body

@@ -27,7 +27,9 @@ from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
 
 
-def handshake(path: str = "/", *lines: str, host: str = "x", version: str = "13", key: str | None = None) -> bytes:
+def handshake(
+    path: str = "/", *lines: str, host: str = "localhost", version: str = "13", key: str | None = None
+) -> bytes:
     key = key or base64.b64encode(os.urandom(16)).decode()
     head = [f"GET {path} HTTP/1.1", f"Host: {host}", "Connection: Upgrade", "Upgrade: websocket"]
     head += [f"Sec-WebSocket-Version: {version}", f"Sec-WebSocket-Key: {key}", *lines]
@@ -185,7 +187,9 @@ async def talking(
     http_limits: dict[str, Any] | None = None,
     **limits: Any,
 ) -> AsyncIterator[Talking]:
-    http = msgspec.structs.replace(http or Http(), cors=cors or HttpCors())
+    http = http or Http()
+    if cors is not None:
+        http = msgspec.structs.replace(http, cors=cors)
     async with serving(path, http, store=store, **(http_limits or {})) as serves:
         gateway = serves.world.gateway
         config = gateway.config

@@ -1,0 +1,75 @@
+"""`whippet root-password`: a new password for the root user of a data folder that no server has open.
+
+The password is IGGY_ROOT_PASSWORD if that is set, else what is typed at the terminal, twice, or else the first line of
+standard input. It is never an argument, which every user of the machine could see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import sys
+
+import msgspec
+
+from whippet.app.access import root_password
+from whippet.app.access.users import random_password
+from whippet.app.config import ConfigError, load
+from whippet.app.config.store import store_options
+from whippet.app.errors import CommandError
+from whippet.storage.errors import StorageError
+
+CHANGED = 0
+REFUSED = 2
+
+
+class _NoPassword(Exception):
+    """Its text says why."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", nargs="?", help="the data folder (default: system.path of the configuration)")
+    parser.add_argument("--generate", action="store_true", help="make up a password and print it")
+    parser.add_argument(
+        "--end-personal-access-tokens",
+        action="store_true",
+        help="end those of the root user as well; sessions and access tokens end in any case",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        loaded = load(os.environ, os.getcwd())
+        options = store_options(loaded.config)
+        if arguments.path:
+            options = msgspec.structs.replace(options, path=arguments.path)
+        password = random_password() if arguments.generate else _asked_for(loaded.environment.get("IGGY_ROOT_PASSWORD"))
+        name = root_password.reset(options, password, end_tokens=arguments.end_personal_access_tokens)
+    except (CommandError, ConfigError, StorageError, _NoPassword) as error:
+        return _refuse(str(error))
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}")
+    print(f"The root user {name!r} has a new password and is active; all its sessions have ended.")
+    if arguments.generate:
+        print(f"password  {password}")
+    return CHANGED
+
+
+def _asked_for(given: str | None) -> str:
+    if given is not None:
+        return str(given)
+    if sys.stdin.isatty():
+        password = getpass.getpass("New password of the root user: ")
+        if getpass.getpass("Once more: ") != password:
+            raise _NoPassword("the two passwords are not the same")
+        return password
+    line = sys.stdin.readline().rstrip("\r\n")
+    if not line:
+        raise _NoPassword("no password: type it, put it into standard input or IGGY_ROOT_PASSWORD, or say --generate")
+    return line
+
+
+def _refuse(sentence: str) -> int:
+    print(f"whippet: {sentence}", file=sys.stderr)
+    return REFUSED

@@ -1,0 +1,200 @@
+"""`whippet root-password`: the way back of whoever owns the machine, on a data folder that no server has open."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.app.access.support.world import HOME, ROOT, refusal, world
+from tests.storage.support.world import opened
+from tests.support.running import run
+from whippet.app.access.users import Users
+from whippet.app.cli.main import main
+from whippet.app.commands.requests import UserStatus
+from whippet.app.errors import Code
+
+INACTIVE = UserStatus.INACTIVE
+
+
+class Typed:
+    """A terminal at which passwords are typed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+        self._lines = list(lines)
+        monkeypatch.setattr(sys, "stdin", self)
+        monkeypatch.setattr("getpass.getpass", lambda prompt: self._lines.pop(0))
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of a server that has stopped."""
+    for name in ("IGGY_ROOT_PASSWORD", "IGGY_ROOT_USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    async def make() -> None:
+        async with opened(tmp_path / "data") as store:
+            (await Users.open(store, ROOT, False, store.clock)).close()
+
+    run(make())
+    return tmp_path / "data"
+
+
+def log_in(folder: Path, password: str) -> Any:
+    async def try_it() -> Any:
+        async with opened(folder) as store:
+            users = await Users.open(store, ROOT, False, store.clock)
+            try:
+                return await refusal(users.log_in("root", password, HOME))
+            finally:
+                users.close()
+
+    return run(try_it())
+
+
+def reset(monkeypatch: pytest.MonkeyPatch, folder: Path, *more: str, given: str = "") -> int:
+    if given:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+    return main(["root-password", str(folder), *more])
+
+
+def test_the_first_line_of_standard_input_is_the_new_password(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reset(monkeypatch, folder, given="the new one\nnot this\n") == 0
+    assert "the new one" not in capsys.readouterr().out
+    assert log_in(folder, "the new one") is None
+    assert log_in(folder, ROOT["IGGY_ROOT_PASSWORD"]) == Code.INVALID_CREDENTIALS
+
+
+def test_it_is_typed_twice_at_a_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Typed(monkeypatch, "the new one", "a typo")
+    assert reset(monkeypatch, folder) == 2
+    assert "not the same" in capsys.readouterr().err
+    assert log_in(folder, ROOT["IGGY_ROOT_PASSWORD"]) is None
+    Typed(monkeypatch, "the new one", "the new one")
+    assert reset(monkeypatch, folder) == 0
+    assert log_in(folder, "the new one") is None
+
+
+def test_it_is_taken_from_the_environment_or_made_up_and_printed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("IGGY_ROOT_PASSWORD", "from outside")
+    assert reset(monkeypatch, folder) == 0
+    assert log_in(folder, "from outside") is None
+    capsys.readouterr()
+    assert reset(monkeypatch, folder, "--generate") == 0
+    made_up = capsys.readouterr().out.rpartition("password  ")[2].strip()
+    assert log_in(folder, made_up) is None
+
+
+@pytest.mark.parametrize(("given", "sentence"), [("\n", "no password"), ("ab\n", "3 to 100 bytes")])
+def test_what_cannot_be_a_password_changes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, sentence: str
+) -> None:
+    before = (folder / "users" / "0.json").read_bytes()
+    assert reset(monkeypatch, folder, given=given) == 2
+    assert sentence in capsys.readouterr().err
+    assert (folder / "users" / "0.json").read_bytes() == before
+
+
+def test_root_is_active_again_and_nothing_of_before_is_of_use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def prepare() -> tuple[str, Any]:
+        async with world(folder) as made:
+            users = made.gateway.users
+            text = await made.gateway.tokens.create(users.root, "build", 0)
+            login = users.root.login
+            await users.update(0, None, INACTIVE)
+            return text, login
+
+    text, login = run(prepare())
+    assert reset(monkeypatch, folder, given="the new one\n") == 0
+
+    async def look() -> None:
+        async with world(folder) as made:
+            assert await made.person().log_in("root", "the new one") == 0
+            assert made.gateway.users.of(login) is None
+            with pytest.raises(Exception, match="no such personal access token"):
+                made.gateway.tokens.owner(text, made.gateway.users)
+
+    run(look())
+
+
+@pytest.mark.parametrize("ends_tokens", [False, True])
+def test_personal_access_tokens_of_an_active_root_end_on_request(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, ends_tokens: bool
+) -> None:
+    async def prepare() -> str:
+        async with world(folder) as made:
+            return await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+
+    text = run(prepare())
+    more = ["--end-personal-access-tokens"] if ends_tokens else []
+    assert reset(monkeypatch, folder, *more, given="the new one\n") == 0
+
+    async def look() -> None:
+        async with world(folder) as made:
+            assert len(made.gateway.tokens.of(made.gateway.users.root)) == (0 if ends_tokens else 1)
+            assert not ends_tokens or text
+
+    run(look())
+
+
+def test_a_folder_that_a_server_has_open_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (folder / "users" / "0.json").read_bytes()
+
+    async def while_it_is_open() -> None:
+        async with opened(folder):
+            assert reset(monkeypatch, folder, "--generate") == 2
+
+    run(while_it_is_open())
+    said = capsys.readouterr()
+    assert "another process has this data folder open; stop it first" in said.err
+    assert said.out == ""
+    assert (folder / "users" / "0.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"), [(None, "is missing"), (b"{}", "cannot be understood"), (b"\xff", "cannot be understood")]
+)
+def test_a_root_user_who_is_not_there_or_damaged_is_told(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes | None,
+    sentence: str,
+) -> None:
+    path = folder / "users" / "0.json"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    assert reset(monkeypatch, folder, "--generate") == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_data_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reset(monkeypatch, tmp_path / "nothing", "--generate") == 2
+    assert "this is no data folder of Whippet" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+def test_the_document_stays_its_owners(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "users" / "0.json"
+    os.chown(path, 12345, 12345)
+    assert reset(monkeypatch, folder, given="the new one\n") == 0
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
