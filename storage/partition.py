@@ -339,9 +339,9 @@ class Partition:
         """Whether a newer send of the same epoch was answered, or is on its way."""
         return self._producers.has_passed(producer)
 
-    def epoch_of(self, producer_id: bytes) -> int | None:
+    def epoch_of(self, producer: Producer) -> int | None:
         """The newest epoch of a producer; None when it is not known."""
-        return self._producers.epoch_of(producer_id)
+        return self._producers.epoch_of(producer)
 
     def _until_reached(self, end: int, level: Durability) -> asyncio.Future[None]:
         if level is Durability.SYNCED:

@@ -25,9 +25,9 @@ from whippet.storage.segment import Damage
 
 _log = logging.getLogger(__name__)
 
-RECORD = struct.Struct("<QQQQQQIIB7x64s")
+RECORD = struct.Struct("<QQQQQQIIB7s64s")
 """checksum of what follows, sequence, base offset, timestamp, checksum of the batch, synced offset, epoch, messages,
-length of the id, id"""
+length of the id, owner, id"""
 
 VOID = bytes(RECORD.size)
 """In the place of a record that does not count."""
@@ -65,6 +65,7 @@ def encode(record: Record, synced_offset: int) -> bytes:
         producer.epoch,
         record.messages,
         len(producer.id),
+        producer.owner,
         producer.id,
     )
     return xxhash.xxh3_64_intdigest(content[8:]).to_bytes(8, "little") + content[8:]
@@ -72,11 +73,13 @@ def encode(record: Record, synced_offset: int) -> bytes:
 
 def decode(content: bytes) -> tuple[Record, int] | None:
     """A record and the offset that was synced before it; None when this is none."""
-    checksum, sequence, base, timestamp, batch, synced, epoch, messages, length, identity = RECORD.unpack(content)
+    checksum, sequence, base, timestamp, batch, synced, epoch, messages, length, owner, identity = RECORD.unpack(
+        content
+    )
     if xxhash.xxh3_64_intdigest(content[8:]) != checksum:
         return None
     try:
-        producer = Producer(identity[:length], epoch, sequence)
+        producer = Producer(identity[:length], epoch, sequence, owner)
     except InvalidProducer:
         return None
     return Record(producer, base, messages, timestamp, batch), synced

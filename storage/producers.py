@@ -1,13 +1,15 @@
 """What the producers that number their sends were answered in one partition, so that a repetition appends nothing.
 
-    1. A producer has an id of its own and numbers its sends: an epoch, which it raises when it starts anew, and in it a
-       sequence that rises from send to send. Gaps are allowed.
+    1. A producer has an id, which is its owner's alone, and numbers its sends: an epoch, which it raises when it starts
+       anew, and in it a sequence that rises from send to send. Gaps are allowed.
     2. A sequence that was answered is answered the same way again; one that is older than the newest and is not among
        the answers that are remembered is refused, because whether it is in the log can no longer be told, or because
        it is surely not and would come out of its order.
     3. A higher epoch ends those below it from the moment at which its first batch is appended.
     4. The state is the one as of everything appended. What could not be written is taken back, and what it took the
        place of is there again.
+    5. What older versions have kept has no owner. It counts for whoever sends under the id, until they have sent
+       something themselves, which goes on from there.
 
 Pure state; the event loop has one for each partition, and the file of producer_file.py is made anew through it. The
 partition asks it in the same step in which it appends, so that nothing can come in between.
@@ -28,6 +30,9 @@ from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForg
 ID_BYTES_MAX = 64
 EPOCH_MAX = 2**32 - 1
 SEQUENCE_MAX = 2**64 - 1
+OWNER_BYTES = 7
+NOBODYS = bytes(OWNER_BYTES)
+"""The owner of what was kept before there were owners."""
 
 
 class Producer(msgspec.Struct, frozen=True, gc=False):
@@ -36,8 +41,12 @@ class Producer(msgspec.Struct, frozen=True, gc=False):
     id: bytes
     epoch: int
     sequence: int
+    owner: bytes = NOBODYS
+    """Whose id it is: two owners may use the same one, and do not know of each other."""
 
     def __post_init__(self) -> None:
+        if len(self.owner) != OWNER_BYTES:
+            raise InvalidProducer(f"the owner of a producer must have {OWNER_BYTES} bytes, not {len(self.owner)}")
         if not 1 <= len(self.id) <= ID_BYTES_MAX:
             raise InvalidProducer(f"the id of a producer must have 1 to {ID_BYTES_MAX} bytes, not {len(self.id)}")
         if not 0 <= self.epoch <= EPOCH_MAX:
@@ -46,6 +55,10 @@ class Producer(msgspec.Struct, frozen=True, gc=False):
             raise InvalidProducer(
                 f"the sequence of a producer must be a number from 0 to {SEQUENCE_MAX}, not {self.sequence}"
             )
+
+    @property
+    def key(self) -> bytes:
+        return self.owner + self.id
 
     @property
     def name(self) -> str:
@@ -116,24 +129,25 @@ class Producers:
 
     # --------------------------------------------------------------------------------------------------------- asking
 
-    def epoch_of(self, identity: bytes) -> int | None:
-        known = self._known.get(identity)
+    def epoch_of(self, producer: Producer) -> int | None:
+        """The newest one."""
+        known = self._of(producer)
         return None if known is None else known.epoch
 
     def remembers(self, producer: Producer) -> bool:
         """Whether this very send was answered, or is on its way."""
-        known = self._known.get(producer.id)
+        known = self._of(producer)
         return known is not None and known.epoch == producer.epoch and producer.sequence in known.answers
 
     def has_passed(self, producer: Producer) -> bool:
         """Whether a newer sequence of the same epoch was answered."""
-        known = self._known.get(producer.id)
+        known = self._of(producer)
         return known is not None and known.epoch == producer.epoch and producer.sequence < max(known.answers)
 
     def find(self, producer: Producer, written: int) -> Record | None:
         """The answer that this send was given; None when it is a new one. Refuses what is neither."""
         self._settle(written)
-        known = self._known.get(producer.id)
+        known = self._of(producer)
         if known is None or known.epoch < producer.epoch:
             return None
         if known.epoch > producer.epoch:
@@ -143,8 +157,11 @@ class Producers:
             if len(known.answers) >= self._answers_max and producer.sequence < min(known.answers):
                 raise SequenceForgotten(producer.name, producer.sequence, newest)
             raise SequencePassed(producer.name, producer.sequence, newest)
-        self._known.move_to_end(producer.id)
+        self._known.move_to_end(producer.key if producer.key in self._known else NOBODYS + producer.id)
         return record
+
+    def _of(self, producer: Producer) -> _Known | None:
+        return self._known.get(producer.key) or self._known.get(NOBODYS + producer.id)
 
     @contextlib.asynccontextmanager
     async def alone(self, producer: Producer) -> AsyncIterator[None]:
@@ -176,7 +193,7 @@ class Producers:
         self._settle(written)
         while self._unwritten:
             record = self._unwritten.pop()
-            identity, sequence = record.producer.id, record.producer.sequence
+            identity, sequence = record.producer.key, record.producer.sequence
             known = self._known.get(identity)
             if known is None or known.answers.get(sequence) is not record:
                 continue
@@ -211,20 +228,23 @@ class Producers:
     def _add(self, record: Record) -> _Known | None:
         """None: a higher epoch has been there."""
         producer = record.producer
-        known = self._known.get(producer.id)
+        known = self._known.get(producer.key)
         if known is None or known.epoch < producer.epoch:
-            known = self._known[producer.id] = _Known(producer.epoch, known)
+            without_owner = None if known is not None else self._known.get(NOBODYS + producer.id)
+            known = self._known[producer.key] = _Known(producer.epoch, known)
+            if without_owner is not None and without_owner.epoch == producer.epoch:
+                known.answers.update(without_owner.answers)
         elif known.epoch > producer.epoch:
             return None
         known.answers[producer.sequence] = record
-        self._known.move_to_end(producer.id)
+        self._known.move_to_end(producer.key)
         return known
 
     def _settle(self, written: int) -> None:
         unwritten = self._unwritten
         while unwritten and unwritten[0].next_offset <= written:
             record = unwritten.popleft()
-            known = self._known.get(record.producer.id)
+            known = self._known.get(record.producer.key)
             if known is not None and known.answers.get(record.producer.sequence) is record:
                 known.unwritten -= 1
                 known.before = None

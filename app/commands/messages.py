@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import xxhash
 
 from whippet.app.commands import answers, offsets, system
@@ -19,7 +20,7 @@ from whippet.storage.errors import ProducerFenced
 from whippet.storage.log import Fetched
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition
-from whippet.storage.producers import Producer
+from whippet.storage.producers import OWNER_BYTES, Producer
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
@@ -40,7 +41,7 @@ class Followed(NamedTuple):
 async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
     """All batches of one request go to one partition, in order."""
     if request.producer is not None:
-        return await _send_once(gateway, request, target, request.producer)
+        return await _send_once(gateway, request, target, _owned(request.producer, session))
     topic = target.topic
     partition_id = _choose(topic, request.partitioning)
     partition = find_partition(topic, partition_id)
@@ -84,6 +85,14 @@ async def _nothing_new(partition: Partition, durability: Durability | None) -> t
     return first, level
 
 
+def _owned(producer: Producer, session: Session) -> Producer:
+    """Ids of producers are the user's who sends under them: nobody else can fence them off or answer for them."""
+    if session.login is None:
+        raise CommandError(Code.UNAUTHENTICATED)
+    owner = xxhash.xxh3_64_digest(session.login.mark.encode())[-OWNER_BYTES:]
+    return msgspec.structs.replace(producer, owner=owner)
+
+
 async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target, producer: Producer) -> answers.Sent:
     if len(request.batches) != 1:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, "a send of a producer that numbers them has one batch")
@@ -121,7 +130,7 @@ def _choose_for(topic: Topic, partitioning: ask.Partitioning, producer: Producer
     Who names the partition may count its sends in each partition apart; all others count them in the topic.
     """
     served = topic.served
-    newest = max((partition.epoch_of(producer.id) or 0 for partition in served), default=0)
+    newest = max((partition.epoch_of(producer) or 0 for partition in served), default=0)
     if newest > producer.epoch:
         raise of_storage(ProducerFenced(producer.name, producer.epoch, newest))
     if partitioning.kind is PartitioningKind.PARTITION_ID:

@@ -8,7 +8,18 @@ import pytest
 
 from whippet.storage import producer_file
 from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
-from whippet.storage.producers import EPOCH_MAX, ID_BYTES_MAX, SEQUENCE_MAX, Bounds, Producer, Producers, Record
+from whippet.storage.producers import (
+    EPOCH_MAX,
+    ID_BYTES_MAX,
+    NOBODYS,
+    SEQUENCE_MAX,
+    Bounds,
+    Producer,
+    Producers,
+    Record,
+)
+
+ALICE, BOB = b"alice's", b"bob's##"
 
 
 def record(sequence: int, base: int, epoch: int = 1, identity: bytes = b"p") -> Record:
@@ -38,10 +49,63 @@ def test_records_are_the_same_after_encoding_and_decoding() -> None:
         record(0, 0),
         Record(Producer(b"x" * ID_BYTES_MAX, EPOCH_MAX, SEQUENCE_MAX), 2**63 - 1, 2**32 - 1, 2**63, 2**64 - 1),
         record(1, 5, identity=b"\0a\0"),
+        Record(Producer(b"p", 1, 1, ALICE), 0, 1, 2, 3),
     ):
         content = producer_file.encode(one, 77)
         assert len(content) == producer_file.RECORD.size
         assert producer_file.decode(content) == (one, 77)
+
+
+def test_a_record_of_an_older_version_has_no_owner_and_one_of_this_version_differs_in_that_alone() -> None:
+    old, new = (Record(Producer(b"p", 1, 1, owner), 0, 1, 2, 3) for owner in (NOBODYS, ALICE))
+    old_content, new_content = producer_file.encode(old, 0), producer_file.encode(new, 0)
+    assert old_content[57:64] == bytes(7)
+    assert new_content[57:64] == ALICE
+    assert old_content[8:57] + old_content[64:] == new_content[8:57] + new_content[64:]
+
+
+def test_an_owner_of_another_length_is_refused() -> None:
+    for owner in (b"", b"x" * 6, b"x" * 8):
+        with pytest.raises(InvalidProducer, match="7 bytes"):
+            Producer(b"p", 1, 1, owner)
+
+
+def owned(owner: bytes, sequence: int, base: int, epoch: int = 1) -> Record:
+    return Record(Producer(b"p", epoch, sequence, owner), base, 2, 1000 + base, 2000 + base)
+
+
+def test_an_id_of_two_owners_is_of_two_producers() -> None:
+    known = Producers(Bounds())
+    hers, his = owned(ALICE, 5, 0), owned(BOB, 5, 2, epoch=9)
+    known.begin(hers)
+    assert known.find(his.producer, 2) is None
+    known.begin(his)
+    assert known.find(hers.producer, 4) is hers
+    assert known.find(his.producer, 4) is his
+    assert (known.epoch_of(hers.producer), known.epoch_of(his.producer)) == (1, 9)
+
+
+def test_what_has_no_owner_counts_for_each_until_they_have_sent_and_goes_on_from_there() -> None:
+    old = [owned(NOBODYS, sequence, 2 * sequence) for sequence in range(3)]
+    new = owned(ALICE, 3, 6)
+    known = Producers(Bounds(), old)
+    assert known.find(Producer(b"p", 1, 2, ALICE), 6) is old[2]
+    assert known.find(new.producer, 6) is None
+    known.begin(new)
+    for again in (known, Producers(Bounds(), known.records())):
+        assert again.find(Producer(b"p", 1, 2, ALICE), 8) == old[2]
+        assert again.find(new.producer, 8) == new
+        assert again.find(Producer(b"p", 1, 2, BOB), 8) == old[2]
+        assert again.find(Producer(b"p", 1, 3, BOB), 8) is None
+    higher = owned(BOB, 0, 8, epoch=2)
+    known.begin(higher)
+    with pytest.raises(ProducerFenced):
+        known.find(Producer(b"p", 1, 3, BOB), 10)
+    assert known.find(Producer(b"p", 1, 3, ALICE), 10) == new
+    known = Producers(Bounds(), old)
+    known.begin(higher)
+    known.take_back(6)
+    assert known.find(Producer(b"p", 1, 2, BOB), 6) == old[2]
 
 
 def test_a_record_with_any_changed_byte_is_no_record() -> None:
@@ -85,7 +149,7 @@ def test_a_send_is_told_from_those_of_other_producers_and_epochs(
     producer = Producer(identity, epoch, sequence)
     assert known.remembers(producer) is remembered
     assert known.has_passed(producer) is passed
-    assert known.epoch_of(identity) == (2 if identity == b"p" else None)
+    assert known.epoch_of(Producer(identity, 1, 1)) == (2 if identity == b"p" else None)
 
 
 @pytest.mark.parametrize(

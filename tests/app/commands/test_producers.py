@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
+from tests.app.access.support.world import everywhere
 from tests.app.commands.support.reading import Reading, payloads, reading
 from tests.storage.support.world import texts
 from whippet.app.commands import answers
@@ -95,6 +96,34 @@ async def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the
         await send(made, "b", 20)
         assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
         assert sum((await stored(made)).values()) == 21
+
+
+async def test_a_producer_id_is_its_users_and_nobody_else_fences_it_off_or_answers_for_it(tmp_path: Path) -> None:
+    async with reading(tmp_path, 3) as made:
+        await made.world.user("mallory", permissions=everywhere(send_messages=True))
+        mallory = await made.world.logged_in("mallory")
+        first = await send(made, "first", 1)
+        for epoch, sequence in ((1, 1), (9, 7)):
+            request = ask.SendMessages("s", "t", BALANCED, (texts("x"),), producer=Producer(b"till-7", epoch, sequence))
+            sent = await mallory.ask(request)
+            assert not sent.repeated
+        again = await send(made, "first", 1)
+        assert (again.base_offset, again.repeated) == (first.base_offset, True)
+        assert not (await send(made, "second", 2)).repeated
+        assert await stored(made) == Counter({"first": 1, "second": 1, "x": 2})
+
+
+async def test_what_was_sent_before_producers_had_owners_is_still_known(tmp_path: Path) -> None:
+    async with reading(tmp_path, 1) as made:
+        await made.topic.served[0].append_once(texts("old"), Producer(b"till-7", 1, 1))
+    async with reading(tmp_path, 1) as made:
+        again = await send(made, "old", 1)
+        assert (again.base_offset, again.repeated) == (0, True)
+        assert not (await send(made, "new", 2)).repeated
+    async with reading(tmp_path, 1) as made:
+        for text, sequence in (("old", 1), ("new", 2)):
+            assert (await send(made, text, sequence)).repeated
+        assert await stored(made) == Counter({"old": 1, "new": 1})
 
 
 async def test_who_names_the_partition_counts_in_each_apart(tmp_path: Path) -> None:
