@@ -96,7 +96,7 @@ def test_a_gateway_starts_after_the_one_before_was_killed(start: Start) -> None:
 def test_a_request_in_hand_is_finished_while_new_connections_are_refused(start: Start) -> None:
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
-        client.sendall(b"POST /slow HTTP/1.1\r\nHost: whippet\r\nContent-Length: 5\r\n\r\n")
+        client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
         gateway.line("request in hand")
         gateway.signal(signal.SIGTERM)
         gateway.line("no new connections")
@@ -131,7 +131,7 @@ def test_an_idle_connection_does_not_hold_up_the_stop(start: Start) -> None:
 def test_a_second_signal_stops_at_once_with_1(start: Start) -> None:
     gateway = start(SLOW_ROUTE)
     with gateway.connect() as client:
-        client.sendall(b"POST /slow HTTP/1.1\r\nHost: whippet\r\nContent-Length: 5\r\n\r\n")
+        client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
         gateway.line("request in hand")
         gateway.signal(signal.SIGTERM)
         gateway.line("no new connections")

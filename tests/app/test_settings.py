@@ -263,7 +263,7 @@ async def test_indexes_are_cached_within_the_budget_that_is_configured(
 def test_a_stop_waits_for_requests_in_hand_as_long_as_is_configured(start: Start) -> None:
     gateway = start(SLOW_ROUTE, IGGY_SYSTEM_LIMITS_STOP_TIME="10 ms")
     with gateway.connect() as client:
-        client.sendall(b"POST /slow HTTP/1.1\r\nHost: whippet\r\nContent-Length: 5\r\n\r\n")
+        client.sendall(b"POST /slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n")
         gateway.line("request in hand")
         gateway.signal(signal.SIGTERM)
         # The default would be longer than this waits.

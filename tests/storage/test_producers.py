@@ -56,7 +56,7 @@ def test_records_are_the_same_after_encoding_and_decoding() -> None:
         assert producer_file.decode(content) == (one, 77)
 
 
-def test_a_record_of_an_older_version_has_no_owner_and_one_of_this_version_differs_in_that_alone() -> None:
+def test_a_record_of_an_older_version_differs_only_in_having_no_owner() -> None:
     old, new = (Record(Producer(b"p", 1, 1, owner), 0, 1, 2, 3) for owner in (NOBODYS, ALICE))
     old_content, new_content = producer_file.encode(old, 0), producer_file.encode(new, 0)
     assert old_content[57:64] == bytes(7)

@@ -46,7 +46,7 @@ http.limits.headers | transports/http/test_protocol.py | too_many_headers
 http.limits.headers_bytes | transports/http/test_protocol.py | headers_bytes
 http.limits.bodies_bytes | transports/http/test_protocol.py | bodies_bytes
 http.limits.answer_bytes | transports/http/test_messages.py | answer_bytes
-http.cors.enabled | transports/http/test_system.py | cors(enabled=False)
+http.cors.enabled | transports/http/test_system.py | cors(enabled=False
 http.cors.allowed_methods | app/test_settings.py | allowed_methods
 http.cors.allowed_origins | transports/http/test_system.py | allowed_origins
 http.cors.allowed_headers | app/test_settings.py | allowed_headers

@@ -21,7 +21,7 @@ from tests.support.clocks import Seconds
 from tests.support.running import run
 from tests.transports.http.support.serving import Link, Response, Serving, serving
 from whippet.app.access.throttle import AT_A_TIME, Throttle
-from whippet.app.config.listeners import Http
+from whippet.app.config.listeners import Http, HttpCors
 
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 MESSAGES = "/streams/s/topics/t/messages"
@@ -199,11 +199,12 @@ async def test_a_header_that_two_could_read_in_two_ways_is_refused(tmp_path: Pat
 
 
 async def test_an_origin_is_repeated_only_if_it_is_in_the_list(tmp_path: Path) -> None:
-    async with serving(tmp_path) as world:
-        for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
-            response = await ask(world, "GET", "/streams", None, f"Origin: {origin}")
-            assert response.headers["access-control-allow-origin"] == "*"
-            assert "access-control-allow-credentials" not in response.headers
+    for number, (allowed, repeated) in enumerate(((("*",), "*"), ((), None), (("https://good",), None))):
+        async with serving(tmp_path / f"{number}", Http(cors=HttpCors(allowed_origins=allowed))) as world:
+            for origin in ("https://evil", "null", "https://a\tb", "x" * 4000):
+                response = await ask(world, "GET", "/streams", None, f"Origin: {origin}")
+                assert response.headers.get("access-control-allow-origin") == repeated
+                assert "access-control-allow-credentials" not in response.headers
 
 
 # ------------------------------------------------------------------------------------------------- JSON

@@ -8,13 +8,14 @@ import re
 import tomllib
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.transports.http.support.calling import calling, refusal
 from tests.transports.websocket.support.talking import handshake, talking
 from whippet.app import dashboard
 from whippet.app.config import load
-from whippet.app.config.listeners import Http
+from whippet.app.config.listeners import Http, HttpCors
 
 WITH = Http(web_ui=True)
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -108,9 +109,11 @@ async def test_the_root_leads_a_browser_there_and_everybody_else_finds_what_was_
 
 
 async def test_pages_of_other_origins_may_have_whippet_js(tmp_path: Path) -> None:
-    async with calling(tmp_path, WITH) as world:
-        found = await world.stranger.ask("GET", "/ui/whippet.js", origin="https://page.example")
-        assert found.headers["access-control-allow-origin"] == "*"
+    for number, allowed in enumerate(((), ("https://page.example",))):
+        config = msgspec.structs.replace(WITH, cors=HttpCors(allowed_origins=allowed))
+        async with calling(tmp_path / f"{number}", config) as world:
+            found = await world.stranger.ask("GET", "/ui/whippet.js", origin="https://page.example")
+            assert found.headers.get("access-control-allow-origin") == next(iter(allowed), None)
 
 
 async def test_it_is_only_there_where_it_is_wanted(tmp_path: Path) -> None:

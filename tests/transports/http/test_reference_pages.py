@@ -22,7 +22,7 @@ from tests.transports.http.support.calling import Caller
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.access.access_tokens import AccessTokens
 from whippet.app.commands import requests
-from whippet.app.config.listeners import Http, HttpJwt, HttpLimits
+from whippet.app.config.listeners import Http, HttpCors, HttpJwt, HttpLimits
 from whippet.app.errors import TABLE
 
 U64_MAX = 2**64 - 1
@@ -33,6 +33,8 @@ LOGIN = {"username": ROOT["IGGY_ROOT_USERNAME"], "password": ROOT["IGGY_ROOT_PAS
 FIRST = {"kind": "partition_id", "value": "AAAAAA=="}
 ONE = {"partitioning": FIRST, "messages": [{"payload": "aGVsbG8="}]}
 Test = Callable[["Live"], Awaitable[None]]
+ANY_ORIGIN = Http(cors=HttpCors(allowed_origins=("*",)))
+"""As Iggy has it by default."""
 
 
 class Live:
@@ -179,7 +181,7 @@ def test_08_15_to_16_metrics_and_preflights(tmp_path: Path) -> None:
         vary = "origin, access-control-request-method, access-control-request-headers"
         assert response.headers["vary"] == vary
 
-    on(tmp_path, test)
+    on(tmp_path, test, ANY_ORIGIN)
 
 
 def test_08_17_what_is_wrong_with_a_body(tmp_path: Path) -> None:
@@ -409,7 +411,7 @@ def test_every_success_of_the_api_says_its_view_and_nothing_else_does(tmp_path: 
         other = await live.root.ask("GET", "/streams", origin="http://x")
         assert other.headers["access-control-expose-headers"] == "iggy-view"
 
-    on(tmp_path, test)
+    on(tmp_path, test, ANY_ORIGIN)
 
 
 def test_what_a_method_may_be_is_told_without_a_token(tmp_path: Path) -> None:

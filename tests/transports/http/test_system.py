@@ -283,6 +283,6 @@ async def test_on_a_loopback_address_only_loopback_names_are_served_unless_confi
         response = await world.client.get("/ping", headers={"host": host})
         assert response.status_code == (200 if is_known else 421)
         assert is_known or "http.allowed_hosts" in response.json()["reason"]
-    for number, settings in enumerate(({"address": Address("0.0.0.0", 0)}, {"allowed_hosts": ("*",)})):
-        async with calling(tmp_path / f"{number}", msgspec.structs.replace(Http(), **settings)) as world:
+    for number, config in enumerate((Http(address=Address("0.0.0.0", 0)), Http(allowed_hosts=("*",)))):
+        async with calling(tmp_path / f"{number}", config) as world:
             assert (await world.client.get("/ping", headers={"host": host})).status_code == 200
