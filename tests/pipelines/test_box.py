@@ -63,6 +63,7 @@ def test_files_become_orders_windows_and_a_lake(
     _lake(tmp_path, sent, monkeypatch)
 
 
+@pytest.mark.long
 def test_windows_are_seen_live_in_the_page(spark: object, readme: list[list[str]], lake: Lake) -> None:
     backfill, windows, _ = [command for command in readme if "run" in command]
     assert main(backfill) == main(windows) == 0

@@ -11,6 +11,7 @@ from tests.pipelines.support.bulk_server import BulkServer, Document, Failure
 from tests.pipelines.support.dead_letters import letters
 from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
+from tests.support.sizes import mostly_long
 
 Source = Callable[..., str]
 QUICKWIT_INDEX = 'index = """\nversion: 0.8\nindex_id: orders\ndoc_mapping: {mode: dynamic}\n"""\n'
@@ -155,7 +156,7 @@ def test_what_nobody_has_confirmed_is_not_taken_for_stored(bulk: BulkServer, bod
         send(client, target, [Lines(0, b'{"index":{"_index":"orders","_id":"1"}}\n{"a":1}\n')])
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
+@pytest.mark.parametrize("status", mostly_long([401, 403, 404], usual={403}))
 def test_a_closed_index_stops_the_pipeline_and_makes_no_dead_letters(
     status: int, job: Job, lake: Lake, source: Source, bulk: BulkServer
 ) -> None:

@@ -13,6 +13,7 @@ from tests.pipelines.support.crashes import CRASHES, run_up_to
 from tests.pipelines.support.dead_letters import letters
 from tests.pipelines.support.job import Job
 from tests.support.lake import Lake
+from tests.support.sizes import mostly_long
 
 pl = pytest.importorskip("polars", reason="polars is not installed")
 pytest.importorskip("deltalake", reason="deltalake is not installed: install whippet-gateway[delta]")
@@ -153,7 +154,7 @@ def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
         job(source(topic, "id bigint, country string, more int") + table)
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"iceberg"}))
 def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,7 +230,7 @@ def unparted(kind: str, folder: Path) -> str:
     return "\n".join([*(line for line in lines if not line.startswith("partition_by")), ""])
 
 
-@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize("crash", mostly_long(CRASHES, usual={"before the dead letters"}))
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
 def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others_go_in(
     kind: str, crash: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
@@ -256,7 +257,7 @@ def test_rows_that_a_table_does_not_take_become_dead_letters_once_and_the_others
         assert (headers["step"], headers["offset"]) == (f"[[sinks]] 1 ({kind})", str(values.index(payload)))
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"delta"}))
 def test_a_batch_of_which_nothing_is_left_makes_no_table_and_no_trouble(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,7 +300,7 @@ def test_a_disk_that_is_full_is_no_fault_of_the_rows(
     assert found("delta", job.folder, monkeypatch)["id"].to_list() == [1]
 
 
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+@pytest.mark.parametrize("kind", mostly_long(["delta", "iceberg"], usual={"delta"}))
 def test_a_row_that_a_table_refuses_stops_a_pipeline_without_dead_letters_and_nothing_goes_in(
     kind: str, job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from tests.pipelines.support.dead_letters import letters
 from tests.pipelines.support.job import Job
 from tests.pipelines.support.postgres_server import PASSWORD, Database
 from tests.support.lake import Lake
+from tests.support.sizes import mostly_long
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: install whippet-gateway[postgres]")
 
@@ -217,7 +218,7 @@ def orders_with_refused_ones() -> list[str]:
     return values
 
 
-@pytest.mark.parametrize("crash", CRASHES)
+@pytest.mark.parametrize("crash", mostly_long(CRASHES, usual={"before the commit"}))
 def test_rows_that_the_database_refuses_become_dead_letters_once_and_the_others_go_in(
     crash: str, job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,11 @@ def first_times(messages: list[str]) -> list[str]:
     return list(dict.fromkeys(messages))
 
 
-@pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "end",
+    [Server.kill, pytest.param(Server.stop, marks=pytest.mark.long)],
+    ids=["killed", "stopped"],
+)
 def test_clients_carry_on_after_restarts_and_nothing_acknowledged_is_lost(
     sdk: Sdk, own_server: Callable[..., Server], start: Callable[..., Program], end: Callable[[Server], None]
 ) -> None:

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 
 
-def sized(name: str, usual: int, *, long: int, variable: str = "") -> pytest.MarkDecorator:
-    """Parametrizes a test with both amounts. Where the environment has the variable, its amount is the only one."""
+def sized(name: str, usual: int | None, *, long: int, variable: str = "") -> pytest.MarkDecorator:
+    """Parametrizes a test with both amounts; without a usual one it is for `make test-long` alone.
+
+    Where the environment has the variable, its amount is the only one.
+    """
     if variable in os.environ:
         return pytest.mark.parametrize(name, [int(os.environ[variable])])
-    return pytest.mark.parametrize(name, [usual, pytest.param(long, marks=pytest.mark.long)])
+    short = [] if usual is None else [usual]
+    return pytest.mark.parametrize(name, [*short, pytest.param(long, marks=pytest.mark.long)])
 
 
 def mostly_long(values: Iterable[Any], usual: Collection[Any]) -> list[Any]:

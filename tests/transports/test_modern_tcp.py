@@ -877,6 +877,7 @@ async def test_a_client_that_is_stale_is_evicted_and_what_it_sent_then_was_not_d
             assert reply.evicted == Reason.STALE_CLIENT
             assert reply.head[128:144] == CLIENT
             assert await client.is_closed()
+            client.reset()
             again = await root(world)
             assert (await again.demand(request, number=number)).evicted is None, request
             again.reset()

@@ -65,7 +65,7 @@ def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page
 
 IMPATIENT = """
 from whippet.app.access.throttle import Limits, Throttle
-Throttle.__init__.__defaults__ = (Limits(patience_s=0.5),)
+Throttle.__init__.__defaults__ = (Limits(patience_s=0.5, user_wait_max_s=0.0),)
 """
 """Refuses whom it would otherwise have wait."""
 

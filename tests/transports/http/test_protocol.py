@@ -337,9 +337,9 @@ async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> 
         room = world.api.rooms.responses
         room.limit = 12 << 20
         poll, honest = world.request("GET", f"{MESSAGES}?count=100"), await world.link()
-        links = [await world.link(receive_bytes=4096) for _ in range(20)]
+        links = [await world.link(receive_bytes=4096) for _ in range(8)]
         for link in links:
-            await link.send(poll * 3)
+            await link.send(poll * 2)
         for _ in range(3):
             assert (await honest.ask(poll)).status == 200
             assert room.used <= room.limit + 2_000_000
