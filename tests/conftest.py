@@ -1,7 +1,7 @@
 """How tests are dealt to the processes that run them, how `async def` tests are run, and where compiled code is kept.
 
-A file stays together, because its tests share servers. So do the folders whose tests share one Java, which takes a
-gigabyte and ten seconds. What takes longest begins first.
+A file stays together, because its tests share servers. So do files whose tests share one Java, which takes a gigabyte
+and ten seconds. What takes longest begins first.
 """
 
 from __future__ import annotations
@@ -28,11 +28,17 @@ sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(Path(sys.p
 settings.register_profile("whippet", deadline=None)
 settings.load_profile("whippet")
 
-SHARED = ("tests/pipelines/", "tests/pyspark_whippet/")
-"""Folders whose files stay together: they share a Java and a gateway."""
+SHARED = {
+    "pyspark_whippet": ("tests/pyspark_whippet/",),
+    "tables": ("tests/pipelines/test_lake_sinks.py", "tests/pipelines/test_postgres.py", "tests/pipelines/test_box.py"),
+    "pipelines": ("tests/pipelines/",),
+}
+"""Files that stay together, because they share a Java and a gateway; the first that fits counts. All of them together
+would take longer than everything else does beside them."""
 
 LONGEST = (
-    *SHARED,
+    "tests/pyspark_whippet/",
+    "tests/pipelines/",
     "tests/packaging/test_wheel.py",
     "tests/deploy/",
     "tests/bench/",
@@ -57,19 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: a third of the time tests wait for processes, and for clocks of theirs."""
-    return (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 -- only where tests run in several processes
 
     class Dealing(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             file: str = nodeid.partition("::")[0]
-            return next((folder for folder in SHARED if file.startswith(folder)), file)
+            return next((name for name, starts in SHARED.items() if file.startswith(starts)), file)
 
     # Else what has most tests would begin first, and these are the quickest.
     config.option.loadscopereorder = False
