@@ -168,7 +168,6 @@ def test_links_between_the_installed_documents_lead_somewhere(environment: Envir
     assert broken == []
 
 
-@pytest.mark.long
 def test_a_project_with_an_app_of_its_own_starts_the_server_and_reads_a_topic_with_spark(
     environment: Environment, tmp_path: Path
 ) -> None:
