@@ -94,7 +94,7 @@ class Besieged:
             await root.ping()
             await root.get_streams()
         reader, writer = await asyncio.open_connection(*self.address("http"))
-        writer.write(b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /ping HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert (await reader.read()).endswith(b"pong")
         writer.close()
         configuration = QuicConfiguration(verify_mode=ssl.CERT_NONE, server_name="localhost")
