@@ -47,7 +47,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     given_at: int
     ends_at: int
     epoch: int = 0
-    """Of the user's sessions."""
+    """The epoch of the user's sessions."""
 
 
 _UNKNOWN = 2**62

@@ -60,7 +60,7 @@ class KnownLogins:
             self._writing = asyncio.create_task(self._write_on(), name="known logins")
 
     async def close(self) -> None:
-        """What was to be kept is on the disk then."""
+        """Returns when everything that has to be kept is on the disk."""
         self._closing.set()
         if self._writing is not None:
             await self._writing

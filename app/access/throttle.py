@@ -86,14 +86,14 @@ class Throttle:
         self._addresses = _Failures(limits, limits.free_of_address, limits.address_wait_max_s)
         self._users = _Failures(limits, limits.free_of_user, limits.user_wait_max_s)
         self._known: _Recent[Pair, int] = _Recent(limits.remembered_max)
-        """Where users have logged in before: failures since the last success."""
+        """The pairs of address and user that have logged in before, with their failures since the last success."""
         for pair in known:
             self._known.put(pair, 0)
         self._on_known = on_known
         self._lines: dict[str | Pair, _Line] = {}
 
     def known(self) -> list[Pair]:
-        """Where users have logged in before, the longest unused one first."""
+        """The pairs of address and user that have logged in before, the longest unused one first."""
         return self._known.keys()
 
     async def attempt(self, peer: str, username: str, check: Callable[[], Awaitable[bool]]) -> bool:

@@ -42,7 +42,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     epoch: int = 0
-    """That of the user's tokens when it was made: it is void as soon as the user has another one."""
+    """The epoch of the user's tokens when this one was made; it is void as soon as the user has another epoch."""
 
 
 class Tokens:

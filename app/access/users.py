@@ -83,7 +83,7 @@ class User:
 
     @property
     def login(self) -> Login:
-        """What a session or an access token that begins now has to carry."""
+        """Returns what a session or an access token that begins now has to carry."""
         return Login(self.document.mark, self.document.session_epoch)
 
     @property

@@ -58,9 +58,7 @@ def test_every_answer_is_one_that_the_document_knows(
     for operation, statuses in answered.items():
         print(f"{operation:100} {dict(sorted(statuses.items()))}")  # noqa: T201
     operations = {f"{method.upper()} {path}" for path, each in _document()["paths"].items() for method in each}
-    assert answered.keys() <= operations
-    # In a few seconds, a busy machine does not get round to all of them.
-    assert answered.keys() == operations - {TAIL} or seconds < LONG_S
+    assert answered.keys() == operations - {TAIL}
     succeeded = {name for name, statuses in answered.items() if any(status.startswith("2") for status in statuses)}
     rest = answered.keys() - succeeded
     # In a few seconds there is not enough luck for that.
