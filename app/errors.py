@@ -160,6 +160,7 @@ class Code(enum.IntEnum):
     # Told over HTTP and to browsers; `on_the_wire` has what the binary protocols say instead.
     TOO_MANY_LOGINS = 20010
     TOO_MANY_ENDED_TOKENS = 20011
+    TOO_MANY_CONSUMER_GROUPS = 20012
 
 
 class Row(NamedTuple):
@@ -356,6 +357,7 @@ TABLE: dict[Code, Row] = {
     C.TOO_MANY_ENDED_TOKENS: E(
         "too_many_ended_tokens", "The user has ended or refreshed too many access tokens: try again later.", 429
     ),
+    C.TOO_MANY_CONSUMER_GROUPS: E("too_many_consumer_groups", "The topic has as many consumer groups as are allowed."),
 }
 
 
@@ -374,7 +376,10 @@ class CommandError(Exception):
         return type(self), (self.code, str(self), self.retry_after_s)
 
 
-_ON_THE_WIRE = {Code.TOO_MANY_LOGINS: Code.INVALID_CREDENTIALS}
+_ON_THE_WIRE = {
+    Code.TOO_MANY_LOGINS: Code.INVALID_CREDENTIALS,
+    Code.TOO_MANY_CONSUMER_GROUPS: Code.INVALID_CONFIGURATION,
+}
 
 
 def on_the_wire(code: Code) -> Code:
@@ -400,6 +405,7 @@ _OF_FAULT = {
 _OF_STORAGE: tuple[tuple[type[storage_errors.StorageError], Code], ...] = (
     (storage_errors.TopicFull, Code.TOPIC_FULL),
     (storage_errors.InvalidOffset, Code.INVALID_OFFSET),
+    (storage_errors.TooManyOffsets, Code.TOO_MANY_CONSUMER_OFFSETS),
     (storage_errors.InvalidProducer, Code.INVALID_PRODUCER),
     (storage_errors.ProducerFenced, Code.PRODUCER_FENCED),
     (storage_errors.SequencePassed, Code.PRODUCER_SEQUENCE_PASSED),

@@ -2,12 +2,16 @@
 
 The partition decides which offsets may be stored and when they are handed over: after the messages of the same turn, so
 that no stored offset gets ahead of what is durable. All changes of one round are written together, each key once.
+
+A reader that stores its offset by name is known by a hash of that name. The name itself is kept in memory for as long
+as the offset is, because people recognise readers by it in the metrics.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from whippet.storage.errors import WriteFailed
 from whippet.storage.offsets import Key, Kind, OffsetFiles
@@ -15,14 +19,21 @@ from whippet.storage.shard import Shard
 
 _log = logging.getLogger(__name__)
 
+CHANGES_MAX = 1024
+"""With so many changes the partition hands them over, even if nobody waits for them: readers that store and delete
+offsets must not make the list of changes longer and longer."""
+
 
 class ConsumerOffsets:
-    __slots__ = ("_changed", "_round", "_shard", "_stored", "files", "unsynced")
+    __slots__ = ("_changed", "_counts", "_names", "_per_kind_max", "_round", "_shard", "_stored", "files", "unsynced")
 
-    def __init__(self, shard: Shard, files: OffsetFiles, stored: dict[Key, int]) -> None:
+    def __init__(self, shard: Shard, files: OffsetFiles, stored: dict[Key, int], per_kind_max: int) -> None:
         self.files = files
         self._shard = shard
+        self._per_kind_max = per_kind_max
         self._stored = stored
+        self._counts = Counter(kind for kind, _ in stored)
+        self._names: dict[Key, str] = {}
         self._changed: dict[Key, int | None] = {}
         # One future for all who wait for the changes that are not handed over yet.
         self._round: asyncio.Future[None] | None = None
@@ -35,6 +46,23 @@ class ConsumerOffsets:
     def identities(self, kind: Kind) -> list[int]:
         """Of all that have one."""
         return [identity for each, identity in self._stored if each is kind]
+
+    def has_room_for(self, key: Key) -> bool:
+        """A stored offset can always be changed; a new one needs a free place among those of its kind."""
+        return key in self._stored or self._counts[key[0]] < self._per_kind_max
+
+    def name(self, key: Key) -> str | None:
+        """The name under which the offset was stored, if it was stored by name since the start."""
+        return self._names.get(key)
+
+    @property
+    def names_count(self) -> int:
+        return len(self._names)
+
+    @property
+    def is_long(self) -> bool:
+        """There are so many changes that they should not wait for a later round."""
+        return len(self._changed) >= CHANGES_MAX
 
     @property
     def lowest(self) -> int | None:
@@ -49,12 +77,17 @@ class ConsumerOffsets:
     def awaited(self) -> bool:
         return self.due or self._round is not None
 
-    def change(self, key: Key, offset: int | None) -> None:
+    def change(self, key: Key, offset: int | None, name: str | None = None) -> None:
         """None deletes."""
         if offset is None:
-            self._stored.pop(key, None)
+            if self._stored.pop(key, None) is not None:
+                self._counts[key[0]] -= 1
+            self._names.pop(key, None)
         else:
+            self._counts[key[0]] += key not in self._stored
             self._stored[key] = offset
+            if name is not None:
+                self._names[key] = name
         self._changed[key] = offset
 
     def written(self) -> asyncio.Future[None]:
@@ -87,5 +120,6 @@ class ConsumerOffsets:
 
     def forget(self) -> None:
         """After a purge."""
-        self._stored, self._changed = {}, {}
+        self._stored, self._changed, self._names = {}, {}, {}
+        self._counts.clear()
         self.unsynced = False

@@ -4,6 +4,7 @@
     |-- InvalidBatch          the caller's bytes are not a batch; says which rule and which message
     |-- TopicFull             a topic that deletes nothing has no room for a batch
     |-- InvalidOffset         a consumer offset that the partition does not have
+    |-- TooManyOffsets        a new reader's offset, where as many readers as are allowed have stored one
     |-- InvalidProducer       an id, an epoch or a sequence that no producer can have
     |-- ProducerFenced        a higher epoch of the producer has taken its place
     |-- SequencePassed        a send that was never stored and comes after newer ones of its producer
@@ -72,6 +73,16 @@ class TopicFull(StorageError):
 
 class InvalidOffset(StorageError):
     """A consumer offset beyond the last message that may be read."""
+
+
+class TooManyOffsets(StorageError):
+    """A partition has no place for the offset of another consumer or group."""
+
+    def __init__(self, where: str, kind: str, limit: int) -> None:
+        super().__init__(
+            f"{where}: {limit} {kind}s have stored an offset here, as many as are allowed "
+            f"(system.partition.consumer_offsets_max = {limit}); delete one that is not needed any more"
+        )
 
 
 class InvalidProducer(StorageError):

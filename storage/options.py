@@ -83,6 +83,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one read returns at most; one message is always returned, whatever its size."""
     open_files_max: int = 4096
     """Segment files that the store keeps open, over all shards."""
+    consumer_offsets_max: int = 4096
+    """Consumers that may have an offset stored in one partition, and groups once more."""
     producers_max: int = 1000
     """Producers that number their sends, in one partition, whose answers are remembered."""
     producer_answers_max: int = 16

@@ -27,7 +27,14 @@ from whippet.storage import batch as batches
 from whippet.storage.batch import Limits
 from whippet.storage.completion import to_the_end
 from whippet.storage.consumer_offsets import ConsumerOffsets
-from whippet.storage.errors import InvalidOffset, PartitionClosed, PartitionFailed, StorageError, WriteFailed
+from whippet.storage.errors import (
+    InvalidOffset,
+    PartitionClosed,
+    PartitionFailed,
+    StorageError,
+    TooManyOffsets,
+    WriteFailed,
+)
 from whippet.storage.layout import PartitionId
 from whippet.storage.log import Entry, Fetched, Log, LogState
 from whippet.storage.offsets import Key, Kind, OffsetFiles
@@ -167,7 +174,7 @@ class Partition:
         # A purge failed: whether it was decided shows when the partition is re-opened.
         self._purging = False
         self._retry: asyncio.TimerHandle | None = None
-        self._offsets = ConsumerOffsets(shard, offset_files, offsets)
+        self._offsets = ConsumerOffsets(shard, offset_files, offsets, shared.options.consumer_offsets_max)
         self._producers = Producers(shared.bounds, records)
 
     # -------------------------------------------------------------------------------------------------- what is known
@@ -640,18 +647,32 @@ class Partition:
         """The consumers, or the groups, that have stored an offset."""
         return self._offsets.identities(kind)
 
+    def reader_name(self, kind: Kind, identity: int) -> str | None:
+        """The name by which a reader has stored its offset; None if it used its number, or stored it before the
+        start."""
+        return self._offsets.name((kind, identity))
+
+    @property
+    def reader_names_count(self) -> int:
+        return self._offsets.names_count
+
     @property
     def lowest_consumer_offset(self) -> int | None:
         """The consumer barrier of retention: nothing after it may be deleted; None when nobody has stored anything."""
         return self._offsets.lowest
 
-    async def store_offset(self, kind: Kind, identity: int, offset: int) -> None:
+    async def store_offset(self, kind: Kind, identity: int, offset: int, name: str | None = None) -> None:
         """Remembers how far somebody has read, and returns when the offsets of this topic have what they promise."""
         await self._shared_use()
+        key = kind, identity
         if not 0 <= offset < self.readable:
             newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
             raise InvalidOffset(f"{self.place}: offset {offset} cannot be stored, {newest}")
-        await self._change_offset((kind, identity), offset)
+        if not self._offsets.has_room_for(key):
+            # Nothing is waited for between this and the change, so requests at the same time cannot exceed the limit.
+            limit = self._shared.options.consumer_offsets_max
+            raise TooManyOffsets(str(self.place), kind.name.lower(), limit)
+        await self._change_offset(key, offset, name)
 
     async def delete_offset(self, kind: Kind, identity: int) -> bool:
         """Forgets a stored offset; False when there was none."""
@@ -667,9 +688,11 @@ class Partition:
         if isinstance(self.failed, PartitionFailed | PartitionClosed):
             raise self.failed
 
-    async def _change_offset(self, key: Key, offset: int | None) -> None:
-        self._offsets.change(key, offset)
+    async def _change_offset(self, key: Key, offset: int | None, name: str | None = None) -> None:
+        self._offsets.change(key, offset, name)
         if self._settings.offset_durability is Durability.MEMORY:
+            if self._offsets.is_long:
+                self._schedule_hand_over()
             return
         written = self._offsets.written()
         self._schedule_hand_over()

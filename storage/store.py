@@ -369,6 +369,11 @@ class Store:
     def partition(self, stream_id: int, topic_id: int, partition_id: int) -> Partition | None:
         return self.partitions.get(PartitionId(stream_id, topic_id, partition_id))
 
+    @property
+    def partitions_count(self) -> int:
+        """Those that cannot be used included."""
+        return len(self.partitions) + len(self.unavailable)
+
     def partitions_of(self, stream_id: int, topic_id: int) -> Iterator[Partition]:
         """Those that can be used; the others are in `unavailable`."""
         for partition_id in self.streams[stream_id].topics[topic_id].partitions:

@@ -49,6 +49,13 @@ async def create_group(
         raise CommandError(
             Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, f"topic {topic.name!r} has a group {request.name!r} already"
         )
+    limit = gateway.config.system.limits.consumer_groups_per_topic
+    if len(topic.groups) >= limit:
+        raise CommandError(
+            Code.TOO_MANY_CONSUMER_GROUPS,
+            f"topic {topic.name!r} has {len(topic.groups)} consumer groups, as many as are allowed "
+            f"(system.limits.consumer_groups_per_topic = {limit})",
+        )
     document = GroupDocument(id=topic.groups.next_id(), name=request.name, created_at=gateway.clock())
     # Of a group that had this number, should its deletion have been cut short.
     await _forget_offsets(topic, document.id)

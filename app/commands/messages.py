@@ -173,11 +173,9 @@ async def poll_messages(
     partition = find_partition(topic, partition_id)
     found = await _read(partition, request, partition.offset_of(*consumer))
     if found.messages and not await offsets.after_poll(
-        gateway, session, topic, consumer, partition, found.next_offset - 1, request.auto_commit
+        gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
         return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
-    if found.messages and request.auto_commit:
-        offsets.note_name(topic, request.consumer)
     gateway.measured.messages_polled += found.messages
     return answers.Polled(
         partition_id,

@@ -59,8 +59,7 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
                 f"{session.address} did not have partition {partition_id} of group {group.name!r} all the time, "
                 f"and others have come further than {request.offset}",
             )
-    await partition.store_offset(*consumer, request.offset)
-    note_name(target.topic, request.consumer)
+    await partition.store_offset(*consumer, request.offset, name_of(request.consumer))
     if group is not None:
         group.committed(partition.place.partition, request.offset)
 
@@ -76,13 +75,6 @@ async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteC
         )
 
 
-def note_name(topic: Topic, consumer: ask.Consumer) -> None:
-    """Of somebody who has stored an offset: it is what the metrics call him, unless it could be somebody's number.
-    There are no more names than stored offsets."""
-    if consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit():
-        topic.consumer_names[consumer_of(topic, consumer)[1]] = consumer.id
-
-
 # ------------------------------------------------------------------------------------------------- for the poll handler
 
 
@@ -93,6 +85,12 @@ def consumer_of(topic: Topic, consumer: ask.Consumer) -> Key:
     if isinstance(consumer.id, str):
         return Kind.CONSUMER, xxhash.xxh32_intdigest(consumer.id.encode())
     return Kind.CONSUMER, consumer.id
+
+
+def name_of(consumer: ask.Consumer) -> str | None:
+    """The name that the metrics have for a consumer; a name of digits could be the number of another one."""
+    is_named = consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit()
+    return str(consumer.id) if is_named else None
 
 
 def partition_to_poll(
@@ -115,7 +113,7 @@ async def after_poll(
     consumer: Key,
     partition: Partition,
     last_offset: int,
-    auto_commit: bool,
+    request: ask.PollMessages,
 ) -> bool:
     """Called with the last offset of messages that were read, before they are handed out; False: they must not be.
 
@@ -127,12 +125,12 @@ async def after_poll(
     partition_id = partition.place.partition
     if kind is Kind.GROUP and (group is None or not group.polled(session.member.client_id, partition_id, last_offset)):
         return False
-    if not auto_commit:
+    if not request.auto_commit:
         return True
     stored = partition.offset_of(kind, identity)
     if stored is None or stored < last_offset:
         try:
-            await partition.store_offset(kind, identity, last_offset)
+            await partition.store_offset(kind, identity, last_offset, name_of(request.consumer))
         except InvalidOffset:
             return False
         stored = last_offset

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from whippet.app.commands import groups
 from whippet.app.commands import requests as ask
 from whippet.app.commands.target import Target
-from whippet.app.commands.topics import PARTITIONS_MAX, check_reserved
+from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Topic
 from whippet.storage.options import settings_of
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 async def create_partitions(gateway: Gateway, session: Session, request: ask.CreatePartitions, target: Target) -> None:
     _check_count(request.count)
     document = target.topic.document
+    check_partitions_count(gateway, document.partitions_count, request.count)
     check_reserved(settings_of(document.options, gateway.store.options), document.partitions_count + request.count)
     await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count)
     _take_over(gateway, target)

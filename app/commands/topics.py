@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
+"""Of one request."""
 UNCOMPRESSED = 1
 """Also what classic clients say who have nothing to say about it."""
 
@@ -59,6 +60,7 @@ async def create_topic(
         replication_factor=request.replication_factor or 1,
         options=chosen,
     )
+    check_partitions_count(gateway, 0, request.partitions_count)
     settings = settings_of(chosen, gateway.store.options)
     _check_size(document.max_topic_size, settings)
     check_reserved(settings, document.partitions_count)
@@ -109,6 +111,24 @@ async def describe_options(
         answers.OptionDescription(option.key, option.kind, option.value, CATALOGUE[option.key].description)
         for option in gateway.topic_defaults.options.values()
     )
+
+
+def check_partitions_count(gateway: Gateway, of_topic: int, more: int) -> None:
+    """Refuses partitions beyond the limits of the topic and of the server. Changes of the catalogue are made one after
+    the other, so no other request can take the places in between."""
+    if not more:
+        return
+    limits = gateway.config.system.limits
+    for have, limit, key, where in (
+        (of_topic, limits.partitions_per_topic, "partitions_per_topic", "a topic"),
+        (gateway.store.partitions_count, limits.partitions, "partitions", "the server"),
+    ):
+        if have + more > limit:
+            raise CommandError(
+                Code.TOO_MANY_PARTITIONS,
+                f"{more} more partitions than the {have} that are there would exceed the number that {where} may have "
+                f"(system.limits.{key} = {limit})",
+            )
 
 
 def check_reserved(settings: TopicSettings, partitions_count: int) -> None:

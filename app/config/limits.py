@@ -19,8 +19,11 @@ KEYS = frozenset(
         "quic.max_concurrent_bidi_streams",
         "quic.max_idle_timeout",
         "websocket.channel.subscriptions",
+        "websocket.channel.subscriptions_per_user",
+        "websocket.channel.subscriptions_total",
         "websocket.channel.silence_time",
         "consumer_group.rebalancing_timeout",
+        "system.partition.consumer_offsets_max",
         "personal_access_token.max_tokens_per_user",
     }
 )

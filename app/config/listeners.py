@@ -133,8 +133,13 @@ class HttpReaders(Section, frozen=True):
     """Longest duration that a poll may wait for messages; a longer one is refused."""
     waiting: Annotated[int, integer(1)] = 4_096
     """Number of polls that wait at the same time; one more is answered 429."""
+    waiting_per_user: Annotated[int, integer(1)] = 1_024
+    """Number of polls of one user that wait at the same time, so that others can wait, too; one more is answered
+    429."""
     tails: Annotated[int, integer(1)] = 4_096
     """Number of tails at the same time; one more is answered 429."""
+    tails_per_user: Annotated[int, integer(1)] = 1_024
+    """Number of tails of one user at the same time, so that others can have some, too; one more is answered 429."""
     heartbeat: Positive = 15.0
     """Duration after which a tail that has nothing to say says that it is still there, for what is in between."""
     stall_time: Positive = 10.0
@@ -321,7 +326,12 @@ class WebsocketChannel(Section, frozen=True):
     """The channel for browsers, `/ws`. Iggy has none."""
 
     subscriptions: Annotated[int, integer(1)] = 100
-    """Number of subscriptions of one connection; each costs memory, and time at each message."""
+    """Number of subscriptions of one connection; each costs memory, and time at each message. One more is refused."""
+    subscriptions_total: Annotated[int, integer(1)] = 40_000
+    """Number of subscriptions of all connections together; one more is refused."""
+    subscriptions_per_user: Annotated[int, integer(1)] = 10_000
+    """Number of subscriptions of one user over all connections, so that others can have some, too; one more is
+    refused."""
     ping_time: Positive = 20.0
     """Duration of silence after which a client is pinged."""
     silence_time: Positive = 60.0

@@ -51,6 +51,7 @@ def store_options(config: Config, machine: Machine | None = None) -> StoreOption
         user_headers_bytes_max=limits.user_headers_bytes,
         read_bytes_max=limits.read_bytes,
         open_files_max=limits.open_files,
+        consumer_offsets_max=system.partition.consumer_offsets_max,
         producers_max=limits.producers,
         producer_answers_max=limits.producer_answers,
         write_retry_s=system.state.retry_delay,

@@ -131,6 +131,9 @@ class Partition(Section, frozen=True):
     handed to the operating system, and so survives kill -9; more than 1 acknowledges from memory."""
     size_of_messages_required_to_save: SomeBytes = MIB
     """Size of gathered messages at which they are written whatever their number."""
+    consumer_offsets_max: Annotated[int, integer(1)] = 4_096
+    """Number of consumers that may have an offset stored in one partition, and of groups once more, because each is a
+    file; the first offset of one more is refused (error 3024), while those that are there can be changed."""
 
 
 class Segment(Section, frozen=True):
@@ -222,6 +225,14 @@ class Limits(Section, frozen=True):
     read_bytes: SomeBytes = 64 * MIB
     """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but
     with at least one message."""
+    partitions: Annotated[int, integer(1)] = 32_768
+    """Number of partitions of all topics together, because each takes memory, files, and time at the start; requests
+    for more are refused (error 2015). More that are there already are served."""
+    partitions_per_topic: Annotated[int, integer(1)] = 10_000
+    """Number of partitions of one topic; requests for more are refused (error 2015)."""
+    consumer_groups_per_topic: Annotated[int, integer(1)] = 4_096
+    """Number of consumer groups of one topic, because everybody who may read the topic may make one, and each is a
+    file; one more is refused (error 2, over HTTP with the name `too_many_consumer_groups`)."""
     open_files: Annotated[int, integer(16)] = 4_096
     """Number of segment files kept open, so that the process stays below its limit of descriptors; above it the one
     unused for longest is closed and opened again when needed."""

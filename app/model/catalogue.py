@@ -72,7 +72,7 @@ class Shelf(Generic[Named]):
 class Topic:
     """A topic with its partitions, in the order of their ids, and its groups."""
 
-    __slots__ = ("consumer_names", "document", "groups", "partitions", "turn")
+    __slots__ = ("document", "groups", "partitions", "turn")
 
     def __init__(self, document: TopicDocument, partitions: list[Partition | None], groups: Shelf[Group]) -> None:
         self.document = document
@@ -81,8 +81,6 @@ class Topic:
         self.groups = groups
         self.turn = 0
         """The partition that the next balanced batch goes to."""
-        self.consumer_names: dict[int, str] = {}
-        """Of those who have stored offsets by name since the start: what is stored is stored under a hash of it."""
 
     @property
     def id(self) -> int:

@@ -235,7 +235,7 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
             for partition in served:
                 readers = partition.readers(Kind.CONSUMER)
                 if room.takes(len(readers)):
-                    names = [topic.consumer_names.get(reader, str(reader)) for reader in readers]
+                    names = [partition.reader_name(Kind.CONSUMER, reader) or str(reader) for reader in readers]
                     number = str(partition.place.partition)
                     consumers += [
                         ((stream.name, topic.name, name, number), _lag(partition, Kind.CONSUMER, reader))

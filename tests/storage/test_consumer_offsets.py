@@ -6,14 +6,17 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.storage.support.world import opened, partition_in, reached, settled, texts, with_topic
 from tests.support.running import HANGS_S
-from whippet.storage.errors import WriteFailed
+from whippet.storage.consumer_offsets import CHANGES_MAX
+from whippet.storage.errors import TooManyOffsets, WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.offsets import Kind
+from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 
 CONSUMER = Kind.CONSUMER
@@ -115,3 +118,61 @@ async def test_a_commit_that_failed_is_written_with_the_next_round(tmp_path: Pat
         await partition.store_offset(CONSUMER, 2, 0)
     async with partition_in(tmp_path) as partition:
         assert (partition.offset_of(CONSUMER, 1), partition.offset_of(CONSUMER, 2)) == (1, 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- bounds
+
+
+async def test_readers_that_come_and_go_leave_nothing_in_memory(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        kept = partition._offsets
+        for number in range(10_000):
+            # At the same time, so that the disk is asked once for both.
+            await asyncio.gather(
+                partition.store_offset(CONSUMER, number, 0, f"consumer {number}"),
+                partition.delete_offset(CONSUMER, number),
+            )
+        sizes = [len(each) for each in (kept._stored, kept._names, kept._changed, kept.files._sequences)]
+        assert sizes == [0] * 4
+        assert kept._counts.total() == 0
+
+
+async def test_changes_that_nobody_waits_for_do_not_pile_up(tmp_path: Path) -> None:
+    """Where offsets are acknowledged from memory and nobody saves them at intervals."""
+    options: dict[str, Any] = {
+        "durability": Durability.MEMORY,
+        "messages_required_to_save": 10,
+        "saver_interval_s": None,
+    }
+    async with opened(tmp_path, **options) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a"))
+        await partition.flush()
+        longest = 0
+        for number in range(5 * CHANGES_MAX):
+            await partition.store_offset(CONSUMER, number, 0)
+            await partition.delete_offset(CONSUMER, number)
+            longest = max(longest, len(partition._offsets._changed))
+            await asyncio.sleep(0)
+        assert longest <= 2 * CHANGES_MAX
+
+
+async def test_an_offset_beyond_the_limit_is_refused_at_once_and_later(tmp_path: Path) -> None:
+    async with opened(tmp_path, consumer_offsets_max=2) as store:
+        (partition,) = await with_topic(store)
+        await partition.append(texts("a", "b"))
+        commits = [partition.store_offset(CONSUMER, number, 0) for number in range(5)]
+        found = await asyncio.gather(*commits, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None)] * 2 + [TooManyOffsets] * 3
+        assert sorted(partition.readers(CONSUMER)) == [0, 1]
+        await partition.store_offset(CONSUMER, 1, 1)
+        await partition.store_offset(Kind.GROUP, 7, 1)
+    async with opened(tmp_path, consumer_offsets_max=1) as store:
+        (partition,) = store.partitions_of(0, 0)
+        assert sorted(partition.readers(CONSUMER)) == [0, 1]
+        await partition.store_offset(CONSUMER, 0, 1)
+        await partition.delete_offset(CONSUMER, 1)
+        with pytest.raises(TooManyOffsets, match=r"system\.partition\.consumer_offsets_max = 1"):
+            await partition.store_offset(CONSUMER, 1, 1)

@@ -68,7 +68,7 @@ async def test_a_long_poll_is_not_answered_as_the_next_user_with_the_number(tmp_
         await prepared(made, root)
         token = made.api.tokens.give(made.world.gateway.users.get("alice")).text
         await poll.send(_get(f"{MESSAGES}?wait=60s&partition_id=0", token))
-        while not made.api.waiting.count:  # noqa: ASYNC110
+        while not len(made.api.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (await root.ask(made.request("DELETE", "/users/alice"))).status == 204
         made_again = await root.ask(made.request("POST", "/users", BOB))

@@ -14,8 +14,8 @@ from whippet.app.leases import Leases
 from whippet.storage.batch import Limits
 from whippet.transports.admission.shared import Rooms
 from whippet.transports.http.metrics import Scrapes
+from whippet.transports.http.places import Places, Setting
 from whippet.transports.http.tailing import Tails
-from whippet.transports.http.waiting import Waiting
 
 
 class Api:
@@ -29,8 +29,20 @@ class Api:
         self.rooms = rooms or Rooms(gateway.config)
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
-        self.waiting = Waiting(self.config.readers.waiting)
-        self.tails = Tails(self.config.readers)
+        readers, channel = self.config.readers, gateway.config.websocket.channel
+        self.waiting = Places(
+            "waiting polls",
+            "too_many_waiting",
+            Setting("http.readers.waiting", readers.waiting),
+            Setting("http.readers.waiting_per_user", readers.waiting_per_user),
+        )
+        self.subscriptions = Places(
+            "subscriptions",
+            "too_many_subscriptions",
+            Setting("websocket.channel.subscriptions_total", channel.subscriptions_total),
+            Setting("websocket.channel.subscriptions_per_user", channel.subscriptions_per_user),
+        )
+        self.tails = Tails(readers)
         self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)
         self.parting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the server is about to stop."""

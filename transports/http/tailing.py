@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -33,9 +32,9 @@ from whippet.storage.errors import StorageError
 from whippet.storage.partition import Partition
 from whippet.transports.http import bearer, userheaders
 from whippet.transports.http.answering import SECRET, VIEW, Headers
-from whippet.transports.http.errors import RETRY_AFTER, Refused
 from whippet.transports.http.operation import Call
 from whippet.transports.http.outlets import Direct, Indirect, Outlet, until_gone
+from whippet.transports.http.places import Places, Setting
 from whippet.transports.http.protocol import CONNECTION, Protocol
 from whippet.transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
 
@@ -96,7 +95,6 @@ def chunk(octets: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(octets), octets)
 
 
-@lru_cache(maxsize=256)
 def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode:
     """For the partitions with these numbers."""
     events_of = _json_events if form == "json" else _text_events
@@ -144,6 +142,7 @@ def _text_event(payload: bytes) -> bytes:
 class Tail:
     def __init__(self, tails: Tails, call: Call, followed: Followed, form: Form) -> None:
         self.call = call
+        self.login = call.login
         self._tails = tails
         self._followed = followed
         self._form = form
@@ -306,6 +305,12 @@ class Tails:
     def __init__(self, limits: HttpReaders) -> None:
         self.feeds = Feeds()
         self._limits = limits
+        self.places = Places(
+            "tails",
+            "too_many_tails",
+            Setting("http.readers.tails", limits.tails),
+            Setting("http.readers.tails_per_user", limits.tails_per_user),
+        )
         self._tails: set[Tail] = set()
         self._sweeping: asyncio.Task[None] | None = None
 
@@ -313,17 +318,17 @@ class Tails:
         return len(self._tails)
 
     def open(self, call: Call, followed: Followed, form: Form) -> Events:
-        if len(self._tails) >= self._limits.tails:
-            sentence = f"There are as many tails as may be (http.readers.tails = {self._limits.tails})"
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code="too_many_tails")
         tail = Tail(self, call, followed, form)
+        self.places.take(tail.login)
         self._tails.add(tail)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="tails")
         return Events(tail)
 
     def leave(self, tail: Tail) -> None:
-        self._tails.discard(tail)
+        if tail in self._tails:
+            self._tails.remove(tail)
+            self.places.give_back(tail.login)
 
     def part(self) -> None:
         for tail in list(self._tails):

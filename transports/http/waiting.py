@@ -10,26 +10,9 @@ from whippet.app.commands import requests as ask
 from whippet.app.commands.messages import Followed
 from whippet.app.config.formats import PERIOD, Invalid
 from whippet.transports.http.bodies import Gone
-from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.errors import Refused
 from whippet.transports.http.operation import Call
 from whippet.transports.http.outlets import until_gone
-
-
-class Waiting:
-    """How many wait at the same time."""
-
-    def __init__(self, limit: int) -> None:
-        self.count = 0
-        self._limit = limit
-
-    def __enter__(self) -> None:
-        if self.count >= self._limit:
-            sentence = f"As many polls wait as may (http.readers.waiting = {self._limit})"
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code="too_many_waiting")
-        self.count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.count -= 1
 
 
 def seconds_of(text: str, longest: float) -> float:
@@ -48,7 +31,7 @@ async def poll(call: Call, request: ask.PollMessages, seconds: float) -> answers
     polled = await call.poll(request)
     if polled.messages_count or not request.count or not polled.owned:
         return polled
-    with call.api.waiting:
+    with call.api.waiting.taken_by(call.login):
         return await _wait(call, request, polled, seconds)
 
 

@@ -234,17 +234,27 @@ class Channel:
         if len(self._subscriptions) >= self._subscriptions_max:
             sentence = f"A connection has at most {self._subscriptions_max} (websocket.channel.subscriptions)"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, code="too_many_subscriptions")
-        subscription = await open_subscription(self, self._last_number + 1, members)
+        login, places = self.session.login, self.api.subscriptions
+        assert login is not None
+        places.take(login)
+        try:
+            subscription = await open_subscription(self, self._last_number + 1, members)
+        except BaseException:
+            places.give_back(login)
+            raise
         if self.link.gone.done():
+            places.give_back(login)
             subscription.left()
             raise Gone
+        subscription.login = login
         self._last_number = subscription.number
         self._subscriptions[subscription.number] = subscription
         subscription.start()
         return _encode({"sub": subscription.number, **subscription.where()})
 
     def forget(self, subscription: Subscription) -> None:
-        self._subscriptions.pop(subscription.number, None)
+        if self._subscriptions.pop(subscription.number, None) is not None:
+            self.api.subscriptions.give_back(subscription.login)
 
     def is_subscribed(self, what: object) -> bool:
         return any(each.what == what for each in self._subscriptions.values())

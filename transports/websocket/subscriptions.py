@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from whippet.app.errors import CommandError, of_storage
+from whippet.app.model.identity import Login
 from whippet.storage.errors import StorageError
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32
@@ -39,6 +40,8 @@ class Granted(msgspec.Struct, frozen=True):
 class Subscription:
     what: object = None
     """Of which a connection cannot have two."""
+    login: Login
+    """Whose subscription it is, in the count of each user's."""
 
     def __init__(self, channel: Channel, number: int, credit: int) -> None:
         self.channel = channel

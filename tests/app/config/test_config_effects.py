@@ -79,7 +79,9 @@ http.leases.leases | transports/http/test_leases.py | http.leases.leases
 http.leases.leases_per_user | transports/http/test_leases.py | http.leases.leases_per_user
 http.readers.wait_time | transports/http/test_reading.py | wait_time
 http.readers.waiting | transports/http/test_reading.py | waiting
+http.readers.waiting_per_user | transports/http/test_reading.py | waiting_per_user
 http.readers.tails | transports/http/test_tails.py | tails
+http.readers.tails_per_user | transports/http/test_tails.py | tails_per_user
 http.readers.heartbeat | transports/http/test_tails.py | heartbeat
 http.readers.stall_time | transports/http/test_tails.py | stall_time
 http.readers.ticket_time | app/test_settings.py | ticket_time
@@ -125,6 +127,8 @@ websocket.max_message_size | transports/websocket/test_binary.py | max_message_s
 websocket.max_frame_size | transports/websocket/test_binary.py | max_frame_size
 websocket.accept_unmasked_frames | transports/websocket/test_binary.py | accept_unmasked_frames
 websocket.channel.subscriptions | transports/websocket/test_subscriptions.py | websocket.channel.subscriptions
+websocket.channel.subscriptions_total | transports/websocket/test_subscriptions.py | subscriptions_total
+websocket.channel.subscriptions_per_user | transports/websocket/test_subscriptions.py | subscriptions_per_user
 websocket.channel.ping_time | transports/websocket/test_channel.py | ping_time
 websocket.channel.silence_time | transports/websocket/test_channel.py | silence_time
 websocket.tls.enabled | app/test_settings.py | IGGY_WEBSOCKET_TLS_ENABLED
@@ -153,6 +157,7 @@ system.partition.enforce_fsync | app/config/test_config_store_options.py | durab
 system.partition.validate_checksum | storage/test_damaged_folders.py | validate_checksum
 system.partition.messages_required_to_save | storage/test_partition.py | messages_required_to_save
 system.partition.size_of_messages_required_to_save | storage/test_partition.py | bytes_required_to_save
+system.partition.consumer_offsets_max | transports/test_catalogue_limits.py | consumer_offsets_max
 system.segment.size | storage/test_log.py | segment_bytes
 system.segment.cache_indexes | app/test_settings.py | index_cache
 system.segment.server_confirmation | app/config/test_config_store_options.py | SEGMENT_SERVER_CONFIRMATION
@@ -176,6 +181,9 @@ system.limits.frame_bytes | transports/test_tcp.py | frame_bytes
 system.limits.frames_bytes | transports/test_tcp.py | frames_bytes
 system.limits.unauthenticated_bytes | app/test_settings.py | IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES
 system.limits.responses_bytes | transports/test_tcp.py | responses_bytes=8 * MIB
+system.limits.partitions | transports/test_catalogue_limits.py | system.limits.partitions
+system.limits.partitions_per_topic | transports/test_catalogue_limits.py | partitions_per_topic
+system.limits.consumer_groups_per_topic | transports/test_catalogue_limits.py | consumer_groups_per_topic
 system.limits.connections | transports/test_tcp.py | system.limits.connections = 3
 system.limits.silence_before_login | transports/test_tcp_tls.py | silence_before_login
 system.limits.frame_time | app/test_settings.py | frame_time=7.0

@@ -43,7 +43,9 @@ http.limits.bodies_bytes | "256 MiB" | "32 MiB" | 33554432
 http.limits.answer_bytes | "16 MiB" | "32 MiB" | 33554432
 http.readers.wait_time | "1 m" | "1m 30s" | 90.0
 http.readers.waiting | 4096 | 4567 | 4567
+http.readers.waiting_per_user | 1024 | 4567 | 4567
 http.readers.tails | 4096 | 4567 | 4567
+http.readers.tails_per_user | 1024 | 4567 | 4567
 http.readers.heartbeat | "15 s" | "1m 30s" | 90.0
 http.readers.stall_time | "10 s" | "1m 30s" | 90.0
 http.readers.ticket_time | "30 s" | "1m 30s" | 90.0
@@ -171,6 +173,7 @@ system.partition.enforce_fsync | false | true | True
 system.partition.validate_checksum | false | true | True
 system.partition.messages_required_to_save | 1 | 4567 | 4567
 system.partition.size_of_messages_required_to_save | "1 MiB" | "32 MiB" | 33554432
+system.partition.consumer_offsets_max | 4096 | 4567 | 4567
 system.segment.size | "1 GiB" | "32 MiB" | 33554432
 system.segment.archive_expired | false | true | True
 system.segment.cache_indexes | "open_segment" | "none" | 'none'
@@ -244,6 +247,9 @@ system.limits.batch_messages | 1000000 | 4567 | 4567
 system.limits.payload_bytes | "64 MB" | "32 MiB" | 33554432
 system.limits.user_headers_bytes | "100 KB" | "1 MiB" | 1048576
 system.limits.read_bytes | "64 MiB" | "32 MiB" | 33554432
+system.limits.partitions | 32768 | 4567 | 4567
+system.limits.partitions_per_topic | 10000 | 4567 | 4567
+system.limits.consumer_groups_per_topic | 4096 | 4567 | 4567
 system.limits.open_files | 4096 | 4567 | 4567
 system.limits.frame_bytes | "128 MiB" | "64 MiB" | 67108864
 system.limits.frames_bytes | "512 MiB" | "64 MiB" | 67108864

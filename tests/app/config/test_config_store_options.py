@@ -68,6 +68,7 @@ MAPPED: list[tuple[str, str, str, object]] = [
     ("LIMITS_USER_HEADERS_BYTES", "1 KiB", "user_headers_bytes_max", 1024),
     ("LIMITS_READ_BYTES", "1 MiB", "read_bytes_max", MIB),
     ("LIMITS_OPEN_FILES", "17", "open_files_max", 17),
+    ("PARTITION_CONSUMER_OFFSETS_MAX", "7", "consumer_offsets_max", 7),
     ("LIMITS_PRODUCERS", "7", "producers_max", 7),
     ("LIMITS_PRODUCER_ANSWERS", "7", "producer_answers_max", 7),
     ("LIMITS_INDEX_CACHE_BYTES", "1 MiB", "index_cache_bytes", MIB),

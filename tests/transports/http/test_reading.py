@@ -18,6 +18,7 @@ from tests.storage.support.world import split
 from tests.transports.http.support.calling import permissions, with_topic
 from tests.transports.http.support.messages import MESSAGES, b64, header_entry, message, payloads, poll, sent
 from tests.transports.http.support.serving import Link, Serving, serving
+from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client import Client
 from whippet.app.client.packing import pack
 from whippet.app.commands import requests as ask
@@ -173,7 +174,7 @@ async def live(tmp_path: Path, **readers: Any) -> AsyncIterator[Serving]:
         await link.ask(world.request("POST", "/streams", {"name": "s"}))
         await link.ask(world.request("POST", "/streams/s/topics", {"name": "t", "partitions_count": 3}))
         yield world
-        assert world.api.waiting.count == 0
+        assert len(world.api.waiting) == 0
 
 
 async def send_one(world: Serving, payload: bytes = b"x", partition: int = 0) -> None:
@@ -184,14 +185,14 @@ async def send_one(world: Serving, payload: bytes = b"x", partition: int = 0) ->
 
 
 async def until_waiting(world: Serving, count: int) -> None:
-    while world.api.waiting.count != count:  # noqa: ASYNC110
+    while len(world.api.waiting) != count:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 async def waiting_poll(world: Serving, query: str, *more: str) -> tuple[Link, asyncio.Task[Any]]:
     """One that waits."""
     link = await world.link()
-    before = world.api.waiting.count
+    before = len(world.api.waiting)
     asked = asyncio.create_task(link.ask(world.request("GET", f"{MESSAGES}?{query}", None, *more)))
     await until_waiting(world, before + 1)
     return link, asked
@@ -275,6 +276,25 @@ async def test_a_client_that_goes_away_waits_no_more_and_has_read_nothing(tmp_pa
         other = await world.link()
         offset = await other.ask(world.request("GET", "/streams/s/topics/t/consumer-offsets?consumer_id=me"))
         assert offset.status == 404
+
+
+async def test_one_user_cannot_take_all_places_of_polls_that_wait(tmp_path: Path) -> None:
+    async with live(tmp_path, waiting=4, waiting_per_user=2) as world:
+        link = await world.link()
+        polls = [(await waiting_poll(world, "wait=20s"))[1] for _ in range(2)]
+        refused = await link.ask(world.request("GET", f"{MESSAGES}?wait=20s"))
+        assert (refused.status, refused.json()["code"]) == (429, "too_many_waiting")
+        assert "http.readers.waiting_per_user = 2" in refused.json()["reason"]
+        root = world.token
+        await world.world.user(permissions=Permissions(GlobalPermissions(poll_messages=True)))
+        world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
+        polls += [(await waiting_poll(world, "wait=20s"))[1] for _ in range(2)]
+        refused = await link.ask(world.request("GET", f"{MESSAGES}?wait=20s"))
+        assert "http.readers.waiting = 4" in refused.json()["reason"]
+        world.token = root
+        await send_one(world)
+        assert [(await each).json()["count"] for each in polls] == [1] * 4
+        assert world.api.waiting.users_count == 0
 
 
 async def test_what_ends_a_topic_or_a_user_ends_his_waiting(tmp_path: Path) -> None:

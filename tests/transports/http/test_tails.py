@@ -16,6 +16,7 @@ from starlette.types import Message as Said
 from tests.transports.http.support.calling import permissions
 from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, serving
+from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client.packing import pack
 from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
@@ -24,6 +25,7 @@ from whippet.transports.http import application
 from whippet.transports.http.tailing import Tail
 
 Readers = dict[str, Any]
+POLLING = Permissions(GlobalPermissions(poll_messages=True))
 
 
 @contextlib.asynccontextmanager
@@ -509,6 +511,24 @@ async def test_tails_have_a_limit(tmp_path: Path) -> None:
         await leave(world, tails[0])
         again = await tail(world)
         await leave(world, tails[1], again)
+
+
+async def test_one_user_cannot_take_all_tails(tmp_path: Path) -> None:
+    async with live(tmp_path, readers={"tails": 4, "tails_per_user": 2}) as world:
+        tails = [await tail(world) for _ in range(2)]
+        link = await world.link()
+        refused = await link.ask(world.request("GET", f"{MESSAGES}/tail"))
+        assert (refused.status, refused.json()["code"]) == (429, "too_many_tails")
+        assert "http.readers.tails_per_user = 2" in refused.json()["reason"]
+        await world.world.user(permissions=POLLING)
+        world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
+        tails += [await tail(world) for _ in range(2)]
+        refused = await link.ask(world.request("GET", f"{MESSAGES}/tail"))
+        assert "http.readers.tails = 4" in refused.json()["reason"]
+        await leave(world, *tails[2:])
+        again = await tail(world)
+        await leave(world, *tails[:2], again)
+        assert world.api.tails.places.users_count == 0
 
 
 async def test_two_hundred_tails_have_all_of_it_and_share_what_is_made_for_them(tmp_path: Path) -> None:

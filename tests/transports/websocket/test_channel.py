@@ -317,9 +317,9 @@ async def test_who_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: Path)
         browser = await with_topic(world)
         await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
         await browser.ask("ping")
-        assert world.serves.api.waiting.count == 1
+        assert len(world.serves.api.waiting) == 1
         await browser.link.close()
-        while world.serves.api.waiting.count:  # noqa: ASYNC110
+        while len(world.serves.api.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
@@ -552,7 +552,7 @@ async def test_a_stop_answers_a_poll_that_waits_for_messages(tmp_path: Path) -> 
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
         asked = await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
-        while not world.serves.api.waiting.count:
+        while not len(world.serves.api.waiting):
             assert await browser.ask("ping") == "pong"
         world.serves.api.part()
         await world.websockets.stop(5)
@@ -564,10 +564,10 @@ async def test_a_client_that_has_closed_is_not_waited_for_by_its_polls(tmp_path:
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
         await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
-        while not world.serves.api.waiting.count:
+        while not len(world.serves.api.waiting):
             assert await browser.ask("ping") == "pong"
         await browser.link.close()
-        while world.connections or world.serves.api.waiting.count:  # noqa: ASYNC110
+        while world.connections or len(world.serves.api.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 

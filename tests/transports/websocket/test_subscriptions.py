@@ -803,6 +803,35 @@ async def test_the_number_of_subscriptions_is_a_setting(tmp_path: Path) -> None:
         assert await subscribed(browser, **TOPIC) not in subs
 
 
+async def test_one_user_cannot_take_all_subscriptions(tmp_path: Path) -> None:
+    limits = WebsocketChannel(subscriptions_total=4, subscriptions_per_user=2)
+    async with talking(tmp_path, websocket=Websocket(channel=limits)) as world:
+        first, second = await with_topic(world), await root(world)
+        sub = await subscribed(first, **TOPIC)
+        await subscribed(second, to="events")
+        for browser in (first, second):
+            answer = await browser.answer(await browser.say(cmd="subscribe", **TOPIC))
+            assert answer["error"]["code"] == "too_many_subscriptions"
+            assert "websocket.channel.subscriptions_per_user = 2" in answer["error"]["reason"]
+        reading = {"global": everything() | {"poll_messages": True}, "streams": None}
+        await first.ask("create_user", username="alice", password="alicealice", status="active", permissions=reading)
+        alice = await (await stranger(world)).log_in("alice", "alicealice")
+        # What is refused takes no place.
+        await alice.refused("subscribe", to="topic", stream="s", topic="none")
+        for _ in range(2):
+            await subscribed(alice, **TOPIC)
+        await first.ask("unsubscribe", sub=sub)
+        await subscribed(second, **TOPIC)
+        await second.link.close()
+        while len(world.serves.api.subscriptions) != 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await subscribed(first, **TOPIC)
+        await first.ask("delete_user", user="alice")
+        while len(world.serves.api.subscriptions) != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert world.serves.api.subscriptions.users_count == 1
+
+
 async def test_many_who_read_the_same_hear_the_same_in_the_same_order(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         browsers = [await with_topic(world), *[await root(world) for _ in range(40)]]

@@ -22,6 +22,7 @@ from websockets.protocol import State
 
 from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.support.raw import OK, PING, ClassicClient
+from whippet.app.config import Config
 from whippet.app.config.listeners import Http, HttpCors, Websocket
 from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
@@ -190,11 +191,12 @@ async def talking(
     http = http or Http()
     if cors is not None:
         http = msgspec.structs.replace(http, cors=cors)
-    async with serving(path, http, store=store, **(http_limits or {})) as serves:
+    settings = Config(websocket=websocket or Websocket())
+    async with serving(path, http, store={"settings": settings, **(store or {})}, **(http_limits or {})) as serves:
         gateway = serves.world.gateway
         config = gateway.config
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
-        gateway.config = msgspec.structs.replace(config, system=system, websocket=websocket or Websocket())
+        gateway.config = msgspec.structs.replace(config, system=system)
         sockets = WebSockets(gateway, api=serves.api, stalled_seconds=stalled_seconds)
         serves.server.door.websockets = sockets
         found = Talking(serves, sockets)
