@@ -5,15 +5,18 @@ read everything. Then it stays, and is handed the pieces that come, as one call 
 a round begins when something was appended, and makes one piece for all who stay. Rounds are a few times as far apart as
 handing out to so many takes, so that many readers cost a share of the loop and not all of it; one alone has no pause.
 
-A reader that is slow goes: it costs nothing here, and later reads on from where it is. All of this is the event loop's.
+A reader that is slow goes: it costs nothing here, and later reads on from where it is. However many readers there are,
+they share the event loop with everybody else: all feeds together hand out so much in one turn of it, and then wait for
+the next. All of this is the event loop's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence, Sized
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from whippet.storage.batch import Readable
 from whippet.storage.errors import StorageError
@@ -24,8 +27,13 @@ _log = logging.getLogger(__name__)
 Position = tuple[int, ...]
 """The next offset of each partition of a feed."""
 
-Key = tuple[Position, Position]
-"""How often each partition was purged, and a position: what is read there is always the same."""
+Key = tuple[Position, Position, int | None]
+"""How often each partition was purged, a position, and how many messages of each partition are wanted: what is read
+there is always the same."""
+
+Held = TypeVar("Held")
+Content = TypeVar("Content", bound=Sized)
+"""What the messages of a piece are made into; its length is how many bytes it takes, about."""
 
 PIECE_BYTES = 128 * 1024
 """Of batches, about; one message may be longer."""
@@ -36,8 +44,10 @@ KEPT_BYTES_MAX = 1 << 20
 """Of the pieces of a feed that are kept for those who come a little later; for a single reader none are."""
 PAUSE_SECONDS_PER_READER = 0.000_05
 PAUSE_SECONDS_MAX = 0.1
-HANDED_OUT_TOGETHER = 200
-"""After so many readers the others on the event loop get their turn."""
+HANDED_OUT_BYTES = 1 << 20
+"""In one turn of the event loop, to all readers of all feeds."""
+READER_BYTES = HANDED_OUT_BYTES // 200
+"""A reader counts as so many at least."""
 
 
 class Part(NamedTuple):
@@ -48,17 +58,59 @@ class Part(NamedTuple):
     buffers: Sequence[Readable]
     next_offset: int
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.buffers))
 
-class Piece(NamedTuple):
-    octets: bytes
+
+class Piece(NamedTuple, Generic[Held]):
+    content: Held
     position: Position
     """Where a reader goes on."""
 
 
-Take = Callable[[Piece], bool]
-"""Takes a piece on; False: the reader is full, and goes."""
-Encode = Callable[[Position, Sequence[Part]], bytes]
-"""Makes the octets of a piece that begins at a position."""
+Take: TypeAlias = Callable[[Piece[Content]], int | None]
+"""Takes a piece on, and says how many bytes of it were written; None: the reader is full, and goes."""
+Encode: TypeAlias = Callable[[Position, Sequence[Part]], Awaitable[Content]]
+"""Makes the content of a piece that begins at a position."""
+
+
+class Turns:
+    """How much is handed out in one turn of the event loop. Whoever comes too late for this one waits in line."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._spent = 0
+        self._line: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._is_renewing = False
+
+    def spend(self, size: int) -> bool:
+        """False: that was all for this turn, and whoever has more to hand out waits for the next."""
+        self._spent += max(size, READER_BYTES)
+        self._renew_later()
+        return self._spent < HANDED_OUT_BYTES
+
+    async def come(self, size: int) -> None:
+        """Returns when it is somebody's turn to hand out so much."""
+        if not self._line and self._spent < HANDED_OUT_BYTES:
+            self.spend(size)
+            return
+        turn: asyncio.Future[None] = self._loop.create_future()
+        self._line.append((turn, size))
+        await turn
+
+    def _renew_later(self) -> None:
+        if not self._is_renewing:
+            self._is_renewing = True
+            self._loop.call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._spent, self._is_renewing = 0, False
+        while self._line and self._spent < HANDED_OUT_BYTES:
+            turn, size = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                self.spend(size)
 
 
 class Cursor:
@@ -71,16 +123,17 @@ class Cursor:
         self.emptied = emptied
 
 
-class Feed:
-    def __init__(self, partitions: Sequence[Partition], encode: Encode) -> None:
+class Feed(Generic[Content]):
+    def __init__(self, partitions: Sequence[Partition], encode: Encode[Content], turns: Turns) -> None:
         self.partitions = tuple(partitions)
         self.readers = 0
         self._encode = encode
+        self._turns = turns
         self._loop = asyncio.get_running_loop()
         self._end = self._readable()
         self._waiting: list[asyncio.Future[None]] = []
-        self._staying: dict[Cursor, tuple[Take, asyncio.Future[None]]] = {}
-        self._pieces: dict[Key, asyncio.Future[Piece]] = {}
+        self._staying: dict[Cursor, tuple[Take[Content], asyncio.Future[None]]] = {}
+        self._pieces: dict[Key, asyncio.Future[Piece[Content | None]]] = {}
         self._kept_bytes = 0
         self._failure: Exception | None = None
         self._rounds = self._loop.create_task(self._go_round(), name="a feed")
@@ -91,9 +144,10 @@ class Feed:
     def cursor(self, position: Position) -> Cursor:
         return Cursor(position, self._emptied())
 
-    async def piece(self, cursor: Cursor) -> Piece:
+    async def piece(self, cursor: Cursor, most: int | None = None) -> Piece[Content]:
         """What is behind the cursor, as soon as there is something; the cursor is moved behind it. An error is the end:
-        a StorageError, or a defect."""
+        a StorageError, or a defect. `most` is for readers that take few messages: no more of each partition are read.
+        """
         while True:
             self._follow_purges(cursor)
             position = cursor.position
@@ -104,18 +158,21 @@ class Feed:
                 self._waiting.append(future)
                 await future
                 continue
-            key = cursor.emptied, position
+            key = cursor.emptied, position, most
             piece = await asyncio.shield(self._pieces.get(key) or self._make(key))
+            content = piece.content
+            if content is not None:
+                await self._turns.come(len(content))
             if cursor.emptied != self._emptied():
                 continue
             cursor.position = piece.position
-            if piece.octets:
-                return piece
+            if content is not None:
+                return Piece(content, piece.position)
             if piece.position == position:
                 # Nothing can be read there now: perhaps a little later.
                 await asyncio.sleep(PAUSE_SECONDS_MAX)
 
-    async def stay(self, cursor: Cursor, take: Take) -> None:
+    async def stay(self, cursor: Cursor, take: Take[Content]) -> None:
         """Hands over what comes, and moves the cursor behind it, until `take` says that it is full; at once if there
         is something behind the cursor already, which is to be asked for."""
         if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
@@ -127,20 +184,26 @@ class Feed:
         finally:
             self._staying.pop(cursor, None)
 
-    async def _hand_out(self, before: Position, piece: Piece) -> None:
+    async def _hand_out(self, before: Position, piece: Piece[Content]) -> None:
         """To those who were there before it: who has come while it was made has had it."""
-        for number, (cursor, (take, gone)) in enumerate(list(self._staying.items()), 1):
-            if number % HANDED_OUT_TOGETHER == 0:
-                await asyncio.sleep(0)
+        for cursor, (take, gone) in list(self._staying.items()):
             if cursor.position == before and not gone.done():
                 cursor.position = piece.position
-                if not take(piece):
+                written = take(piece)
+                if written is None:
                     _set(gone)
+                if not self._turns.spend(len(piece.content) if written is None else written):
+                    await self._turns.come(0)
 
-    def _let_go(self) -> None:
-        """What comes next is not behind their cursors, or nothing comes."""
-        for _, gone in self._staying.values():
-            _set(gone)
+    async def _let_go(self) -> None:
+        """What comes next is not behind their cursors."""
+        await self._wake([gone for _, gone in self._staying.values()])
+
+    async def _wake(self, sleepers: Iterable[asyncio.Future[None]]) -> None:
+        for future in sleepers:
+            _set(future)
+            if not self._turns.spend(0):
+                await self._turns.come(0)
 
     def _follow_purges(self, cursor: Cursor) -> None:
         """Whoever reads a partition that was purged goes on at its new beginning."""
@@ -160,39 +223,40 @@ class Feed:
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
-    def _make(self, key: Key) -> asyncio.Future[Piece]:
-        made = self._loop.create_task(self._read(key[1]))
+    def _make(self, key: Key) -> asyncio.Future[Piece[Content | None]]:
+        made = self._loop.create_task(self._read(key[1], key[2]))
         self._pieces[key] = made
         made.add_done_callback(lambda _: self._keep(key, made))
         return made
 
-    def _keep(self, key: Key, made: asyncio.Future[Piece]) -> None:
+    def _keep(self, key: Key, made: asyncio.Future[Piece[Content | None]]) -> None:
         if self._pieces.get(key) is not made:
             return
-        if made.cancelled() or made.exception() is not None or not made.result().octets or self.readers < 2:
+        if made.cancelled() or made.exception() is not None or made.result().content is None or self.readers < 2:
             del self._pieces[key]
             return
-        self._kept_bytes += len(made.result().octets)
+        self._kept_bytes += _size(made)
         while len(self._pieces) > PIECES_KEPT or self._kept_bytes > KEPT_BYTES_MAX:
             gone = self._pieces.pop(next(iter(self._pieces)))
             if gone.done():
-                self._kept_bytes -= len(gone.result().octets)
+                self._kept_bytes -= _size(gone)
 
-    async def _read(self, position: Position) -> Piece:
+    async def _read(self, position: Position, most: int | None) -> Piece[Content | None]:
         end = self._end
         wanted = [i for i, at in enumerate(position) if at < end[i]]
         if not wanted:
             # It was purged in between.
-            return Piece(b"", position)
+            return Piece(None, position)
         room = max(PIECE_BYTES // len(wanted), PART_BYTES_MIN)
         parts = []
         reached = list(position)
         for i in wanted:
-            found = await self.partitions[i].read(position[i], end[i] - position[i], room)
+            ahead = end[i] - position[i]
+            found = await self.partitions[i].read(position[i], ahead if most is None else min(ahead, most), room)
             reached[i] = found.next_offset
             if found.messages:
                 parts.append(Part(i, found.buffers, found.next_offset))
-        return Piece(self._encode(position, parts) if parts else b"", tuple(reached))
+        return Piece(await self._encode(position, parts) if parts else None, tuple(reached))
 
     # ---------------------------------------------------------------------------------------------------------- rounds
 
@@ -209,14 +273,17 @@ class Feed:
                 if self.readers > 1 and pause > 0:
                     await asyncio.sleep(pause)
                 before, self._end, emptied = self._end, self._readable(), self._emptied()
-                piece = await self._make((emptied, before)) if self._is_behind(before) else None
-                is_next = piece is not None and bool(piece.octets) and piece.position == self._end
-                if piece is not None and is_next and was_emptied == emptied == self._emptied():
-                    await self._hand_out(before, piece)
+                # Those who do not stay make what they need themselves.
+                is_wanted = self._staying and self._is_behind(before)
+                piece = await self._make((emptied, before, None)) if is_wanted else None
+                content = None if piece is None or piece.position != self._end else piece.content
+                if content is not None and was_emptied == emptied == self._emptied():
+                    await self._hand_out(before, Piece(content, self._end))
                 else:
-                    self._let_go()
+                    await self._let_go()
                 was_emptied = emptied
-                self._wake()
+                waiting, self._waiting = self._waiting, []
+                await self._wake(waiting)
         except StorageError as error:
             self._failure = error
         except Exception as error:  # noqa: BLE001 -- a defect of ours, which all readers hear of
@@ -225,8 +292,8 @@ class Feed:
         finally:
             for task in untils.values():
                 task.cancel()
-            self._let_go()
-            self._wake()
+            for future in (*self._waiting, *[gone for _, gone in self._staying.values()]):
+                _set(future)
 
     def _is_behind(self, position: Position) -> bool:
         return any(at < end for at, end in zip(position, self._end, strict=True))
@@ -257,10 +324,10 @@ class Feed:
                 task.cancel()
                 del untils[i]
 
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            _set(future)
+
+def _size(made: asyncio.Future[Piece[Content | None]]) -> int:
+    content = made.result().content
+    return 0 if content is None else len(content)
 
 
 def _set(future: asyncio.Future[None]) -> None:
@@ -272,21 +339,22 @@ class Feeds:
     """The feeds that have readers, by what is read in which form."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[Hashable, tuple[Partition, ...]], Feed] = {}
+        self._feeds: dict[tuple[Hashable, tuple[Partition, ...]], Feed[Any]] = {}
+        self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, form: Hashable, partitions: tuple[Partition, ...], encode: Encode) -> Feed:
-        """`encode` is always the same for a form."""
+    def join(self, form: Hashable, partitions: tuple[Partition, ...], encode: Encode[Content]) -> Feed[Content]:
+        """`encode` always makes the same for a form; that of the first reader is used as long as there are any."""
         key = form, partitions
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(partitions, encode)
+            feed = self._feeds[key] = Feed(partitions, encode, self._turns)
         feed.readers += 1
         return feed
 
-    def leave(self, form: Hashable, feed: Feed) -> None:
+    def leave(self, form: Hashable, feed: Feed[Any]) -> None:
         feed.readers -= 1
         if not feed.readers:
             feed.close()

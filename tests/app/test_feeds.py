@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.storage.support.world import opened, split
 from whippet.app.client.packing import pack
-from whippet.app.feeds import Cursor, Feed, Feeds, Part, Piece, Position
+from whippet.app.feeds import HANDED_OUT_BYTES, Cursor, Feed, Feeds, Part, Piece, Position
 from whippet.storage.batch import messages
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionClosed
@@ -20,7 +21,7 @@ from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
 
-def encode(position: Position, parts: Sequence[Part]) -> bytes:
+async def encode(position: Position, parts: Sequence[Part]) -> bytes:
     """`partition:payload` of each message."""
     found = [
         b"%d:%b " % (part.of, one.payload) for part in parts for each in split(part.buffers) for one in messages(each)
@@ -40,19 +41,19 @@ async def started(tmp_path: Path, partitions: int = 1) -> AsyncIterator[tuple[Fe
 class Reader:
     """Reads all that comes; now and then it is full, and a little later has room again."""
 
-    def __init__(self, feed: Feed, cursor: Cursor, chance: random.Random) -> None:
+    def __init__(self, feed: Feed[bytes], cursor: Cursor, chance: random.Random) -> None:
         self.found: list[str] = []
         self._feed = feed
         self._cursor = cursor
         self._chance = chance
 
-    def take(self, piece: Piece) -> bool:
-        self.found += piece.octets.decode().split()
-        return self._chance.random() > 0.2
+    def take(self, piece: Piece[bytes]) -> int | None:
+        self.found += piece.content.decode().split()
+        return len(piece.content) if self._chance.random() > 0.2 else None
 
     async def read(self) -> None:
         while True:
-            if not self.take(await self._feed.piece(self._cursor)):
+            if self.take(await self._feed.piece(self._cursor)) is None:
                 await asyncio.sleep(self._chance.random() / 1000)
             await self._feed.stay(self._cursor, self.take)
 
@@ -122,7 +123,7 @@ async def test_a_partition_that_is_closed_ends_all_reading(tmp_path: Path) -> No
 
 
 async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) -> None:
-    def broken(position: Position, parts: Sequence[Part]) -> bytes:
+    async def broken(position: Position, parts: Sequence[Part]) -> bytes:
         raise ZeroDivisionError
 
     async with started(tmp_path) as (feeds, them, _):
@@ -133,3 +134,67 @@ async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) ->
         with pytest.raises(ZeroDivisionError):
             await waiting
         feeds.leave("broken", feed)
+
+
+class Loop:
+    """Counts its turns, and what is done in each."""
+
+    def __init__(self) -> None:
+        self.done: Counter[int] = Counter()
+        self._turn = 0
+        self._loop = asyncio.get_running_loop()
+        self._next()
+
+    def _next(self) -> None:
+        self._turn += 1
+        self._handle = self._loop.call_soon(self._next)
+
+    def note(self, size: int) -> None:
+        self.done[self._turn] += size
+
+    def stop(self) -> None:
+        self._handle.cancel()
+
+
+@pytest.mark.parametrize("stays", [True, False])
+@pytest.mark.parametrize(("size", "together"), [(1, 200), (HANDED_OUT_BYTES // 4, 4)])
+async def test_many_readers_leave_others_their_turns_of_the_loop(
+    tmp_path: Path, stays: bool, size: int, together: int
+) -> None:
+    """Those of two topics, which share the turns."""
+
+    async def encode_as_much(position: Position, parts: Sequence[Part]) -> bytes:
+        return bytes(size)
+
+    async with started(tmp_path, 2) as (feeds, them, _):
+        reading: list[asyncio.Task[None]] = []
+        joined: list[Feed[bytes]] = []
+        counted, taken = Loop(), [0]
+
+        def take(piece: Piece[bytes]) -> int | None:
+            counted.note(1)
+            taken[0] += 1
+            return len(piece.content) if stays else None
+
+        async def read(feed: Feed[bytes]) -> None:
+            cursor = feed.cursor((0,))
+            while True:
+                take(await feed.piece(cursor))
+                await feed.stay(cursor, take)
+
+        for partition in them:
+            for _ in range(500):
+                joined.append(feeds.join("x", (partition,), encode_as_much))
+                reading.append(asyncio.create_task(read(joined[-1])))
+        for number in range(1, 4):
+            for partition in them:
+                await partition.append(pack([b"x"]))
+            while taken[0] < 1000 * number:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        counted.stop()
+        # What one turn lets pass may be done in the next, together with what comes then.
+        assert max(counted.done.values()) <= 2 * together
+        for task in reading:
+            task.cancel()
+        for feed in joined:
+            feeds.leave("x", feed)

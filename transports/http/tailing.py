@@ -28,8 +28,10 @@ from whippet.app.commands.messages import Followed
 from whippet.app.config.listeners import HttpReaders
 from whippet.app.errors import CommandError, of_storage
 from whippet.app.feeds import Cursor, Encode, Feed, Feeds, Part, Piece, Position
+from whippet.storage.batch import FRAME_BYTES
 from whippet.storage.errors import StorageError
 from whippet.storage.partition import Partition
+from whippet.transports import offload
 from whippet.transports.http import bearer, userheaders
 from whippet.transports.http.answering import SECRET, VIEW, Headers
 from whippet.transports.http.operation import Call
@@ -71,6 +73,8 @@ class TailedMessage(msgspec.Struct, frozen=True, gc=False):
 
 NOWHERE = b"-"
 """The id of what follows no partitions; not empty, which an EventSource would not say again."""
+CURSOR_BYTES_MAX = 4096
+"""No id of an event is longer: 128 partitions, each with ten digits and twenty for the offset."""
 
 
 def id_of(numbers: Sequence[int], position: Iterable[int]) -> bytes:
@@ -79,6 +83,8 @@ def id_of(numbers: Sequence[int], position: Iterable[int]) -> bytes:
 
 def cursor_of(text: str) -> dict[int, int] | None:
     """Offsets by partition; None for what is no id of an event."""
+    if len(text) > CURSOR_BYTES_MAX:
+        return None
     found: dict[int, int] = {}
     for each in () if text == NOWHERE.decode() else text.split(","):
         number, colon, offset = each.partition(":")
@@ -95,18 +101,22 @@ def chunk(octets: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(octets), octets)
 
 
-def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode:
+def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode[bytes]:
     """For the partitions with these numbers."""
     events_of = _json_events if form == "json" else _text_events
 
-    def encode(position: Position, parts: Sequence[Part]) -> bytes:
+    def events(position: Position, parts: Sequence[Part]) -> bytes:
         at = list(position)
-        events: list[bytes] = []
+        found: list[bytes] = []
         for part in parts:
             for offset, event in events_of(numbers[part.of], part):
                 at[part.of] = offset + 1
-                events += (b"id: ", id_of(numbers, at), b"\n", event)
-        return chunk(b"".join(events)) if is_framed else b"".join(events)
+                found += (b"id: ", id_of(numbers, at), b"\n", event)
+        return chunk(b"".join(found)) if is_framed else b"".join(found)
+
+    async def encode(position: Position, parts: Sequence[Part]) -> bytes:
+        size = sum(part.size for part in parts)
+        return await offload.call(size, size // FRAME_BYTES, events, position, parts)
 
     return encode
 
@@ -195,26 +205,26 @@ class Tail:
             while True:
                 piece = await feed.piece(cursor)
                 self._note(piece)
-                await outlet.write(piece.octets)
+                await outlet.write(piece.content)
                 if isinstance(outlet, Direct):
                     await self._stay(outlet, feed, cursor)
         finally:
             self._tails.feeds.leave(name, feed)
 
-    async def _stay(self, outlet: Direct, feed: Feed, cursor: Cursor) -> None:
+    async def _stay(self, outlet: Direct, feed: Feed[bytes], cursor: Cursor) -> None:
         """As long as the reader keeps up: it costs a call for a piece, and no turn of the event loop."""
         push, note = outlet.push, self._note
 
-        def take(piece: Piece) -> bool:
+        def take(piece: Piece[bytes]) -> int | None:
             note(piece)
-            return push(piece.octets)
+            return len(piece.content) if push(piece.content) else None
 
         await feed.stay(cursor, take)
         await outlet.room()
 
-    def _note(self, piece: Piece) -> None:
+    def _note(self, piece: Piece[bytes]) -> None:
         self._told = piece.position
-        self._written += len(piece.octets)
+        self._written += len(piece.content)
 
     async def _watch(self) -> None:
         await until_gone(self.call.receive)

@@ -39,7 +39,7 @@ NUMBERS: Mapping[str, int] = {kind.name.lower(): int(kind) for kind in ValueKind
 NAMES: Mapping[int, Kind] = {number: name for name, number in NUMBERS.items()}  # type: ignore[misc]
 
 _LENGTH = struct.Struct("<BI")
-_PART_BYTES_MAX = 255
+PART_BYTES_MAX = 255
 
 
 class HeaderPart(msgspec.Struct, frozen=True, gc=False):
@@ -109,7 +109,7 @@ def _entries(block: Readable) -> list[HeaderEntry] | None:
         number, length = _LENGTH.unpack_from(block, position)
         position += _LENGTH.size
         end = position + length
-        if number not in NAMES or end > size or not 0 < length <= _PART_BYTES_MAX:
+        if number not in NAMES or end > size or not 0 < length <= PART_BYTES_MAX:
             return None
         parts.append(HeaderPart(NAMES[number], bytes(block[position:end])))
         position = end

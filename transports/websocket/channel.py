@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 ID_BYTES_MAX = 128
 APART_MAX = 16
 """Polls of one connection that wait; one more waits in the order of the commands."""
+CHECKED_TOGETHER = 16
+"""After so many subscriptions were looked at, others get their turn."""
 GIVES_TOKEN = frozenset({"log_in", "log_in_with_personal_access_token"})
 _decoder = msgspec.json.Decoder(Members)
 _encode = msgspec.json.Encoder().encode
@@ -271,7 +273,11 @@ class Channel:
             await self._authenticate()
         except CommandError:
             return
-        for subscription in list(self._subscriptions.values()):
+        for count, subscription in enumerate(list(self._subscriptions.values()), 1):
+            if count % CHECKED_TOGETHER == 0:
+                await asyncio.sleep(0)
+            if subscription.number not in self._subscriptions:
+                continue
             try:
                 await subscription.check()
             except CommandError as refused:

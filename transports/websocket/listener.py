@@ -35,8 +35,6 @@ PROTOCOL = "whippet"
 TOKEN = "bearer."
 """So begins another one, behind which is a token."""
 CHECK_SECONDS = 1.0
-CHECKED_TOGETHER = 32
-"""After so many were looked at, others get their turn."""
 
 
 async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
@@ -97,9 +95,8 @@ class WebSockets(Connections):
 
     async def _check_all(self) -> None:
         subscribed = [channel for channel in self._channels if channel.has_subscriptions]
-        for number, channel in enumerate(subscribed):
-            if number % CHECKED_TOGETHER == 0:
-                await asyncio.sleep(0)
+        for channel in subscribed:
+            await asyncio.sleep(0)
             try:
                 await channel.check()
             except Exception:  # noqa: BLE001 -- logged with its trace; the others must not suffer

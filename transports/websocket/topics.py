@@ -1,15 +1,16 @@
 """Subscribing to a topic: its messages as they are appended, from wherever the client wants to begin.
 
-What is said to many is encoded once: they share the feeds of app/feeds.py, each for as much as it has credit for. Who
-falls behind, or has a rate that is less than what comes, is either held back and reads everything at his own pace, or
-skips to the newest message and hears how many were before it: `behind` says which.
+What is said to many is encoded once (transports/websocket/filters.py): they share the feeds of app/feeds.py, each for
+as much as it has credit for. A client that falls behind, or has a rate that is less than what comes, is either held
+back and reads everything at its own pace, or skips to the newest message and hears how many were before it: `behind`
+says which.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,15 +21,14 @@ from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import requests as ask
 from whippet.app.commands.messages import Followed
-from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
-from whippet.app.feeds import Cursor, Encode, Feed, Part, Piece, Position
+from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.app.feeds import Cursor, Feed, Piece
 from whippet.transports.http import parameters
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32, U64, check_u64
-from whippet.transports.http.tailing import TailedMessage, cursor_of, id_of, position_of
+from whippet.transports.http.tailing import cursor_of, id_of, position_of
 from whippet.transports.http.tails import PARTITIONS_MAX
-from whippet.transports.http.unpacking import PolledMessage, messages_at_once
-from whippet.transports.http.userheaders import HeaderPart
+from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
 from whippet.transports.websocket.subscriptions import Subscription
 
 if TYPE_CHECKING:
@@ -36,23 +36,12 @@ if TYPE_CHECKING:
 
 CREDIT = 100
 """Where the client says nothing of it."""
+FEW_CREDITS = 64
+"""For a subscription with fewer, no more messages are read and encoded than it may be told."""
 _encode = msgspec.json.Encoder().encode
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | U32
 """As in a path: a text of digits is a number too."""
-
-
-class Filter(msgspec.Struct, frozen=True):
-    header: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    """Messages that have a user header with this key."""
-    value: str | int | bool | None = None
-    """And this value."""
-    key: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
-    """The partition that messages with this key are sent to; what else is in it comes as well."""
-
-    def __post_init__(self) -> None:
-        if self.value is not None and self.header is None:
-            raise ValueError("a value is that of a header")
 
 
 class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
@@ -83,79 +72,14 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
             raise ValueError(
                 "from, last, offset, offsets, timestamp, consumer, cursor: one of them says where to begin"
             )
+        if self.offsets is not UNSET and len(self.offsets) > PARTITIONS_MAX:
+            raise ValueError(
+                f"`offsets` names {len(self.offsets)} partitions: a subscription has at most {PARTITIONS_MAX}"
+            )
 
 
 def identifier(name: str | int) -> ask.Identifier:
     return parameters.identifier(name) if isinstance(name, str) else name
-
-
-# ------------------------------------------------------------------------------------------------- what is said
-
-
-class Said(bytes):
-    """The messages of a piece as JSON, one after the other, and what is in it."""
-
-    start: Position
-    cuts: Sequence[tuple[int, int, int]]
-    """For each message: where its JSON ends, its partition among those of the feed, the offset behind it."""
-    gaps: Sequence[tuple[int, int, int]]
-    """Before which message, in which partition, how many there are not."""
-
-
-NOTHING_FITS = b" "
-"""Not empty: a piece of which nothing is wanted has to be noticed."""
-
-
-@lru_cache(maxsize=256, typed=True)
-def encoder(numbers: tuple[int, ...], header: str | None, value: str | int | bool | None) -> Encode:
-    """For the partitions with these numbers. `typed`: for Python 1 and True are one value."""
-    is_wanted = None if header is None else _matching(header, value)
-
-    def encode(position: Position, parts: Sequence[Part]) -> bytes:
-        items: list[bytes] = []
-        cuts: list[tuple[int, int, int]] = []
-        gaps: list[tuple[int, int, int]] = []
-        end = -1
-        for part in parts:
-            number, expected = numbers[part.of], position[part.of]
-            for message in messages_at_once(part.buffers):
-                offset = message.header.offset
-                if offset > expected:
-                    gaps.append((len(items), part.of, offset - expected))
-                expected = offset + 1
-                if is_wanted is not None and not is_wanted(message):
-                    continue
-                item = _encode(TailedMessage(number, message.header, message.payload, message.user_headers))
-                items.append(item)
-                end += len(item) + 1
-                cuts.append((end, part.of, offset + 1))
-        said = Said(b",".join(items) if items else NOTHING_FITS)
-        said.start, said.cuts, said.gaps = position, cuts, gaps
-        return said
-
-    return encode
-
-
-def _matching(header: str, value: str | int | bool | None) -> Callable[[PolledMessage], bool]:
-    key = header.encode()
-
-    def matches(message: PolledMessage) -> bool:
-        entries = message.user_headers
-        if isinstance(entries, str):
-            return False
-        return any(each.key.value == key and (value is None or _is(each.value, value)) for each in entries)
-
-    return matches
-
-
-def _is(part: HeaderPart, value: str | int | bool) -> bool:
-    """A text is one of a string, or the octets of anything; a number that of any kind of number."""
-    kind, octets = part.kind, part.value
-    if isinstance(value, bool):
-        return kind == "bool" and octets == bytes((value,))
-    if isinstance(value, int):
-        return kind.startswith(("int", "uint")) and int.from_bytes(octets, "little", signed=kind[0] == "i") == value
-    return kind in ("string", "raw") and octets == value.encode()
 
 
 # ------------------------------------------------------------------------------------------------- a subscription
@@ -169,11 +93,10 @@ class TopicSubscription(Subscription):
         self._numbers = tuple([partition.place.partition for partition in followed.partitions])
         self._position = followed.start
         """Where the client is."""
-        chosen = wanted.filter or Filter()
-        self._form = ("channel", chosen.header, type(chosen.value), chosen.value)
-        self._encode = encoder(self._numbers, chosen.header, chosen.value)
+        self._selector = None if wanted.filter is None else wanted.filter.selector
+        self._form = "channel", self._selector is not None
         self._skipped: dict[int, int] = {}
-        self._feed: Feed | None = None
+        self._feed: Feed[EncodedPiece] | None = None
         self._skips = wanted.behind == "skip"
         self._turn = 0
         """Of which partition the newest message is wanted first, after the next skip."""
@@ -190,16 +113,18 @@ class TopicSubscription(Subscription):
             self.channel.api.tails.feeds.leave(self._form, feed)
 
     async def go_on(self) -> None:
-        feed = self._feed = self.channel.api.tails.feeds.join(self._form, self._followed.partitions, self._encode)
+        encode = encoder(self._numbers, is_indexed=self._selector is not None)
+        feed = self._feed = self.channel.api.tails.feeds.join(self._form, self._followed.partitions, encode)
         cursor = feed.cursor(self._position)
         while True:
             has_waited = await self.credited()
             has_waited = await self._in_time() or has_waited
             if has_waited and self._skips:
                 self._skip_to_newest(cursor)
-            piece = await feed.piece(cursor)
+            is_for_few = self._selector is None and self.credit < FEW_CREDITS
+            piece = await feed.piece(cursor, self.credit if is_for_few else None)
             await self.channel.link.room()
-            if self._say(cursor, piece) and self._wanted.max_rate is None:
+            if self._say(cursor, piece) is not None and self._wanted.max_rate is None:
                 # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
                 await feed.stay(cursor, partial(self._take, cursor))
 
@@ -215,46 +140,49 @@ class TopicSubscription(Subscription):
                 break
         cursor.position = tuple(position)
 
-    def _take(self, cursor: Cursor, piece: Piece) -> bool:
+    def _take(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
         """If another subscription has filled the connection meanwhile, this one reads the piece again when there is
         room, so that not all of them have one waiting."""
         if self.channel.link.is_full:
-            cursor.position = piece.octets.start  # type: ignore[attr-defined]
-            return False
+            cursor.position = piece.content.start
+            return None
         return self._say(cursor, piece)
 
-    def _say(self, cursor: Cursor, piece: Piece) -> bool:
-        """Whether there is credit, and room, for more."""
-        said: Any = piece.octets
-        count = min(len(said.cuts), self.credit, int(self._tokens) if self._wanted.max_rate else len(said.cuts))
-        is_whole = count == len(said.cuts)
-        for i, (at, start) in enumerate(zip(self._position, said.start, strict=True)):
-            # A partition that was purged begins anew, and nothing of it is missing.
-            self._skip(i, start - at)
+    def _say(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
+        """How many bytes were written; None: there is no credit, or no room, for more."""
+        said, position = piece.content, piece.position
+        matching = said.matching(self._selector)
+        count = min(len(matching), self.credit, int(self._tokens) if self._wanted.max_rate else len(matching))
+        numbers = matching[:count]
+        # The messages of the piece that this subscription is done with.
+        done = len(said.cuts) if count == len(matching) else numbers[-1] + 1 if count else 0
+        if self._position != said.start:
+            for i, (at, start) in enumerate(zip(self._position, said.start, strict=True)):
+                # A partition that was purged begins anew, and nothing of it is missing.
+                self._skip(i, start - at)
         for before, i, missing in said.gaps:
-            if is_whole or before < count:
+            if before < done or count == len(matching):
                 self._skip(i, missing)
-        octets: Any = said if is_whole else memoryview(said)[: said.cuts[count - 1][0]] if count else b""
-        position = piece.position
-        if not is_whole:
+        if count < len(matching):
             reached = list(said.start)
-            for _, i, behind in islice(said.cuts, count):
+            for _, i, behind in islice(said.cuts, done):
                 reached[i] = behind
             position = cursor.position = tuple(reached)
         if not count:
             self._position = position
-            return True
+            return 0
         cursor_text = id_of(self._numbers, position)
         tail = b'],"cursor":"%b"}' % cursor_text
         if self._skipped:
             skipped = _encode({str(self._numbers[i]): missing for i, missing in self._skipped.items()})
             tail = b'],"cursor":"%b","skipped":%b}' % (cursor_text, skipped)
+        octets = said.joined(self._selector, numbers)
         has_room = self.channel.link.push(self._head, octets, tail)
         self._position = position
         self._skipped = {}
         self.credit -= count
         self._tokens -= count
-        return has_room and is_whole and self.credit > 0
+        return len(octets) if has_room and count == len(matching) and self.credit > 0 else None
 
     def _skip(self, i: int, missing: int) -> None:
         if missing > 0:
@@ -290,7 +218,7 @@ async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubs
     if wanted.cursor is not UNSET:
         followed = _resumed(followed, cursor_of(wanted.cursor), "cursor")
     elif wanted.offsets is not UNSET:
-        named = {int(number): at for number, at in wanted.offsets.items() if number.isascii() and number.isdigit()}
+        named = {int(number): at for number, at in wanted.offsets.items() if _is_number(number)}
         followed = _resumed(followed, named if named and len(named) == len(wanted.offsets) else None, "offsets")
     return TopicSubscription(channel, number, wanted, followed)
 
@@ -322,6 +250,10 @@ def _beginning(wanted: ToTopic) -> tuple[Strategy | None, Consumer | None]:
     if wanted.consumer is not UNSET:
         return Strategy(StrategyKind.NEXT), Consumer(ConsumerKind.CONSUMER, identifier(wanted.consumer))
     return None, None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def _resumed(followed: Followed, known: Mapping[int, int] | None, field: str) -> Followed:

@@ -550,10 +550,10 @@ async def test_two_hundred_tails_have_all_of_it_and_share_what_is_made_for_them(
         (one,) = world.api.tails.feeds._feeds.values()
         original = one._encode
 
-        def counting(*given: Any) -> bytes:
+        async def counting(*given: Any) -> Any:
             nonlocal made
             made += 1
-            return original(*given)
+            return await original(*given)
 
         one._encode = counting
 
