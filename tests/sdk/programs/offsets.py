@@ -9,9 +9,12 @@ from scenario import Task, carry_out, connected, heard, milliseconds, refusal, s
 from versions import MODERN, consumer_group
 
 MESSAGES = 20
-UNHURRIED = milliseconds(100)
-"""Between polls. When a consumer is stopped while it polls, its client goes on; over WebSocket (up to 0.9; over TCP the
-SDK takes care) the answer of that poll then comes to whoever asks next, which is an "invalid format" to him."""
+ONCE = milliseconds(60_000)
+"""Between polls: a consumer has all that it wants from the first one. When a consumer is stopped while it polls, its
+client still gets the response, and over WebSocket (up to 0.9; over TCP the SDK takes care) takes it for that of the next
+request, which fails with "invalid format"."""
+TWICE = milliseconds(1000)
+"""For a consumer that needs a second poll, and must have been stopped before its third."""
 
 
 async def consume(consumer: Any, expected: int) -> list[int]:
@@ -43,7 +46,7 @@ async def filled(client: IggyClient, task: Task, first: int, partitions: int) ->
 def group(
     client: IggyClient, task: Task, name: str, strategy: PollingStrategy | None = None, **options: Any
 ) -> Awaitable[Any]:
-    options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": UNHURRIED} | options
+    options = {"batch_length": 5, "auto_commit": AutoCommit.Disabled(), "poll_interval": ONCE} | options
     strategy = strategy or PollingStrategy.Next()
     return consumer_group(client, name, task["stream"], task["topic"], polling_strategy=strategy, **options)
 
@@ -53,7 +56,8 @@ async def by_hand(client: IggyClient, task: Task, allow_replay: bool) -> None:
     name = f"replay {allow_replay}"
     task = task | {"topic": name}
     await filled(client, task, first=1, partitions=2)
-    consumer = await group(client, task, name, partition_id=0, allow_replay=allow_replay)
+    interval = TWICE if allow_replay else ONCE
+    consumer = await group(client, task, name, partition_id=0, allow_replay=allow_replay, poll_interval=interval)
     say(consumed=await consume(consumer, 10 if allow_replay else 5))
     await fill(client, task, 1)
     calls: dict[str, tuple[Any, ...]] = {
@@ -110,7 +114,8 @@ async def main(task: Task) -> None:
         "Timestamp": (PollingStrategy.Timestamp(1), task["expected"]),
     }
     for name, (strategy, expected) in strategies.items():
-        say(strategy=name, consumed=await consume(await group(client, one, name, strategy, partition_id=0), expected))
+        consumer = await group(client, one, name, strategy, partition_id=0, batch_length=expected)
+        say(strategy=name, consumed=await consume(consumer, expected))
     say(strategy="partition 1", consumed=await consume(await group(client, task, "one", partition_id=1), 5))
 
     await group(client, task, "not joined", auto_join_consumer_group=False)
