@@ -65,9 +65,9 @@ def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page
 
 IMPATIENT = """
 from whippet.app.access.throttle import Limits, Throttle
-Throttle.__init__.__defaults__ = (Limits(patience_s=0.5, user_wait_max_s=0.0),)
+Throttle.__init__.__defaults__ = (Limits(first_wait_s=60.0, address_wait_max_s=60.0, user_wait_max_s=0.0),)
 """
-"""Refuses whom it would otherwise have wait."""
+"""A client that would have to wait is refused at once, for a minute."""
 
 
 def test_who_has_guessed_too_often_is_told_to_wait_and_not_that_the_password_is_wrong(
