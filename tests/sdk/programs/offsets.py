@@ -11,8 +11,8 @@ from versions import MODERN, consumer_group
 MESSAGES = 20
 ONCE = milliseconds(60_000)
 """Between polls: a consumer has all that it wants from the first one. When a consumer is stopped while it polls, its
-client still gets the response, and over WebSocket (up to 0.9; over TCP the SDK takes care) takes it for that of the next
-request, which fails with "invalid format"."""
+client still gets the response. Over WebSocket (up to 0.9; over TCP the SDK takes care) the client takes it for that of
+the next request, which fails with "invalid format"."""
 TWICE = milliseconds(1000)
 """For a consumer that needs a second poll, and must have been stopped before its third."""
 
