@@ -353,6 +353,8 @@ def ids(batch: Readable, frames: Frames) -> np.ndarray[Any, np.dtype[np.uint64]]
 def fitting(frames: Frames, first: int, last: int, room: int) -> int:
     """How many of the frames first .. last-1 fit into `room` bytes."""
     start = start_of(frames, first)
+    if start_of(frames, last) - start <= room:
+        return last - first
     low, high = first, last
     while low < high:
         middle = (low + high + 1) // 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 
@@ -17,7 +18,7 @@ from whippet.transports import offload, turns
 from whippet.transports.turns import Responding
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import answers, frames, requests, sends
-from whippet.transports.wire.classic.dialect import Dialect
+from whippet.transports.wire.classic.dialect import TELLING, Dialect
 
 _log = logging.getLogger(__name__)
 
@@ -30,20 +31,18 @@ FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
 
 
 class ClassicConversation:
+    measure = staticmethod(frames.measure)
+
     def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
         self.session = session
         self.over = False
-        self.room: int | None = None
+        self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._gateway = gateway
         host = session.address.rpartition(":")[0]
         self.dialect = Dialect(gateway.clock(), header_size, gateway.returning_clients, host)
         self._limits = Limits.of(gateway.store.options)
-        self._read_bytes_max = gateway.store.options.read_bytes_max
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
-
-    def measure(self, data: memoryview) -> int:
-        return frames.measure(data)
 
     def refused(self, data: memoryview, length: int) -> Code | None:
         if length < frames.HEADER_BYTES:
@@ -69,14 +68,13 @@ class ClassicConversation:
             else:
                 request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
             if isinstance(request, PollMessages):
-                request = await turns.bounded(request, to, self._read_bytes_max, self.room)
+                turn = to.response_room()
+                request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
             answer = await carry_out(self._gateway, self.session, request)
-            if code != frames.SEND_MESSAGES:
-                # A send was noticed when it was decoded.
+            if type(request) in TELLING:
                 self.dialect.on_request(request, self._gateway.clock())
-            if isinstance(answer, Polled):
-                size, items = sum(map(len, answer.batches)), answer.messages_count
-                return frames.success(await offload.call(size, items, answers.encode, code, answer, self.dialect))
+            if isinstance(answer, Polled) and offload.is_large(sum(map(len, answer.batches)), answer.messages_count):
+                return frames.success(await asyncio.to_thread(answers.encode, code, answer, self.dialect))
             return frames.success(answers.encode(code, answer, self.dialect))
         except CommandError as refused:
             self.over = refused.code in FAREWELLS

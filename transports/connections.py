@@ -45,6 +45,7 @@ class Connections:
     ) -> None:
         """`rooms` are shared with all other transports."""
         self.gateway = gateway
+        self.loop = asyncio.get_running_loop()
         self.stalled_seconds = stalled_seconds
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)

@@ -31,8 +31,8 @@ class Conversation(Protocol):
     session: Session
     over: bool
     """The last answer was the last one: the connection ends."""
-    room: int | None
-    """Bytes of batches that an answer may have, where the transport has a limit of its own."""
+    poll_bytes_max: int
+    """How many bytes of batches the response to a poll may have."""
 
     def measure(self, data: memoryview) -> int:
         """How many bytes the frame has that begins here; 0: that cannot be told from so few. CommandError: nobody can
@@ -60,12 +60,10 @@ def begin(
 ) -> Conversation:
     """`header_size` forces the size of the message headers that a classic client gets; `answer_bytes_max` is what the
     transport carries of a poll, of which one message may be more."""
-    room = None if answer_bytes_max is None else answer_bytes_max - ANSWER_HEADER_BYTES
+    is_modern = beginning == MODERN
     talk: Conversation
-    if beginning == MODERN:
-        talk = ModernConversation(gateway, session)
-        talk.room = room
-    else:
-        talk = ClassicConversation(gateway, session, header_size)
-        talk.room = None if room is None else polls.room(room)
+    talk = ModernConversation(gateway, session) if is_modern else ClassicConversation(gateway, session, header_size)
+    if answer_bytes_max is not None:
+        room = answer_bytes_max - ANSWER_HEADER_BYTES
+        talk.poll_bytes_max = min(talk.poll_bytes_max, room if is_modern else polls.room(room))
     return talk

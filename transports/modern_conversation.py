@@ -83,13 +83,12 @@ class ModernConversation:
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
         self.over = False
-        self.room: int | None = None
+        self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._closed = False
         """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
         self._gateway = gateway
         self._answered: Answered | None = None
         self._limits = Limits.of(gateway.store.options)
-        self._read_bytes_max = gateway.store.options.read_bytes_max
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
 
@@ -205,7 +204,8 @@ class ModernConversation:
         if isinstance(request, SendMessages):
             request = await self._checked(request)
         if isinstance(request, PollMessages):
-            request = await turns.bounded(request, to, self._read_bytes_max, self.room)
+            turn = to.response_room()
+            request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
         answer: Any = await carry_out(self._gateway, self.session, request)
         content = answers.encode(code, answer)
         if asked.operation not in PLAIN:

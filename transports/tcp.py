@@ -203,9 +203,12 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._lingers_until:
             return
-        arriving = self._intake.arriving
+        intake = self._intake
+        arriving = intake.arriving
         if arriving is not None and arriving.filled < arriving.reserved:
-            self._intake.received(nbytes)
+            intake.received(nbytes)
+            if intake.is_unfinished:
+                self._note_beginning()
             self._go_on()
         else:
             self._hear(self._listener.scratch[:nbytes])
@@ -220,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if intake.is_unfinished:
             self._acknowledge()
+            self._note_beginning()
         self._go_on()
 
     def _lose(self, lost: CommandError) -> None:
@@ -227,13 +231,17 @@ class Connection(asyncio.BufferedProtocol):
         _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
         self.end()
 
+    def _note_beginning(self) -> None:
+        """The time that an unfinished request may take is counted from here, or from when it got room."""
+        intake = self._intake
+        if not intake.began_at:
+            intake.began_at = time.monotonic()
+
     def _go_on(self) -> None:
         """Something was received."""
         intake = self._intake
-        if not intake.began_at and intake.is_unfinished:
-            intake.began_at = time.monotonic()
         if intake.ahead and self._working is None:
-            self._working = asyncio.create_task(self._work())
+            self._working = self._listener.loop.create_task(self._work())
         if not (self._ended or intake.can_read):
             self._transport.pause_reading()
 
@@ -317,8 +325,10 @@ class Connection(asyncio.BufferedProtocol):
                     await asyncio.sleep(0)
         finally:
             self._working = None
-            claim.give_back(intake.in_hand)
-            intake.in_hand = 0
+            if intake.in_hand:
+                # The answer has failed.
+                claim.give_back(intake.in_hand)
+                intake.in_hand = 0
             if self._ended:
                 intake.drop()
                 self._close(is_over=False)

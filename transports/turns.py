@@ -37,11 +37,6 @@ class Turn:
         granted = self.claim.take(size, rest)
         return await self.wait() if granted is None else granted
 
-    async def take_some(self, most: int) -> int:
-        """As much as there is room for, up to this."""
-        granted = self.claim.take_some(most, min(most, POLL_BYTES_MIN))
-        return await self.wait() if granted is None else granted
-
     async def wait(self) -> int:
         """Until it is the claim's turn."""
         self._granted = asyncio.get_running_loop().create_future()
@@ -86,11 +81,12 @@ class Responding(Protocol):
         """For one response at a time."""
 
 
-async def bounded(request: PollMessages, to: Responding, most: int, limit: int | None) -> PollMessages:
-    """The poll as it may be carried out now. `limit` is what the transport carries, if that is a limit of its own."""
-    wanted = most if limit is None else min(limit, most)
-    turn = to.response_room()
-    granted = turn.claim.take_some(wanted, min(wanted, POLL_BYTES_MIN))
-    if granted is None:
-        granted = await turn.wait()
-    return request if limit is None and granted == most else msgspec.structs.replace(request, room=granted)
+def bounded(poll: PollMessages, turn: Turn, most: int) -> PollMessages | None:
+    """The poll with the room that its response may take, which is `most` unless room is scarce. None if there is none
+    yet: `bounded_later` waits for it."""
+    granted = turn.claim.take_some(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
+    return None if granted is None else msgspec.structs.replace(poll, room=granted)
+
+
+async def bounded_later(poll: PollMessages, turn: Turn) -> PollMessages:
+    return msgspec.structs.replace(poll, room=await turn.wait())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from whippet.app.access import permissions as may
 from whippet.app.access.permissions import Permissions
@@ -132,13 +132,18 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
     """The answer to a request, or a CommandError that says why there is none."""
     command = BY_REQUEST[type(request)]
     began = perf_counter()
+    login, seen = session.login, gateway.users.changes
     try:
-        _refuse_stale(session)
+        if session.stale:
+            _refuse_stale()
         if command.open_to_all:
             return await command.handler(gateway, session, request, Target())
         if command.changes:
             return await _change(gateway, session, command, request)
-        return await _answer(gateway, session, command, request)
+        target = _permitted(gateway, command, request, login)
+        answer = None if target is None else await command.handler(gateway, session, request, target)
+        if command.discloses and gateway.users.changes != seen:
+            _permitted(gateway, command, request, login)
     except StorageError as error:
         refused = of_storage(error)
         gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
@@ -146,6 +151,8 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
     except CommandError as refused:
         gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
         raise
+    else:
+        return answer
     finally:
         gateway.measured.commands[type(request)][session.transport].add(perf_counter() - began)
 
@@ -161,7 +168,8 @@ def admit(gateway: Gateway, session: Session, kind: type[ask.Request], destinati
     """Refuses what `carry_out` would refuse for its sender or its destination, before a large body is decoded."""
     command = BY_REQUEST[kind]
     try:
-        _refuse_stale(session)
+        if session.stale:
+            _refuse_stale()
         user, target = who_asks(gateway, session.login), _find(gateway, command, destination)
         if target is not None:
             _check_right(command, target, user)
@@ -170,20 +178,8 @@ def admit(gateway: Gateway, session: Session, kind: type[ask.Request], destinati
         raise
 
 
-def _refuse_stale(session: Session) -> None:
-    if session.stale:
-        raise CommandError(Code.STALE_CLIENT)
-
-
-async def _answer(gateway: Gateway, session: Session, command: Command, request: ask.Request) -> Any:
-    login, seen = session.login, gateway.users.changes
-    target = _permitted(gateway, command, request, login)
-    if target is None:
-        return None
-    answer = await command.handler(gateway, session, request, target)
-    if command.discloses and gateway.users.changes != seen:
-        _permitted(gateway, command, request, login)
-    return answer
+def _refuse_stale() -> NoReturn:
+    raise CommandError(Code.STALE_CLIENT)
 
 
 def _permitted(gateway: Gateway, command: Command, request: ask.Request, login: Login | None) -> Target | None:
@@ -200,7 +196,8 @@ def _permitted(gateway: Gateway, command: Command, request: ask.Request, login: 
 def _check_right(command: Command, target: Target, user: User) -> None:
     if command.right is None:
         return
-    if user.permissions is None or not command.right(user.permissions, target.stream_id, target.topic_id):
+    permissions = user.permissions
+    if permissions is None or not command.right(permissions, target.stream_id, target.topic_id):
         raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
 
 

@@ -72,19 +72,16 @@ class Shelf(Generic[Named]):
 class Topic:
     """A topic with its partitions, in the order of their ids, and its groups."""
 
-    __slots__ = ("document", "groups", "partitions", "turn")
+    __slots__ = ("document", "groups", "id", "partitions", "turn")
 
     def __init__(self, document: TopicDocument, partitions: list[Partition | None], groups: Shelf[Group]) -> None:
+        self.id = document.id
         self.document = document
         self.partitions = partitions
         """None where a partition cannot be served."""
         self.groups = groups
         self.turn = 0
         """The partition that the next balanced batch goes to."""
-
-    @property
-    def id(self) -> int:
-        return self.document.id
 
     @property
     def name(self) -> str:
@@ -107,15 +104,12 @@ class Topic:
 
 
 class Stream:
-    __slots__ = ("document", "topics")
+    __slots__ = ("document", "id", "topics")
 
     def __init__(self, document: StreamDocument, topics: Shelf[Topic]) -> None:
+        self.id = document.id
         self.document = document
         self.topics = topics
-
-    @property
-    def id(self) -> int:
-        return self.document.id
 
     @property
     def name(self) -> str:

@@ -92,24 +92,28 @@ async def test_without_a_free_part_even_a_little_waits() -> None:
 async def test_a_poll_takes_as_much_room_as_it_may_return() -> None:
     room = Room(64 * MIB)
     client = Client(room)
-    assert await turns.bounded(POLL, client, 8 * MIB, None) is POLL
+    bounded = turns.bounded(POLL, client.turn, 8 * MIB)
+    assert bounded is not None
+    assert bounded.room == 8 * MIB
     assert room.used == 8 * MIB
     client.turn.settle(100)
     assert room.used == 100
     assert client.turn.claim.is_unfinished
     client.turn.release()
     assert room.used == 0
-    assert (await turns.bounded(POLL, client, 8 * MIB, MIB)).room == MIB
 
 
 async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_is_hardly_any() -> None:
     room = Room(16 * MIB)
     granted = []
-    while not waiting(room):
-        asking = asyncio.create_task(turns.bounded(POLL, Client(room), 64 * MIB, None))
-        await asyncio.sleep(0)
-        if asking.done():
-            granted.append(asking.result().room or 0)
+    clients = [Client(room)]
+    while (bounded := turns.bounded(POLL, clients[-1].turn, 64 * MIB)) is not None:
+        granted.append(bounded.room or 0)
+        clients.append(Client(room))
+    asking = asyncio.create_task(turns.bounded_later(POLL, clients[-1].turn))
+    await asyncio.sleep(0)
+    assert waiting(room)
+    assert not asking.done()
     assert granted == sorted(granted, reverse=True)
     assert granted[0] == 8 * MIB
     assert granted[-1] >= POLL_BYTES_MIN

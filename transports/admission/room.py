@@ -136,11 +136,6 @@ class Account:
         room = self.room
         return room.used + self.held + 2 * size <= room.limit
 
-    @property
-    def spare(self) -> int:
-        """The most that it may take now."""
-        return max(self.room.limit - self.room.used - self.held, 0) // 2
-
 
 class Claim:
     """What one connection, one stream or one body holds of its account."""
@@ -184,10 +179,13 @@ class Claim:
     def take_some(self, most: int, least: int) -> int | None:
         """As much as there is room for, within these bounds; None: the holder is told when there is the least."""
         account = self.account
-        if not account.room.waiting and (spare := min(most, account.spare)) >= least:
-            self.count(spare)
-            return spare
-        return self.take(least, least)
+        room = account.room
+        granted = (room.limit - room.used - account.held) // 2
+        if room.waiting or granted < least:
+            return self.take(least, least)
+        granted = min(granted, most)
+        self.count(granted)
+        return granted
 
     def give_back(self, size: int) -> None:
         account = self.account

@@ -67,12 +67,16 @@ class Known:
     def __init__(self, application: ASGIApp, hosts: Hosts) -> None:
         self._application = application
         self._hosts = hosts
+        self._allowed_last: bytes | None = None
+        """Nearly all requests name the same host, so the last one that passed is not looked at again."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = next((value for name, value in scope["headers"] if name == b"host"), b"")
-        try:
-            self._hosts.check(host.decode("latin-1"))
-        except Refused as refused:
-            await send_answer(of_refusal(refused), send)
-        else:
-            await self._application(scope, receive, send)
+        if host != self._allowed_last:
+            try:
+                self._hosts.check(host.decode("latin-1"))
+            except Refused as refused:
+                await send_answer(of_refusal(refused), send)
+                return
+            self._allowed_last = host
+        await self._application(scope, receive, send)

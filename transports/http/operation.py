@@ -135,7 +135,8 @@ class Call:
 
     async def poll(self, request: PollMessages) -> Polled:
         """What is found, and no more than there is room for now."""
-        bounded = await turns.bounded(request, self, request.room or POLL_BYTES_MIN, request.room)
+        turn, most = self.response_room(), request.room or POLL_BYTES_MIN
+        bounded = turns.bounded(request, turn, most) or await turns.bounded_later(request, turn)
         polled: Polled = await self.ask(bounded)
         self.response_room().settle(sum(map(len, polled.batches)))
         return polled

@@ -209,11 +209,15 @@ def identifier(value: Identifier) -> bytes:
     return _U8.pack(NAMED) + name(value)
 
 
+_CONSUMERS = {int(kind): kind for kind in ConsumerKind}
+
+
 def read_consumer(reader: Reader) -> Consumer:
-    kind = reader.u8()
-    if kind not in (1, 2):
-        raise CommandError(Code.INVALID_COMMAND, f"there is no consumer of kind {kind}")
-    return Consumer(ConsumerKind(kind), read_identifier(reader))
+    number = reader.u8()
+    kind = _CONSUMERS.get(number)
+    if kind is None:
+        raise CommandError(Code.INVALID_COMMAND, f"there is no consumer of kind {number}")
+    return Consumer(kind, read_identifier(reader))
 
 
 def consumer(value: Consumer) -> bytes:

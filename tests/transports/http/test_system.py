@@ -286,3 +286,9 @@ async def test_on_a_loopback_address_only_loopback_names_are_served_unless_confi
     for number, config in enumerate((Http(address=Address("0.0.0.0", 0)), Http(allowed_hosts=("*",)))):
         async with calling(tmp_path / f"{number}", config) as world:
             assert (await world.client.get("/ping", headers={"host": host})).status_code == 200
+
+
+async def test_a_name_that_was_served_opens_the_door_for_no_other(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        for host, status in (("localhost", 200), ("evil.example", 421), ("evil.example", 421), ("localhost", 200)):
+            assert (await world.client.get("/ping", headers={"host": host})).status_code == status

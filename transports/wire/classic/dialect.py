@@ -30,6 +30,10 @@ class Returning(Protocol):
     def left(self, who: str) -> None: ...
 
 
+TELLING = frozenset({Ping, LoginUser, LoginWithPersonalAccessToken})
+"""Requests that tell something about the client."""
+
+
 class Dialect:
     __slots__ = (
         "_expected",
@@ -83,7 +87,7 @@ class Dialect:
             self._recognise()
 
     def on_request(self, request: Request, now_us: int) -> None:
-        """To be told of every request; sends are noticed where they are decoded."""
+        """To be told of every request of a kind in `TELLING`; sends are noticed where they are decoded."""
         if isinstance(request, Ping):
             self.on_ping(now_us)
         elif isinstance(request, LoginUser):
