@@ -1,12 +1,14 @@
 """Rates: how much is appended to each partition, topic and stream, measured once a second while somebody wants to know.
 
 Everything is computed from what the partitions know anyway, so that nothing is counted for it while nobody asks. What
-was appended and deleted again within the second is counted by its number; its bytes are estimated.
+was appended and deleted again within the second is counted by its number; its bytes are estimated. A large catalogue is
+looked at in several turns of the event loop, and what is told to many is encoded once.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from whippet.storage.partition import Partition
 
 PERIOD_SECONDS = 1.0
+TOGETHER = 500
+"""After so many partitions, or listeners, the others on the event loop get their turn."""
+_encode = msgspec.json.Encoder().encode
 
 
 class PartitionRates(msgspec.Struct, frozen=True):
@@ -67,6 +72,35 @@ class Sample(msgspec.Struct, frozen=True):
     streams: list[StreamRates]
 
 
+class Measurement:
+    """A sample, and the parts of it that were told, each encoded once for all who hear the same."""
+
+    __slots__ = ("_encoded", "sample")
+
+    def __init__(self, sample: Sample) -> None:
+        self.sample = sample
+        self._encoded: dict[tuple[int | None, int | None], bytes] = {}
+
+    def encoded(self, stream_id: int | None = None, topic_id: int | None = None) -> bytes:
+        """As JSON: all of it, or one stream, or one topic of that."""
+        key = stream_id, topic_id
+        found = self._encoded.get(key)
+        if found is None:
+            found = self._encoded[key] = self._encode(stream_id, topic_id)
+        return found
+
+    def _encode(self, stream_id: int | None, topic_id: int | None) -> bytes:
+        sample = self.sample
+        if stream_id is None:
+            return _encode(sample)
+        stream = next((each for each in sample.streams if each.id == stream_id), None)
+        head = {"at": sample.at, "seconds": sample.seconds}
+        if topic_id is None:
+            return _encode({**head, "stream": stream})
+        topics = [] if stream is None else stream.topics
+        return _encode({**head, "topic": next((each for each in topics if each.id == topic_id), None)})
+
+
 class _Count(NamedTuple):
     appended: int
     bytes: int
@@ -77,13 +111,13 @@ class _Count(NamedTuple):
 class Rates:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._waiting: list[asyncio.Future[Sample]] = []
+        self._waiting: list[asyncio.Future[Measurement]] = []
         self._measuring: asyncio.Task[None] | None = None
 
-    async def next(self) -> Sample:
+    async def next(self) -> Measurement:
         """That of the second that is going on."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Sample] = loop.create_future()
+        future: asyncio.Future[Measurement] = loop.create_future()
         self._waiting.append(future)
         if self._measuring is None or self._measuring.done():
             self._measuring = loop.create_task(self._measure(), name="rates")
@@ -92,36 +126,39 @@ class Rates:
     async def _measure(self) -> None:
         """As long as somebody waits at the end of a period."""
         loop = asyncio.get_running_loop()
-        before, began = self._counts(), loop.time()
+        before, began = await self._counts(), loop.time()
         idle = 0
         while idle < 2:
             await asyncio.sleep(PERIOD_SECONDS - (loop.time() - began) % PERIOD_SECONDS)
             waiting, self._waiting = [each for each in self._waiting if not each.done()], []
-            now, ended = self._counts(), loop.time()
+            now, ended = await self._counts(), loop.time()
             if waiting:
-                sample = self._sample(before, now, max(ended - began, 1e-6))
-                for future in waiting:
-                    future.set_result(sample)
+                measurement = Measurement(await self._sample(before, now, max(ended - began, 1e-6)))
+                for number, future in enumerate(waiting, 1):
+                    if not future.done():
+                        future.set_result(measurement)
+                    await _give_turns(number)
             # Who has got one asks for the next soon, and it should be that of a whole second again.
             idle = 0 if waiting else idle + 1
             before, began = now, ended
 
-    def _counts(self) -> dict[Partition, _Count]:
-        return {
-            partition: _Count(partition.readable, partition.message_bytes, partition.first_offset, partition.emptied)
-            for stream in self._gateway.streams
-            for topic in stream.topics
-            for partition in topic.served
-        }
+    async def _counts(self) -> dict[Partition, _Count]:
+        found: dict[Partition, _Count] = {}
+        for stream in self._gateway.streams:
+            for topic in stream.topics:
+                for one in topic.served:
+                    found[one] = _Count(one.readable, one.message_bytes, one.first_offset, one.emptied)
+                    await _give_turns(len(found))
+        return found
 
-    def _sample(self, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float) -> Sample:
-        streams = [self._stream(stream, before, now, seconds) for stream in self._gateway.streams]
+    async def _sample(self, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float) -> Sample:
+        streams = [await self._stream(stream, before, now, seconds) for stream in self._gateway.streams]
         return Sample(self._gateway.clock(), seconds, streams)
 
-    def _stream(
+    async def _stream(
         self, stream: Stream, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float
     ) -> StreamRates:
-        topics = [self._topic(topic, before, now, seconds) for topic in stream.topics]
+        topics = [await self._topic(topic, before, now, seconds) for topic in stream.topics]
         return StreamRates(
             stream.id,
             stream.name,
@@ -132,17 +169,21 @@ class Rates:
             topics,
         )
 
-    def _topic(
+    async def _topic(
         self, topic: Topic, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float
     ) -> TopicRates:
-        partitions = [
-            _partition(partition, before.get(partition), now[partition], seconds)
-            for partition in topic.served
-            if partition in now
-        ]
-        groups = [
-            GroupLag(group.id, group.name, len(group.members), _lag(topic.served, group.id)) for group in topic.groups
-        ]
+        partitions: list[PartitionRates] = []
+        lags: Counter[int] = Counter()
+        unread = 0
+        for number, one in enumerate(topic.served, 1):
+            if one in now:
+                partitions.append(_partition(one, before.get(one), now[one], seconds))
+            # Most groups have nothing stored in most partitions: only what they have is looked at.
+            unread += one.readable - one.first_offset
+            for group_id in one.readers(Kind.GROUP) if topic.groups else ():
+                lags[group_id] -= _read_by(one, group_id)
+            await _give_turns(number)
+        groups = [GroupLag(group.id, group.name, len(group.members), unread + lags[group.id]) for group in topic.groups]
         return TopicRates(
             topic.id,
             topic.name,
@@ -174,10 +215,13 @@ def _partition(partition: Partition, before: _Count | None, now: _Count, seconds
     )
 
 
-def _lag(partitions: list[Partition], group_id: int) -> int:
-    lag = 0
-    for partition in partitions:
-        stored = partition.offset_of(Kind.GROUP, group_id)
-        at = partition.first_offset if stored is None else max(stored + 1, partition.first_offset)
-        lag += max(partition.readable - at, 0)
-    return lag
+def _read_by(partition: Partition, group_id: int) -> int:
+    """Messages that are there and that the group has committed."""
+    stored = partition.offset_of(Kind.GROUP, group_id)
+    first = partition.first_offset
+    return 0 if stored is None else min(max(stored + 1, first), partition.readable) - first
+
+
+async def _give_turns(done: int) -> None:
+    if done % TOGETHER == 0:
+        await asyncio.sleep(0)

@@ -38,6 +38,12 @@ async def create_stream(
     check_name(request.name, "stream")
     refuse_any(request.options, OptionScope.STREAM)
     _refuse_taken(gateway, request.name)
+    limit = gateway.config.system.limits.streams
+    if len(gateway.streams) >= limit:
+        raise CommandError(
+            Code.TOO_MANY_STREAMS,
+            f"there are {len(gateway.streams)} streams, as many as are allowed (system.limits.streams = {limit})",
+        )
     document = StreamDocument(id=gateway.streams.next_id(), name=request.name, created_at=gateway.clock())
     await gateway.store.create_stream(document)
     stream = Stream(document, Shelf([]))

@@ -46,6 +46,13 @@ async def create_topic(
     if not 0 <= request.partitions_count <= PARTITIONS_MAX:
         raise CommandError(Code.TOO_MANY_PARTITIONS, f"a topic is made with 0 to {PARTITIONS_MAX} partitions")
     _refuse_taken(stream, request.name)
+    limit = gateway.config.system.limits.topics_per_stream
+    if len(stream.topics) >= limit:
+        raise CommandError(
+            Code.TOO_MANY_TOPICS,
+            f"stream {stream.name!r} has {len(stream.topics)} topics, as many as are allowed "
+            f"(system.limits.topics_per_stream = {limit})",
+        )
     chosen = _chosen(request)
     defaults = gateway.topic_defaults
     compression = chosen.compression_algorithm or defaults.values["compression_algorithm"]

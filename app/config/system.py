@@ -225,6 +225,10 @@ class Limits(Section, frozen=True):
     read_bytes: SomeBytes = 64 * MIB
     """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but
     with at least one message."""
+    streams: Annotated[int, integer(1)] = 32_768
+    """Number of streams, because each takes memory, files, and time at the start; one more is refused (error 1020)."""
+    topics_per_stream: Annotated[int, integer(1)] = 4_096
+    """Number of topics of one stream; one more is refused (error 2021)."""
     partitions: Annotated[int, integer(1)] = 32_768
     """Number of partitions of all topics together, because each takes memory, files, and time at the start; requests
     for more are refused (error 2015). More that are there already are served."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.storage.support.world import opened, split
+from tests.support.turns import TurnCounter
 from whippet.app.client.packing import pack
 from whippet.app.feeds import HANDED_OUT_BYTES, Cursor, Feed, Feeds, Part, Piece, Position
 from whippet.storage.batch import messages
@@ -136,26 +136,6 @@ async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) ->
         feeds.leave("broken", feed)
 
 
-class Loop:
-    """Counts its turns, and what is done in each."""
-
-    def __init__(self) -> None:
-        self.done: Counter[int] = Counter()
-        self._turn = 0
-        self._loop = asyncio.get_running_loop()
-        self._next()
-
-    def _next(self) -> None:
-        self._turn += 1
-        self._handle = self._loop.call_soon(self._next)
-
-    def note(self, size: int) -> None:
-        self.done[self._turn] += size
-
-    def stop(self) -> None:
-        self._handle.cancel()
-
-
 @pytest.mark.parametrize("stays", [True, False])
 @pytest.mark.parametrize(("size", "together"), [(1, 200), (HANDED_OUT_BYTES // 4, 4)])
 async def test_many_readers_leave_others_their_turns_of_the_loop(
@@ -169,7 +149,7 @@ async def test_many_readers_leave_others_their_turns_of_the_loop(
     async with started(tmp_path, 2) as (feeds, them, _):
         reading: list[asyncio.Task[None]] = []
         joined: list[Feed[bytes]] = []
-        counted, taken = Loop(), [0]
+        counted, taken = TurnCounter(), [0]
 
         def take(piece: Piece[bytes]) -> int | None:
             counted.note(1)

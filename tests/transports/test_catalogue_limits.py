@@ -113,6 +113,27 @@ async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp
         await root.ask(ask.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))
 
 
+# ----------------------------------------------------------------------------------------------------- streams, topics
+
+
+async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
+    async with world(tmp_path, settings=limited(streams=2, topics_per_stream=2)) as made:
+        root = await with_topic(made)
+        found = await outcomes(*[root.ask(ask.CreateStream(f"s{number}")) for number in range(3)])
+        assert found == [None] + [Code.TOO_MANY_STREAMS] * 2
+        found = await outcomes(*[root.ask(ask.CreateTopic("s", f"t{number}", 0)) for number in range(3)])
+        assert found == [None] + [Code.TOO_MANY_TOPICS] * 2
+        with pytest.raises(CommandError, match=r"system\.limits\.streams = 2"):
+            await root.ask(ask.CreateStream("another"))
+        with pytest.raises(CommandError, match=r"system\.limits\.topics_per_stream = 2"):
+            await root.ask(ask.CreateTopic("s", "another", 1))
+        await root.ask(ask.CreateTopic("s0", "t", 1))
+        await root.ask(ask.DeleteTopic("s", "t0"))
+        await root.ask(ask.CreateTopic("s", "another", 1))
+        await root.ask(ask.DeleteStream("s0"))
+        await root.ask(ask.CreateStream("another"))
+
+
 # --------------------------------------------------------------------------------------------------------------- groups
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,7 +13,6 @@ from whippet.app.access import permissions as may
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.news import Event
-from whippet.app.rates import Sample, StreamRates, TopicRates
 from whippet.transports.http.numbers import U32
 from whippet.transports.websocket.subscriptions import Subscription
 from whippet.transports.websocket.topics import CREDIT, Name, identifier
@@ -116,24 +115,15 @@ class StatsSubscription(_Watch):
     async def go_on(self) -> None:
         rates = self.channel.api.gateway.rates
         while True:
-            sample = await rates.next()
+            measurement = await rates.next()
             if not self._is_there():
                 self.end("gone", "It was deleted")
             elif self.credit:
-                await self.say("stats", self._encoded(sample))
+                stream_id = None if self._stream is None else self._stream.id
+                topic_id = None if self._topic is None else self._topic.id
+                await self.say("stats", measurement.encoded(stream_id, topic_id))
             else:
                 self._skipped += 1
-
-    def _encoded(self, sample: Sample) -> bytes:
-        found: Any = sample
-        if self._stream is not None:
-            found = next((each for each in sample.streams if each.id == self._stream.id), None)
-        if self._topic is not None and isinstance(found, StreamRates):
-            found = next((each for each in found.topics if each.id == self._topic.id), None)
-        if found is sample:
-            return _encode(sample)
-        member = "topic" if isinstance(found, TopicRates) else "stream"
-        return _encode({"at": sample.at, "seconds": sample.seconds, member: found})
 
 
 class EventsSubscription(_Watch):

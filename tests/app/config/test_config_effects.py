@@ -181,6 +181,8 @@ system.limits.frame_bytes | transports/test_tcp.py | frame_bytes
 system.limits.frames_bytes | transports/test_tcp.py | frames_bytes
 system.limits.unauthenticated_bytes | app/test_settings.py | IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES
 system.limits.responses_bytes | transports/test_tcp.py | responses_bytes=8 * MIB
+system.limits.streams | transports/test_catalogue_limits.py | streams=2
+system.limits.topics_per_stream | transports/test_catalogue_limits.py | topics_per_stream=2
 system.limits.partitions | transports/test_catalogue_limits.py | system.limits.partitions
 system.limits.partitions_per_topic | transports/test_catalogue_limits.py | partitions_per_topic
 system.limits.consumer_groups_per_topic | transports/test_catalogue_limits.py | consumer_groups_per_topic

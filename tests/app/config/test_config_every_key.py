@@ -125,6 +125,8 @@ websocket.max_message_size | "" | "32 MiB" | 33554432
 websocket.max_frame_size | "" | "32 MiB" | 33554432
 websocket.accept_unmasked_frames | false | true | True
 websocket.channel.subscriptions | 100 | 7 | 7
+websocket.channel.subscriptions_total | 40000 | 4567 | 4567
+websocket.channel.subscriptions_per_user | 10000 | 4567 | 4567
 websocket.channel.ping_time | "20 s" | "1m 30s" | 90.0
 websocket.channel.silence_time | "1 m" | "1m 30s" | 90.0
 websocket.tls.enabled | false | true | True
@@ -247,6 +249,8 @@ system.limits.batch_messages | 1000000 | 4567 | 4567
 system.limits.payload_bytes | "64 MB" | "32 MiB" | 33554432
 system.limits.user_headers_bytes | "100 KB" | "1 MiB" | 1048576
 system.limits.read_bytes | "64 MiB" | "32 MiB" | 33554432
+system.limits.streams | 32768 | 4567 | 4567
+system.limits.topics_per_stream | 4096 | 4567 | 4567
 system.limits.partitions | 32768 | 4567 | 4567
 system.limits.partitions_per_topic | 10000 | 4567 | 4567
 system.limits.consumer_groups_per_topic | 4096 | 4567 | 4567

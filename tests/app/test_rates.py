@@ -1,0 +1,84 @@
+"""Rates: what they cost with a large catalogue and many listeners, and how far groups are behind."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.app.commands.support.reading import Reading, reading
+from tests.support.turns import TurnCounter
+from whippet.app import rates
+from whippet.app.commands import requests as ask
+
+
+@pytest.fixture(autouse=True)
+def measured_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "PERIOD_SECONDS", 0.01)
+
+
+async def lags(made: Reading) -> dict[str, int]:
+    measurement = await made.gateway.rates.next()
+    (stream,) = measurement.sample.streams
+    (topic,) = stream.topics
+    return {group.name: group.lag for group in topic.consumer_groups}
+
+
+async def test_groups_lag_by_what_is_there_and_they_have_not_committed(tmp_path: Path) -> None:
+    async with reading(tmp_path, 3) as made:
+        await made.fill(10)
+        for name in ("none", "some"):
+            await made.root.ask(ask.CreateConsumerGroup("s", "t", name))
+        assert await lags(made) == {"g": 30, "none": 30, "some": 30}
+        some = ask.Consumer(ask.ConsumerKind.GROUP, "some")
+        await made.root.ask(ask.JoinConsumerGroup("s", "t", "some"))
+        await made.root.join()
+        for partition, offset in ((0, 0), (1, 9)):
+            await made.root.store(offset, partition, some)
+        await made.root.store(4, 2)
+        assert await lags(made) == {"g": 25, "none": 30, "some": 19}
+        await made.root.ask(ask.PurgeTopic("s", "t"))
+        assert await lags(made) == {"g": 0, "none": 0, "some": 0}
+
+
+async def test_a_large_catalogue_is_looked_at_in_many_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rates, "TOGETHER", 10)
+    rating, counting = rates._partition, rates._Count
+    async with reading(tmp_path, 100) as made:
+        counted = TurnCounter()
+
+        def rate(*given: Any) -> Any:
+            counted.note(1)
+            return rating(*given)
+
+        def count(*given: Any) -> Any:
+            counted.note(1)
+            return counting(*given)
+
+        monkeypatch.setattr(rates, "_partition", rate)
+        monkeypatch.setattr(rates, "_Count", count)
+        measurement = await made.gateway.rates.next()
+        counted.stop()
+        assert len(measurement.sample.streams[0].topics[0].partitions) == 100
+        assert sum(counted.done.values()) >= 300
+        assert max(counted.done.values()) <= 10
+
+
+async def test_what_many_hear_is_encoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[Any] = []
+    encode = msgspec.json.Encoder().encode
+
+    def counting(what: Any) -> bytes:
+        encoded.append(what)
+        return encode(what)
+
+    async with reading(tmp_path) as made:
+        heard = await asyncio.gather(*(made.gateway.rates.next() for _ in range(100)))
+        monkeypatch.setattr(rates, "_encode", counting)
+        for part in ((), (0,), (0, 0), (0, 7), (7,), (7, 0)):
+            texts = [each.encoded(*part) for each in heard]
+            assert all(text is texts[0] for text in texts)
+        assert len(encoded) == 6
