@@ -18,6 +18,7 @@ from whippet.storage.errors import (
     SequenceForgotten,
     SequencePassed,
     StorageError,
+    TooManyOffsets,
     TopicFull,
 )
 
@@ -108,6 +109,8 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
         error = kind("'p'", 1, 2)
     elif issubclass(kind, TopicFull):
         error = kind("stream", "topic", 1, 2, 3)
+    elif issubclass(kind, TooManyOffsets):
+        error = kind("partition 0", "consumer", 1)
     else:
         error = kind("why")
     told = errors.of_storage(error)
@@ -121,5 +124,6 @@ def test_failures_of_the_store_keep_their_meaning() -> None:
     assert errors.of_storage(ProducerFenced("'p'", 1, 2)).code == Code.PRODUCER_FENCED
     assert errors.of_storage(SequencePassed("'p'", 1, 2)).code == Code.PRODUCER_SEQUENCE_PASSED
     assert errors.of_storage(SequenceForgotten("'p'", 1, 2)).code == Code.REQUEST_ALREADY_APPLIED
+    assert errors.of_storage(TooManyOffsets("0", "group", 1)).code == Code.TOO_MANY_CONSUMER_OFFSETS
     full = storage_errors.WriteFailed("streams/1", OSError(28, ""))
     assert errors.of_storage(full).code == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
