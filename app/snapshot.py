@@ -8,13 +8,17 @@ import os
 import resource
 import zipfile
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from whippet.app.errors import Code, CommandError
+from whippet.app.telemetry import log_files
 
 _log = logging.getLogger(__name__)
 
 ALL = 100
 FILES_LISTED_MAX = 10_000
+LOG_BYTES_MAX = 1 << 20
+"""Of the log, its end."""
 
 _METHODS = {
     1: zipfile.ZIP_STORED,
@@ -46,55 +50,72 @@ def chosen(types: Sequence[int]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(types))
 
 
-def make(parts: Sequence[int], method: int, data_folder: str, config: str) -> bytes:
+class Server(NamedTuple):
+    """What the parts are made from."""
+
+    data_folder: str
+    log_folder: str | None
+    """None: the log goes to no file."""
+    config: str
+
+
+def make(parts: Sequence[int], method: int, server: Server) -> bytes:
     """A part that cannot be had is left out, and the log says why."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", method) as target:
         for part in parts:
             name, write = _PARTS[part]
             try:
-                target.writestr(name, write(data_folder, config))
+                target.writestr(name, write(server))
             except OSError as error:
                 _log.warning("the snapshot has no %s: %s", name, error)
     return archive.getvalue()
 
 
-def _filesystem(data_folder: str, config: str) -> str:
+def _filesystem(server: Server) -> str:
     lines = []
-    for folder, _, files in os.walk(data_folder):
+    for folder, _, files in os.walk(server.data_folder):
         for file in files:
             path = os.path.join(folder, file)
-            lines.append(f"{os.stat(path).st_size:>16} {os.path.relpath(path, data_folder)}")
+            lines.append(f"{os.stat(path).st_size:>16} {os.path.relpath(path, server.data_folder)}")
             if len(lines) == FILES_LISTED_MAX:
                 return "\n".join([*lines, f"... only the first {FILES_LISTED_MAX} files are listed", ""])
     return "\n".join([*lines, ""])
 
 
-def _processes(data_folder: str, config: str) -> str:
+def _processes(server: Server) -> str:
     with open("/proc/self/status") as status:
         return status.read()
 
 
-def _resources(data_folder: str, config: str) -> str:
+def _resources(server: Server) -> str:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     names = [name for name in dir(usage) if name.startswith("ru_")]
     return "".join(f"{name[3:]} {getattr(usage, name)}\n" for name in names)
 
 
-def _test(data_folder: str, config: str) -> str:
+def _test(server: Server) -> str:
     return "test"
 
 
-def _logs(data_folder: str, config: str) -> str:
-    return "The log goes to standard error and, unless system.logging.file_enabled is false, to files.\n"
+def _logs(server: Server) -> str:
+    """The end of the newest file."""
+    if server.log_folder is None:
+        return "system.logging.file_enabled is false: the log goes to standard error alone, and cannot be read here.\n"
+    with open(os.path.join(server.log_folder, log_files.NAME), "rb") as log:
+        skipped = max(log.seek(0, os.SEEK_END) - LOG_BYTES_MAX, 0)
+        log.seek(skipped)
+        # The first line is one in part.
+        lines = log.read(LOG_BYTES_MAX) if not skipped else log.read(LOG_BYTES_MAX).partition(b"\n")[2]
+    return lines.decode(errors="replace")
 
 
-def _config(data_folder: str, config: str) -> str:
-    return config
+def _config(server: Server) -> str:
+    return server.config
 
 
 TEST = 4
-_PARTS: dict[int, tuple[str, Callable[[str, str], str]]] = {
+_PARTS: dict[int, tuple[str, Callable[[Server], str]]] = {
     1: ("filesystem_overview.txt", _filesystem),
     2: ("process_list.txt", _processes),
     3: ("resource_usage.txt", _resources),

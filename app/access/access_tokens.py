@@ -14,6 +14,7 @@ issuer has not shown yet.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -31,10 +32,13 @@ from whippet.app.config.listeners import HttpJwt
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 
+_log = logging.getLogger(__name__)
+
 FOLDER = "access"
 NEVER_SECONDS = 1_000_000_000
 """The life of a token that does not expire: clients want a number."""
 REMEMBERED_MAX = 4096
+
 SECOND = 1_000_000
 
 
@@ -90,6 +94,9 @@ class AccessTokens:
         self._issuers = issuers
         self._issuers_valid = frozenset(config.valid_issuers)
         self._audiences_valid = frozenset(config.valid_audiences)
+        numbers = {issuer.user_id for issuer in config.trusted_issuers}
+        self._marks_of_issuers = {user.id: user.mark for user in users if user.id in numbers}
+        """Which user the number of a trusted issuer means: a later user with the same number is another one."""
         self._remembered: dict[str, Claims] = {}
 
     @classmethod
@@ -174,7 +181,17 @@ class AccessTokens:
     async def _from_elsewhere(self, text: str) -> Caller | None:
         user_id = await self._issuers.user_id(text, self._clock() // SECOND)
         user = self._users.active(user_id)
-        return None if user is None or user.id == 0 else Caller(user, None, None)
+        if user is None or user.id == 0:
+            return None
+        if self._marks_of_issuers.setdefault(user.id, user.mark) != user.mark:
+            _log.warning(
+                "a token of a trusted issuer is refused: user %d was deleted, and %r has the number now; "
+                "check http.jwt.trusted_issuers and restart",
+                user.id,
+                user.username,
+            )
+            return None
+        return Caller(user, None, None)
 
     def _verified(self, text: str) -> Claims:
         """Signed here, for here. When it counts is not looked at."""

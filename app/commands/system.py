@@ -68,8 +68,10 @@ async def get_snapshot(
 ) -> answers.Snapshot:
     parts = snapshot.chosen(request.types)
     compression = snapshot.zip_method(request.compression)
+    log_folder = None if gateway.log_files is None else gateway.log_files.folder
+    server = snapshot.Server(gateway.store.options.path, log_folder, gateway.described_config)
     content = await asyncio.get_running_loop().run_in_executor(
-        gateway.snapshots, snapshot.make, parts, compression, gateway.store.options.path, gateway.described_config
+        gateway.snapshots, snapshot.make, parts, compression, server
     )
     return answers.Snapshot(content)
 

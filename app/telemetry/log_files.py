@@ -35,6 +35,8 @@ class LogFiles:
         self._clock = clock
         self._listener: QueueListener | None = None
         self._file: _File | None = None
+        self.folder: str | None = None
+        """Where the files are, once it has begun."""
 
     def start(self, data_folder: str, settings: Logging) -> None:
         """Writes what has been logged so far and what will be. OSError if the folder cannot be used. Blocks."""
@@ -45,6 +47,7 @@ class LogFiles:
         self._file.tidy()
         self._listener = _Listener(self.handler.queue, self._file)
         self._listener.start()
+        self.folder = folder
 
     def tidy(self) -> None:
         """Begins a new file if the present one is too old, and removes those that are too old or too many. Blocks."""

@@ -465,6 +465,8 @@ async def test_a_token_of_a_trusted_issuer_speaks_for_its_user_while_he_is_activ
         assert await made.who(token) is None
         await root.ask(ask.DeleteUser("alice"))
         assert await made.who(token) is None
+        assert await made.user("bob") == 1
+        assert await made.who(token) is None, "bob has the number that alice had, and is somebody else"
         await made.tokens.close()
 
 
