@@ -1,7 +1,7 @@
 """A log that ends or is damaged at any byte: every whole batch is served, nothing is thrown away, no offset reused.
 
-Every cut and every flip is tried on the log itself (recovery and `Log`, on the real disk); a sample of them goes
-through the whole store.
+Every cut and every flip is tried on the log itself (recovery and `Log`, on the real disk), in `make test` some of them;
+a sample goes through the whole store.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import os
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.storage.support.segments import (
     stamped,
     tree,
 )
+from tests.support.sizes import sized
 from whippet.storage.batch import Message, build
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.index import Index, encode
@@ -110,9 +112,19 @@ def check_goes_on(folder: Path, opened: Opened, served: list[tuple[int, bytes]],
         assert now == files, "an opening changed a log"
 
 
+def cuts(step: int) -> list[int]:
+    """Some of the places where a log can be cut, and in any case those around the ends of its batches."""
+    ends = [0, *(piece.end for piece in BATCHES)]
+    around = {end + off for end in ends for off in (-1, 0, 1) if 0 <= end + off <= len(LOG)}
+    return sorted(around | set(range(0, len(LOG) + 1, step)))
+
+
+@sized("step", 7, long=1)
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
-def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_goes_on(folders: Iterator[Path], clean: bool) -> None:
-    for cut in range(len(LOG) + 1):
+def test_a_log_cut_at_any_byte_serves_every_whole_batch_and_goes_on(
+    folders: Iterator[Path], clean: bool, step: int
+) -> None:
+    for cut in cuts(step):
         folder = next(folders)
         path = lay(folder, LOG[:cut], INDEX if clean else None)
         whole = [piece for piece in BATCHES if piece.end <= cut]
@@ -142,10 +154,11 @@ def flips() -> Iterator[tuple[int, int]]:
         yield position, 1 << chance.randrange(8)
 
 
+@sized("step", 7, long=1)
 @pytest.mark.parametrize("clean", [False, True], ids=["after a kill", "after a clean close"])
-def test_a_flipped_byte_costs_only_its_own_batch(folders: Iterator[Path], clean: bool) -> None:
+def test_a_flipped_byte_costs_only_its_own_batch(folders: Iterator[Path], clean: bool, step: int) -> None:
     last, before_last = BATCHES[-1], BATCHES[-2]
-    for position, bits in flips():
+    for position, bits in islice(flips(), 0, None, step):
         folder = next(folders)
         content = bytearray(LOG)
         content[position] ^= bits
@@ -175,7 +188,8 @@ def test_a_flipped_byte_costs_only_its_own_batch(folders: Iterator[Path], clean:
             check_goes_on(folder, opened, expected([*BATCHES[:-2], last]), NEXT_OFFSET)
 
 
-def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Path]) -> None:
+@sized("step", 5, long=1)
+def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Path], step: int) -> None:
     chance = random.Random(8)
     indexes = [INDEX[:cut] for cut in range(len(INDEX))]
     for position in range(len(INDEX)):
@@ -183,7 +197,7 @@ def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Pa
             changed = bytearray(INDEX)
             changed[position] ^= bits
             indexes.append(bytes(changed))
-    for index in indexes:
+    for index in indexes[::step]:
         folder = next(folders)
         path = lay(folder, LOG, index)
         opened = open_log(folder)
@@ -193,8 +207,11 @@ def test_whatever_happens_to_the_index_readers_see_the_same(folders: Iterator[Pa
         assert kept_aside(folder) == b""
 
 
-def test_whatever_happens_to_the_index_of_a_closed_segment_readers_see_the_same(folders: Iterator[Path]) -> None:
-    for position in range(len(INDEX)):
+@sized("step", 5, long=1)
+def test_whatever_happens_to_the_index_of_a_closed_segment_readers_see_the_same(
+    folders: Iterator[Path], step: int
+) -> None:
+    for position in range(0, len(INDEX), step):
         for index in (INDEX[:position], INDEX[:position] + bytes([INDEX[position] ^ 0xFF]) + INDEX[position + 1 :]):
             folder = next(folders)
             lay(folder, LOG, index)
