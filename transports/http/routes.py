@@ -350,7 +350,7 @@ _MESSAGES = (
         media_also=tuple(form for form in outgoing.FORMS if form != outgoing.JSON),
         refusals=(
             (406, "The messages cannot be had in the form that `Accept` asks for"),
-            (429, "As many polls wait as may: ask again without `wait`, or a little later"),
+            (429, "As many polls wait as are allowed, of the user or of all: ask without `wait`, or a little later"),
         ),
     ),
     Operation(
@@ -364,7 +364,7 @@ _MESSAGES = (
         query=tails.TailQuery,
         headers=(("Last-Event-ID", "The id of an event, to go on behind it; wins over what the query says"),),
         media="text/event-stream",
-        refusals=((429, "There are as many tails as may be"),),
+        refusals=((429, "There are as many tails as are allowed, of the user or of all"),),
     ),
     Operation(
         name="flush",
