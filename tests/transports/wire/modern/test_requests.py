@@ -13,6 +13,7 @@ from tests.transports.wire.modern.support import worlds
 from whippet.app.commands import requests as ask
 from whippet.app.commands.registry import COMMANDS
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option, ValueKind
 from whippet.storage import batch as batches
 from whippet.transports.wire.modern import operations, requests
 
@@ -80,6 +81,18 @@ def test_a_commit_says_how_many_must_know_of_it() -> None:
     for code, body in ((121, store), (122, delete)):
         assert refused(code, body[:-1]) == Code.INVALID_COMMAND
         assert decode(code, body[:-1] + b"\0") == decode(code, body)
+
+
+@pytest.mark.parametrize(
+    ("compression", "options"), [(1, ()), (2, (Option("compression_algorithm", ValueKind.STRING, b"gzip"),)), (3, ())]
+)
+def test_a_compression_that_is_named_by_a_number_elsewhere_is_an_option_here(
+    compression: int, options: tuple[Option, ...]
+) -> None:
+    create = ask.CreateTopic("s", "t", 1, compression_algorithm=compression)
+    assert decode(302, encode(create)).options == options
+    update = ask.UpdateTopic("s", "t", "u", compression_algorithm=compression)
+    assert decode(304, encode(update)).options == options
 
 
 @pytest.mark.parametrize("scope", [0, 4, 255])
