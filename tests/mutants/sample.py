@@ -18,6 +18,7 @@ import json
 import os
 import queue
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -263,14 +264,22 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
         start_new_session=True,
     )
     try:
-        return process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
+        ended = _has_ended(process.pid, timeout_s)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        # The tests may have left processes. Their group has its number for as long as nobody has waited for the first.
+        os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         shutil.rmtree(temporary, ignore_errors=True)
+    return process.returncode if ended else None
+
+
+def _has_ended(pid: int, timeout_s: float) -> bool:
+    """Waits for the end of a process without asking how it ended."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        return bool(select.select([descriptor], [], [], timeout_s)[0])
+    finally:
+        os.close(descriptor)
 
 
 if __name__ == "__main__":
