@@ -198,7 +198,7 @@ def _usable(octets: bytes) -> Pair | None:
 
 def _read(path: str) -> bytes | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     with open(handle, "rb") as file:
@@ -211,7 +211,7 @@ def _read(path: str) -> bytes | None:
 def _write(path: str, octets: bytes) -> None:
     """Under another name first, so that a crash leaves no half of it."""
     temporary = f"{path}.new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ALONE)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ALONE)
     with open(handle, "wb") as file:
         os.fchmod(handle, OWNER_ALONE)
         file.write(octets)

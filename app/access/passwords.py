@@ -50,7 +50,7 @@ class Passwords:
         """Hashes computed so far, for whatever reason: a login costs one, whether or not the user exists."""
 
     def close(self) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        self._pool.shutdown()
 
     async def hash(self, password: str) -> str:
         return await self._compute(lambda: self._hasher.hash(password))

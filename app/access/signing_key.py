@@ -57,7 +57,7 @@ def _kept(path: str) -> bytes:
 
 def _read(path: str) -> bytes | None:
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     try:
@@ -73,7 +73,7 @@ def _make(path: str) -> bytes:
     """Under another name first, so that a crash leaves no half of a key."""
     secret = secrets.token_bytes(SECRET_BYTES)
     temporary = f"{path}.new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ALONE)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ALONE)
     try:
         os.fchmod(handle, OWNER_ALONE)
         os.write(handle, secret)

@@ -305,12 +305,11 @@ class Users:
         async with self._changing:
             user = self.get(identifier)
             allowed(user)
-            if username is not None and username != user.username:
-                self._refuse_taken(username)
             old_name = user.username
-            changed = msgspec.structs.replace(
-                user.document, username=username or old_name, status=status or user.status
-            )
+            name = old_name if username is None else username
+            if name != old_name:
+                self._refuse_taken(name)
+            changed = msgspec.structs.replace(user.document, username=name, status=status or user.status)
             if user.is_active and changed.status is not UserStatus.ACTIVE:
                 changed = with_sessions_ended(changed, tokens=True)
             await self._change(user, changed)
@@ -357,9 +356,7 @@ class Users:
             await self._change(user, with_sessions_ended(changed, tokens=end_tokens))
         return user
 
-    async def end_sessions(
-        self, identifier: int | str, *, end_tokens: bool = False, allowed: Allowed = _by_anybody
-    ) -> User:
+    async def end_sessions(self, identifier: int | str, *, end_tokens: bool, allowed: Allowed = _by_anybody) -> User:
         """All sessions, access tokens and refreshes of a user; with `end_tokens` also the personal access tokens."""
         async with self._changing:
             user = self.get(identifier)

@@ -103,7 +103,7 @@ class _File(logging.Handler):
         self._open()
 
     def _open(self) -> None:
-        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, OWNER_ALONE)
+        handle = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, OWNER_ALONE)
         self._stream = os.fdopen(handle, "ab", buffering=0)
         found = os.fstat(handle)
         self._size = found.st_size

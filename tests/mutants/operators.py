@@ -2,13 +2,16 @@
 
 A mutant replaces one expression or statement of the source; everything else stays as it is, line by line. Nothing is
 changed that only describes the code or is not meant to be tested: type annotations, docstrings, decorators, the
-options of a class, `__slots__`, `__all__`, log calls, assertions, and what only a type checker runs.
+options of a class, `__slots__`, `__all__`, log calls, assertions (`zip(..., strict=True)` is one), and what only a type
+checker runs.
 """
 
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,6 +58,8 @@ class Mutant:
     mutant: str
     start: int
     end: int
+    nth: int = 1
+    """Which of those that make the same change in lines with the same text."""
 
     def applied_to(self, source: str) -> str:
         text = source.encode()
@@ -65,9 +70,9 @@ class Mutant:
         return re.sub(r"\s+", " ", f"{self.original} -> {self.mutant}")
 
     @property
-    def key(self) -> tuple[str, str, str]:
-        """What it is called in lists that outlive a change elsewhere in the module."""
-        return self.path, self.source_line, self.change
+    def key(self) -> tuple[str, str, str, int]:
+        """Names the mutant in lists that outlive a change elsewhere in the module."""
+        return self.path, self.source_line, self.change, self.nth
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}  {self.change}"
@@ -75,7 +80,12 @@ class Mutant:
 
 def mutants_of(source: str, path: str) -> list[Mutant]:
     """All mutants of a module, in the order of its lines."""
-    return sorted(_Finder(source, path).find(), key=lambda mutant: (mutant.start, mutant.end, mutant.mutant))
+    found = sorted(_Finder(source, path).find(), key=lambda mutant: (mutant.start, mutant.end, mutant.mutant))
+    seen: Counter[tuple[str, str]] = Counter()
+    for i, mutant in enumerate(found):
+        seen[mutant.source_line, mutant.change] += 1
+        found[i] = dataclasses.replace(mutant, nth=seen[mutant.source_line, mutant.change])
+    return found
 
 
 class _Finder:
@@ -130,6 +140,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         left_out |= {"bases", "keywords"}
     if isinstance(node, ast.Call) and ast.unparse(node.func) in {"cast", "TypeVar"}:
         left_out |= {"args", "keywords"}
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
+        left_out |= {"keywords"}
     for name, value in ast.iter_fields(node):
         if name not in left_out:
             yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, ast.AST))

@@ -2,9 +2,10 @@
 
     make mutants PACKAGE=storage N=50 SEED=1
 
-The tests of a package are those in the folder of the same name below `tests`. One run without a mutant records which
-functions each test enters; a mutant is then given only the tests that enter its function, the quickest first. All of it
-happens in copies of the tree in a temporary folder. The mutants that no test notices are printed.
+The tests of a package are those in the folder of the same name below `tests`, and those named in ELSEWHERE. One run
+without a mutant records which functions each test enters; a mutant is then given only the tests that enter its
+function, the quickest first. All of it happens in copies of the tree in a temporary folder. The mutants that no test
+notices are printed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,17 @@ from tests.mutants.operators import Mutant, mutants_of
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".mutants_cache"
 EQUIVALENT = Path(__file__).parent / "equivalent.toml"
+
+ELSEWHERE = {
+    "app/access": (
+        "tests/app/cli/test_root_password.py",
+        "tests/app/commands/test_identity.py",
+        "tests/app/commands/test_sessions.py",
+        "tests/app/commands/test_tokens.py",
+        "tests/app/commands/test_users.py",
+    ),
+}
+"""Tests of a package that are not in the folder of the same name: those of the commands that call little else."""
 
 QUICK_S = 1
 """Processor time that a test may take to be given to mutants at all."""
@@ -90,7 +102,7 @@ def sample(target: Path, count: int, seed: int) -> list[Mutant]:
 
 def found(target: Path) -> list[Mutant]:
     """All mutants that tests can notice."""
-    left_out = {(entry["path"], entry["line"], entry["change"]) for entry in equivalent()}
+    left_out = {key_of(entry) for entry in equivalent()}
     mutants = [mutant for path in modules(target) for mutant in mutants_of((ROOT / path).read_text(), str(path))]
     return [mutant for mutant in mutants if mutant.key not in left_out]
 
@@ -100,9 +112,13 @@ def modules(target: Path) -> list[Path]:
     return sorted(each.relative_to(ROOT) for each in (path.rglob("*.py") if path.is_dir() else [path]))
 
 
-def equivalent() -> list[dict[str, str]]:
+def key_of(entry: dict[str, Any]) -> tuple[str, str, str, int]:
+    return entry["path"], entry["line"], entry["change"], entry.get("nth", 1)
+
+
+def equivalent() -> list[dict[str, Any]]:
     """The mutants that no test can notice, each with the reason."""
-    entries: list[dict[str, str]] = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
+    entries: list[dict[str, Any]] = tomllib.loads(EQUIVALENT.read_text()).get("mutant", [])
     return entries
 
 
@@ -121,7 +137,7 @@ def run(target: Path, chosen: list[Mutant], folder: Path, jobs: int) -> list[Mut
 
     control = tests_for(chosen[0], tests)
     if not passes(first, control):
-        sys.exit("without a mutant the tests fail as well: " + " ".join(test.id for test in control))
+        sys.exit(f"without a mutant the tests fail as well:\n{end_of_output(first)}")
 
     def survives(mutant: Mutant) -> bool:
         tree = trees.get()
@@ -163,7 +179,7 @@ def record(target: Path, tree: Path) -> list[Test]:
     """
     package = target if (tree / target).is_dir() else target.parent
     folder = tree / "tests" / package
-    files = sorted(folder.rglob("test_*.py"))
+    files = sorted([*folder.rglob("test_*.py"), *(tree / name for name in ELSEWHERE.get(str(package), ()))])
     shared = _digest([*(path for path in folder.rglob("*.py") if path not in files), *(tree / package).rglob("*.py")])
     cache = CACHE / f"{'.'.join(package.parts)}.json"
     known: dict[str, dict[str, Any]] = json.loads(cache.read_text()) if cache.exists() else {}
@@ -179,8 +195,11 @@ def record(target: Path, tree: Path) -> list[Test]:
     if stale:
         report = tree / "record.json"
         slow_tests = [f"--deselect={test['id']}" for name in stale for test in now[name]["tests"]]
-        if pytest(tree, stale, RECORD_S, *slow_tests, WHIPPET_MUTANTS_RECORD=str(report)) not in (0, 1):
-            sys.exit(f"the tests of {target} cannot be run: " + " ".join(stale))
+        code = pytest(tree, stale, RECORD_S, *slow_tests, WHIPPET_MUTANTS_RECORD=str(report))
+        if code not in (0, 1):
+            sys.exit(f"the tests of {target} cannot be run: {_ending(code)}\n{end_of_output(tree)}")
+        if code == 1:
+            print(f"some tests of {target} fail:\n{end_of_output(tree)}", file=sys.stderr)
         for test in json.loads(report.read_text()):
             now[test["id"].partition("::")[0]]["tests"].append(test)
         CACHE.mkdir(exist_ok=True)
@@ -243,13 +262,15 @@ def passes(tree: Path, tests: Sequence[Test]) -> bool:
 
 
 def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **environment: str) -> int | None:
-    """The exit code; None if the tests do not end in time."""
+    """Returns the exit code; None if the tests do not end in time."""
     names, temporary = tree.with_suffix(".tests"), tree.with_suffix(".tmp")
     names.write_text("\n".join(tests))
     temporary.mkdir()
+    output = _output_of(tree).open("wb")
     plugins = ("-p", "tests.mutants.plugin", "-p", "no:cacheprovider")
+    brief = ("-q", "--tb=short", "--no-header")
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *plugins, *options, f"--basetemp={temporary / 'pytest'}", f"@{names}"],
+        [sys.executable, "-m", "pytest", *plugins, *brief, *options, f"--basetemp={temporary / 'pytest'}", f"@{names}"],
         cwd=tree,
         env={
             **os.environ,
@@ -259,8 +280,8 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
             "TMPDIR": str(temporary),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         },
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
     try:
@@ -269,8 +290,24 @@ def pytest(tree: Path, tests: Sequence[str], timeout_s: float, *options: str, **
         # The tests may have left processes. Their group has its number for as long as nobody has waited for the first.
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        output.close()
         shutil.rmtree(temporary, ignore_errors=True)
     return process.returncode if ended else None
+
+
+def end_of_output(tree: Path, lines: int = 60) -> str:
+    """The end of what the last tests in the tree printed, which names the tests that failed and their errors."""
+    return "\n".join(_output_of(tree).read_text(errors="replace").splitlines()[-lines:])
+
+
+def _output_of(tree: Path) -> Path:
+    return tree.with_suffix(".output")
+
+
+def _ending(code: int | None) -> str:
+    if code is None:
+        return f"they did not end within {RECORD_S} s"
+    return f"signal {-code}" if code < 0 else f"pytest ended with exit code {code}"
 
 
 def _has_ended(pid: int, timeout_s: float) -> bool:

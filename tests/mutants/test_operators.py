@@ -71,6 +71,7 @@ def test_mistakes_are_small_ones(source: str, expected: list[str]) -> None:
         "log.info('text', not a)",
         "f'{a + 1}'",
         "a = cast('int', b + 1)",
+        "a = zip(b, c, strict=True)",
     ],
 )
 def test_what_only_describes_the_code_is_left_alone(source: str) -> None:
@@ -115,6 +116,16 @@ def test_a_mutant_says_where_it_is() -> None:
     assert (condition.function, condition.function_line) == ("last", 15)
 
 
+def test_the_same_change_in_lines_of_the_same_text_is_counted() -> None:
+    keys = [mutant.key for mutant in mutants_of("a = 1, 2, 1\nb = 1\na = 1, 2, 1", "log.py")]
+    line = "a = 1, 2, 1"
+    assert [key for key in keys if key[2] == "1 -> 2"] == [
+        *[("log.py", line, "1 -> 2", nth) for nth in (1, 2)],
+        ("log.py", "b = 1", "1 -> 2", 1),
+        *[("log.py", line, "1 -> 2", nth) for nth in (3, 4)],
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------- the sample
 
 
@@ -129,9 +140,9 @@ def test_a_sample_is_the_same_for_the_same_seed() -> None:
 def test_every_mutant_that_is_said_to_be_equivalent_exists() -> None:
     """An entry goes when its line does."""
     for entry in sample.equivalent():
-        assert entry.keys() == {"path", "line", "change", "reason"}
+        assert entry.keys() - {"nth"} == {"path", "line", "change", "reason"}
         mutants = mutants_of((sample.ROOT / entry["path"]).read_text(), entry["path"])
-        assert (entry["path"], entry["line"], entry["change"]) in {mutant.key for mutant in mutants}
+        assert sample.key_of(entry) in {mutant.key for mutant in mutants}
 
 
 def test_a_mutant_is_given_the_quickest_tests_of_its_function_first() -> None:

@@ -174,6 +174,15 @@ async def test_what_is_signed_with_the_secret_for_several_audiences_is_believed(
         assert await made.who(signed(header | {"unknown": 1}, claims | {"more": [1]})) == "root"
 
 
+async def test_a_token_without_an_epoch_is_from_before_all_sessions_were_ended(tmp_path: Path) -> None:
+    async with handed(tmp_path) as made:
+        header, claims = opened(made.give())
+        del claims["whippet_epoch"]
+        assert await made.who(signed(header, claims)) == "root"
+        await made.gateway.users.end_sessions("root", end_tokens=False)
+        assert await made.who(signed(header, claims)) is None
+
+
 async def test_clocks_may_differ_a_little_and_not_more(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         header, claims = opened(made.give())
@@ -262,6 +271,21 @@ async def test_what_has_ended_by_itself_is_forgotten_at_the_next_start(tmp_path:
         made.clock.now += 2 * 3600 * SECOND
         await made.reopened()
         assert not (tmp_path / FOLDER / ENDED).exists()
+
+
+async def test_tokens_that_have_not_ended_by_themselves_count_towards_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with handed(tmp_path) as made:
+        monkeypatch.setattr(made.tokens._ended, "_per_user_max", 2)
+        for _ in range(2):
+            await made.tokens.refresh(made.give())
+        token = made.give()
+        assert await refusal(made.tokens.refresh(token)) == Code.TOO_MANY_ENDED_TOKENS
+        made.clock.now += 3590 * SECOND
+        assert await refusal(made.tokens.refresh(token)) == Code.TOO_MANY_ENDED_TOKENS
+        made.clock.now += 20 * SECOND
+        await made.tokens.refresh(made.give())
 
 
 async def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:

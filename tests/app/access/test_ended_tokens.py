@@ -71,11 +71,13 @@ async def test_when_all_sessions_have_ended_there_is_room_again(tmp_path: Path) 
 
 
 async def test_what_an_older_version_has_folded_into_one_entry_still_counts(tmp_path: Path) -> None:
-    (tmp_path / NAME).write_bytes(b'[1,"alice","",500,2000]\n[1,"alice","7",600,1500]\n')
+    (tmp_path / NAME).write_bytes(b'[1,"alice","",500,2000]\n[1,"alice","7",600,1500]\n[2,"alice","8",0,1500]\n')
     ended = EndedTokens.read(str(tmp_path), now=0)
     assert ended.has(End.REVOKED, "alice", "any", 500)
     assert not ended.has(End.REVOKED, "alice", "any", 501)
     assert ended.has(End.REVOKED, "alice", "7", 600)
+    assert ended.has(End.REFRESHED, "alice", "8", 0)
+    assert not ended.has(End.REFRESHED, "alice", "7", 600)
 
 
 async def test_the_file_is_written_anew_when_most_of_its_lines_say_nothing_any_more(tmp_path: Path) -> None:

@@ -58,6 +58,24 @@ async def test_a_damaged_file_is_reported_and_replaced(
     assert KnownLogins(str(tmp_path)).read() == PAIRS
 
 
+def test_a_file_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
+    content, four_mib = msgspec.json.encode(PAIRS), 4 << 20
+    (tmp_path / NAME).write_bytes(content.ljust(four_mib))
+    assert KnownLogins(str(tmp_path)).read() == PAIRS
+    (tmp_path / NAME).write_bytes(content.ljust(four_mib + 1))
+    assert KnownLogins(str(tmp_path)).read() == []
+
+
+async def test_after_the_end_nothing_is_written_any_more(tmp_path: Path) -> None:
+    known = KnownLogins(str(tmp_path))
+    known.keep(lambda: PAIRS[:1])
+    await known.close()
+    known.keep(lambda: PAIRS)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await known.close()
+    assert known.read() == PAIRS[:1]
+
+
 async def test_a_folder_that_cannot_be_written_is_reported_and_no_reason_to_fail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

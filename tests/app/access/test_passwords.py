@@ -102,7 +102,7 @@ async def test_the_hash_for_users_who_are_not_there_has_the_cost_of_the_others()
     passwords.close()
 
 
-@pytest.mark.parametrize("damaged", ["", "secret", "$argon2id$", "$argon2id$v=19$m=8,t=1,p=1$AAAA"])
+@pytest.mark.parametrize("damaged", ["", "secret", "$argon2id$", "$argon2id$v=19$m=8,t=1,p=1$AAAA", "$5$a$b$c$d"])
 async def test_a_damaged_hash_lets_nobody_in(damaged: str) -> None:
     passwords = Passwords(CHEAP)
     assert not await passwords.verify(damaged, "secret")

@@ -76,6 +76,11 @@ def test_a_key_has_at_least_64_bytes(tmp_path: Path, size: int, used: bool) -> N
             key(tmp_path)
 
 
+def test_of_a_long_key_the_first_4096_bytes_count(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"k" * 4096 + b"ignored")
+    assert key(tmp_path) == b"k" * 4096
+
+
 def test_a_link_to_somewhere_else_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_bytes(b"k" * 64)
     (tmp_path / NAME).symlink_to(tmp_path / "elsewhere")

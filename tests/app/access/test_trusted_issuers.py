@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -243,11 +244,15 @@ async def test_the_first_64_keys_of_an_issuer_are_used() -> None:
     assert [await world.who(token(kid=kid)) for kid in ("0", "63", "64")] == [7, 7, None]
 
 
-async def test_what_is_no_key_for_us_does_not_keep_the_others_from_being_used() -> None:
+async def test_what_is_no_key_for_us_does_not_keep_the_others_from_being_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     without_a_name = {name: value for name, value in rsa_key().items() if name != "kid"}
     world = World(without_a_name, rsa_key(kid="enc", use="enc"), {"kty": "oct", "kid": "oct"}, rsa_key())
     world.keys.insert(0, {"kty": 1})
     assert await world.who(token()) == 7
+    assert "has 1 keys" in caplog.text
 
 
 async def test_keys_are_fetched_again_when_they_are_older_than_an_hour() -> None:

@@ -453,6 +453,59 @@ async def test_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: P
         assert made.passwords.computed == computed
 
 
+async def test_a_change_that_is_not_allowed_has_not_happened(tmp_path: Path) -> None:
+    def nobody(user: User | None = None) -> None:
+        raise CommandError(Code.UNAUTHORIZED)
+
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        before = alice.document
+        for change in (
+            users.create("bob", "secret", ACTIVE, None, nobody),
+            users.update("alice", "alicia", INACTIVE, nobody),
+            users.change_permissions("alice", ALL, nobody),
+            users.change_password("alice", "secret", "another", HOME, allowed=nobody),
+            users.end_sessions("alice", end_tokens=True, allowed=nobody),
+            users.delete("alice", nobody),
+        ):
+            assert await refusal(change) == Code.UNAUTHORIZED
+        assert [user.username for user in users] == ["root", "alice"]
+        assert users.find("alice") is alice
+        assert alice.document is before
+
+
+async def test_what_cannot_be_a_password_is_not_compared_when_the_password_is_changed(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        computed = made.passwords.computed
+        for current, new in (("12", "another"), ("root's password", "x" * 101)):
+            changing = made.gateway.users.change_password("root", current, new, HOME)
+            assert await refusal(changing) == Code.INVALID_PASSWORD
+        assert made.passwords.computed == computed
+
+
+async def test_the_end_of_sessions_is_the_end_of_tokens_only_on_request(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        alice = await users.create("alice", "secret", ACTIVE, None)
+        for end_tokens, epochs in ((False, (1, 0)), (True, (2, 1))):
+            login = alice.login
+            assert users.of(login) is alice
+            assert await users.end_sessions("alice", end_tokens=end_tokens) is alice
+            assert users.of(login) is None
+            assert (alice.document.session_epoch, alice.document.token_epoch) == epochs
+        await users.change_password("alice", "secret", "another", HOME)
+        assert (alice.document.session_epoch, alice.document.token_epoch) == (3, 1)
+
+
+async def test_every_user_has_a_mark_of_128_random_bits(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        users = made.gateway.users
+        marks = {(await users.create(name, "secret", ACTIVE, None)).mark for name in ("one", "two", "three")}
+        assert len(marks) == 3
+        assert all(len(bytes.fromhex(mark)) == 16 for mark in marks)
+
+
 async def test_every_change_of_a_user_is_counted_once_and_what_changes_nothing_is_not(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         users = made.gateway.users

@@ -17,6 +17,7 @@ from whippet.app.access.users import Users
 from whippet.app.cli.main import main
 from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code
+from whippet.storage.files import Files
 
 INACTIVE = UserStatus.INACTIVE
 
@@ -70,7 +71,9 @@ def test_the_first_line_of_standard_input_is_the_new_password(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reset(monkeypatch, folder, given="the new one\nnot this\n") == 0
-    assert "the new one" not in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The root user 'root' has a new password" in said
+    assert "the new one" not in said
     assert log_in(folder, "the new one") is None
     assert log_in(folder, ROOT["IGGY_ROOT_PASSWORD"]) == Code.INVALID_CREDENTIALS
 
@@ -198,3 +201,21 @@ def test_the_document_stays_its_owners(folder: Path, monkeypatch: pytest.MonkeyP
     os.chown(path, 12345, 12345)
     assert reset(monkeypatch, folder, given="the new one\n") == 0
     assert (path.stat().st_uid, path.stat().st_gid) == (12345, 12345)
+
+
+def test_the_new_document_is_in_its_place_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    rename, sync_folder = Files.rename, Files.sync_folder
+
+    def renamed(files: Files, old: str, new: str) -> None:
+        rename(files, old, new)
+        done.append(f"renamed to {Path(new).name}")
+
+    def synced(files: Files, path: str) -> None:
+        sync_folder(files, path)
+        done.append(f"synced {Path(path).name}")
+
+    monkeypatch.setattr(Files, "rename", renamed)
+    monkeypatch.setattr(Files, "sync_folder", synced)
+    assert reset(monkeypatch, folder, given="the new one\n") == 0
+    assert done == ["renamed to 0.json", "synced users"]

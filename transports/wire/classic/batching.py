@@ -215,7 +215,7 @@ def _uuid(random: bytes) -> bytes:
 
 
 def _finished(batch: Writable, origin: int, count: int, frames: Frames, found: bytes, place: Place) -> Made:
-    HEADER.pack_into(batch, 0, 0, 0, 0, origin, len(batch), 0, count)
+    HEADER.pack_into(batch, 0, *place, origin, len(batch), 0, count)
     stamp(batch, *place, found)
     return Made(batch, Checked(count, frames, found))
 

@@ -102,7 +102,7 @@ class Dialect:
         self._shared_name = not context and version.startswith("0.8.")
         is_short = context == "java-sdk" and version == "0.6.30"
         self._from_login = SHORT if is_short else None
-        self._expected = self._shared_name and self._returning is not None and self._returning.expects(self._who)
+        self._expected = self._returning is not None and self._returning.expects(self._who)
         self._recognise()
 
     def on_ping(self, now_us: int) -> None:

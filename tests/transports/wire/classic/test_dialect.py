@@ -21,6 +21,8 @@ SECOND = 1_000_000
         ("0.5.0", "csharp-sdk", 64),
         ("0.8.0", "csharp-sdk", 64),
         ("0.6.30", "java-sdk", 56),
+        ("0.6.30", "another-sdk", 64),
+        ("0.7.0", "java-sdk", 64),
         ("iggy-java-sdk/0.7.0", "built somewhere", 64),
         ("0.80.0", "", 64),
     ],
@@ -52,13 +54,33 @@ def test_a_name_that_two_sdks_share_is_the_short_one_when_it_pings_at_once(versi
     assert late.header_size == 56
 
 
-def test_an_early_ping_means_nothing_for_other_names() -> None:
+@pytest.mark.parametrize(("version", "context"), [("0.10.0", ""), ("0.8.0", "csharp-sdk"), ("", "")])
+def test_an_early_ping_means_nothing_for_other_names(version: str, context: str) -> None:
     dialect = Dialect(NOW)
     dialect.on_ping(NOW + 10)
     assert dialect.header_size == 64
-    dialect.on_login("0.10.0", "", NOW + 20)
+    dialect.on_login(version, context, NOW + 20)
     dialect.on_ping(NOW + 30)
     assert dialect.header_size == 64
+
+
+@pytest.mark.parametrize(
+    ("request_", "size"), [(ask.LoginWithPersonalAccessToken("token"), 56), (ask.GetStats(), 64), (ask.Ping(), 64)]
+)
+def test_a_ping_is_early_after_a_login_of_either_kind_and_after_nothing_else(request_: ask.Request, size: int) -> None:
+    dialect = Dialect(NOW)
+    dialect.on_login("0.8.0", "", NOW)
+    dialect.on_request(request_, NOW + 9 * SECOND)
+    dialect.on_request(ask.Ping(), NOW + 9 * SECOND + 10)
+    assert dialect.header_size == size
+
+
+@pytest.mark.parametrize(("later_us", "size"), [(-1, 64), (0, 56), (2 * SECOND, 56), (2 * SECOND + 1, 64)])
+def test_a_ping_is_early_for_two_seconds(later_us: int, size: int) -> None:
+    dialect = Dialect(NOW)
+    dialect.on_login("0.8.0", "", NOW)
+    dialect.on_ping(NOW + later_us)
+    assert dialect.header_size == size
 
 
 def test_what_a_client_sends_is_believed_before_what_it_says() -> None:
@@ -126,6 +148,15 @@ def test_who_was_recognised_is_expected_to_return_without_showing_it_again(shown
     assert again.header_size == 64, "it is somebody else"
     again.close()
     assert remembered.connections == {"10.0.0.1 iggy": 0}
+
+
+def test_who_pinged_before_the_login_is_recognised_by_the_login() -> None:
+    remembered = Remembered()
+    dialect = Dialect(NOW, returning=remembered, host="10.0.0.1")
+    dialect.on_ping(NOW + 10)
+    assert remembered.connections == {}
+    login(dialect)
+    assert remembered.connections == {"10.0.0.1 iggy": 1}
 
 
 @pytest.mark.parametrize(

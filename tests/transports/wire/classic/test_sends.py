@@ -132,6 +132,17 @@ def test_sizes_that_do_not_add_up_are_refused(count: int, mixed: bool, size: int
 
 
 @every_way
+@pytest.mark.parametrize("left", [0, 1, 55])
+def test_a_last_message_that_is_shorter_than_its_header_is_refused(
+    count: int, mixed: bool, size: int, left: int
+) -> None:
+    body = Body(count, mixed, size)
+    assert refused(body.octets[: body.area + body.ends[-2] + left]) == Code.MISSING_INDEX
+    body.index(count - 1, position=body.ends[-2] + left)
+    assert refused(body.octets[: body.area + body.ends[-2] + left]) == Code.MISSING_INDEX
+
+
+@every_way
 def test_positions_that_go_back_are_refused(count: int, mixed: bool, size: int) -> None:
     body = Body(count, mixed, size)
     body.index(count - 1, position=body.ends[-2] - 1)
@@ -197,6 +208,8 @@ def test_what_is_exactly_at_the_limits_is_accepted() -> None:
 
 def test_more_messages_than_the_limit_are_refused_before_they_are_looked_at() -> None:
     body = memoryview(send_body(messages(20, False), 64))
+    as_many = Limits(2**32, 20, 1000, 100)
+    assert len(sends.decode(body, Dialect(), lambda size: b"\7" * size, as_many).batches) == 1
     few = Limits(2**32, 19, 1000, 100)
     with pytest.raises(CommandError) as error:
         sends.decode(body, Dialect(), lambda size: b"\7" * size, few)

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import uuid
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.transports.wire.classic.support.plainly import Classic, parse, send_body, stored
+from tests.transports.wire.classic.support.plainly import Classic, area, parse, send_body, stored
 from whippet.app.commands import answers as say
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import TIME_SPAN_MAX_US, Readable
-from whippet.transports.wire.classic import answers, message, polls, sends, unbatching, userheaders
+from whippet.transports.wire.classic import answers, batching, message, polls, sends, unbatching, userheaders
 from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=100)
@@ -151,12 +153,31 @@ def test_origin_times_of_any_span_are_kept_exactly_and_in_order(sent: list[Class
 
 
 @pytest.mark.parametrize("count", [2, 20])
-def test_messages_go_into_one_batch_as_long_as_their_times_fit(count: int) -> None:
+def test_messages_go_into_one_batch_as_long_as_their_times_fit(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fitting = [Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US * (i % 2), b"x") for i in range(count)]
-    assert len(sends.decode(memoryview(send_body(fitting, 64)), Dialect(), os.urandom).batches) == 1
+    with monkeypatch.context() as patched:
+        # Nobody has to look for breaks then, which costs time.
+        patched.delattr(batching, "_runs")
+        assert len(sends.decode(memoryview(send_body(fitting, 64)), Dialect(), os.urandom).batches) == 1
     apart = [*fitting, Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US + 1, b"x"), *fitting]
     several = sends.decode(memoryview(send_body(apart, 64)), Dialect(), os.urandom).batches
     assert [batches.header(batch).message_count for batch in several] == [count, 1, count]
+
+
+@pytest.mark.parametrize("count", [64, 65, 200, 500])
+def test_a_break_is_found_wherever_it_is(count: int) -> None:
+    sent = [Classic(1, 0, 0, NOW, b"x")] * count + [Classic(1, 0, 0, NOW + TIME_SPAN_MAX_US + 1, b"x")] * count
+    several = sends.decode(memoryview(send_body(sent, 64)), Dialect(), os.urandom).batches
+    assert [batches.header(batch).message_count for batch in several] == [count, count]
+
+
+def test_a_request_makes_at_most_1024_batches() -> None:
+    apart = [Classic(1, 0, 0, NOW + (TIME_SPAN_MAX_US + 1) * (i % 2), b"x") for i in range(1025)]
+    several = sends.decode(memoryview(send_body(apart[:1024], 64)), Dialect(), os.urandom).batches
+    assert len(several) == 1024
+    with pytest.raises(CommandError, match="more than 1024 batches") as refused:
+        sends.decode(memoryview(send_body(apart, 64)), Dialect(), os.urandom)
+    assert refused.value.code == Code.INVALID_MESSAGES_COUNT
 
 
 # ----------------------------------------------------------------------------------------------------------------- ids
@@ -182,7 +203,12 @@ def test_messages_without_an_id_get_a_random_uuid_and_the_others_keep_theirs(cou
 def test_every_id_is_made_of_16_random_bytes_of_its_own(count: int) -> None:
     source = random.Random(1).randbytes(16 * count)
     body = memoryview(send_body([Classic(0, 0, 0, NOW, b"x")] * count, 64))
-    (batch,) = sends.decode(body, Dialect(), lambda size: source[:size]).batches
+
+    def random_bytes(size: int) -> bytes:
+        assert size == len(source), "each of them is used"
+        return source
+
+    (batch,) = sends.decode(body, Dialect(), random_bytes).batches
     for i, sent in enumerate(batches.messages(batch)):
         expected = uuid.UUID(bytes=source[16 * i : 16 * i + 16], version=4)
         assert sent.id.to_bytes(16, "little") == expected.bytes
@@ -193,6 +219,79 @@ def test_the_random_source_decides_the_ids(count: int) -> None:
     body = memoryview(send_body([Classic(0, 0, 0, NOW, b"x")] * count, 64))
     first, second = (sends.decode(body, Dialect(), random.Random(1).randbytes) for _ in range(2))
     assert first == second
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("count", [1, 20])
+def test_no_random_bytes_are_made_for_messages_that_all_have_an_id(count: int, mixed: bool) -> None:
+    sent = [Classic(i + 1, 0, 0, NOW, b"x" * (1 + i * mixed)) for i in range(count)]
+
+    def random_bytes(size: int) -> bytes:
+        raise AssertionError
+
+    (batch,) = sends.decode(memoryview(send_body(sent, 64)), Dialect(), random_bytes).batches
+    assert [m.id for m in batches.messages(batch)] == [m.id for m in sent]
+
+
+@both_sizes
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_our_client_makes_no_ids_for_messages_that_were_stored_without(
+    header_size: int, count: int, mixed: bool
+) -> None:
+    kept = [Classic(i % 2, i, NOW, NOW, b"x" * (1 + i * mixed)) for i in range(count)]
+    payload = memoryview(struct.pack("<IQI", 3, 0, count) + area(kept, header_size))
+    (batch,) = polls.decode(payload, header_size).batches
+    assert [m.id for m in batches.messages(batch)] == [m.id for m in kept]
+
+
+# ---------------------------------------------------------------------------------------------------------------- ways
+
+
+@both_sizes
+@pytest.mark.parametrize(
+    ("sizes", "way"),
+    [
+        ([30] * 12, "one by one"),
+        ([*range(1, 13)], "one by one"),
+        ([30] * 13, "uniform"),
+        ([30] * 2000, "uniform"),
+        ([*range(1, 14)], "mixed"),
+        ([*range(13, 0, -1)], "mixed"),
+    ],
+)
+def test_numpy_handles_many_messages_and_a_loop_handles_a_few(
+    header_size: int, sizes: list[int], way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ways make the same bytes: the wrong one costs time, with every batch."""
+    kept = [Classic(i + 1, i, NOW, NOW, b"x" * size) for i, size in enumerate(sizes)]
+    body, batch, count = memoryview(send_body(kept, header_size)), stored(kept), len(kept)
+    payload = memoryview(b"".join(polls.encode(say.Polled(3, 0, count, (batch,)), header_size)))
+    for other, functions in WAYS.items():
+        for module, name in functions if other != way else ():
+            monkeypatch.delattr(module, name)
+    sends.decode(body, Dialect(), os.urandom)
+    unbatching.messages_of([batch], header_size)
+    unbatching.unsent([batch], header_size)
+    polls.decode(payload, header_size)
+
+
+WAYS: dict[str, list[tuple[ModuleType, str]]] = {
+    "one by one": [(batching, "plain"), (sends, "_one_by_one"), (unbatching, "_one_by_one")],
+    "uniform": [(batching, "uniform"), (unbatching, "_uniform")],
+    "mixed": [(batching, "mixed"), (unbatching, "_mixed"), (unbatching, "_starts")],
+}
+
+
+@both_sizes
+@pytest.mark.parametrize(("length", "one_by_one"), [(-1, False), (0, True)])
+def test_messages_that_are_long_on_average_are_not_copied_by_numpy(
+    header_size: int, length: int, one_by_one: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length += unbatching.LONG_BODY_BYTES - batches.FRAME_BYTES
+    batch = stored([Classic(i + 1, i, NOW, NOW, b"x" * length) for i in range(13)])
+    monkeypatch.delattr(unbatching, "_many" if one_by_one else "_one_by_one")
+    unbatching.messages_of([batch], header_size)
 
 
 # --------------------------------------------------------------------------------------------------------- other bodies
@@ -267,6 +366,16 @@ def test_an_answer_with_fewer_bytes_than_its_number_of_messages_takes_is_refused
             polls.decode(memoryview(changed), header_size)
         assert refused.value.code == code
     assert polls.decode(memoryview(payload[:12] + bytes(4)), header_size).messages_count == 0
+
+
+@both_sizes
+def test_a_message_without_a_payload_is_refused_wherever_it_is_in_an_answer(header_size: int) -> None:
+    for sizes in ((0, 3), (3, 0), (2, 0, 2)):
+        kept = [Classic(i + 1, i, NOW, NOW, b"x" * size) for i, size in enumerate(sizes)]
+        payload = memoryview(struct.pack("<IQI", 3, 0, len(kept)) + area(kept, header_size))
+        with pytest.raises(CommandError) as refused:
+            polls.decode(payload, header_size)
+        assert refused.value.code == Code.EMPTY_MESSAGE_PAYLOAD
 
 
 @both_sizes
