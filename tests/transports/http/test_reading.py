@@ -336,7 +336,7 @@ async def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
         began = time.monotonic()
         world.api.part()
         await world.server.stop()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30, "the poll waits for 30 s"
         response = await asked
         assert (response.status, response.json()["count"]) == (200, 0)
 

@@ -107,7 +107,7 @@ OPTION = struct.pack("<BI1sBI1s", 2, 1, b"k", 1, 1, b"v")
     ],
 )
 def test_the_longest_body_takes_time_that_grows_with_its_length_only(code: int, body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     decode(code, body)
     # Ten million bytes at a few hundred nanoseconds for each handful; what grew with their square would take minutes.
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10

@@ -94,6 +94,6 @@ def test_a_block_in_an_answer_is_not_longer_than_what_follows() -> None:
 
 def test_the_largest_block_is_read_in_no_time() -> None:
     octets = b"".join(entry(b"%05d" % number, b"v" * 80) for number in range(1024))
-    started = time.perf_counter()
+    started = time.process_time()
     read(octets)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started < 0.5
