@@ -67,13 +67,13 @@ class ClassicConversation:
                 request: Request = await self._decode_send(payload)
             else:
                 request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
-            if isinstance(request, PollMessages):
+            if type(request) is PollMessages:
                 turn = to.response_room()
                 request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
             answer = await carry_out(self._gateway, self.session, request)
             if type(request) in TELLING:
                 self.dialect.on_request(request, self._gateway.clock())
-            if isinstance(answer, Polled) and offload.is_large(sum(map(len, answer.batches)), answer.messages_count):
+            if type(answer) is Polled and offload.is_large(sum(map(len, answer.batches)), answer.messages_count):
                 return frames.success(await asyncio.to_thread(answers.encode, code, answer, self.dialect))
             return frames.success(answers.encode(code, answer, self.dialect))
         except CommandError as refused:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
@@ -433,11 +433,10 @@ class Announced:
         self._application = application
         self._port = port
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         port = self._port() if scope["type"] == "http" else 0
         if not port:
-            await self._application(scope, receive, send)
-            return
+            return self._application(scope, receive, send)
 
         async def announcing(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -445,4 +444,4 @@ class Announced:
                 message = {**message, "headers": [*message.get("headers", ()), (b"alt-svc", said)]}
             await send(message)
 
-        await self._application(scope, receive, announcing)
+        return self._application(scope, receive, announcing)

@@ -201,9 +201,9 @@ class ModernConversation:
         self, asked: frames.Request, code: int, body: memoryview, operation_number: int, to: Responding
     ) -> list[Readable]:
         request = requests.decode(code, body)
-        if isinstance(request, SendMessages):
+        if type(request) is SendMessages:
             request = await self._checked(request)
-        if isinstance(request, PollMessages):
+        if type(request) is PollMessages:
             turn = to.response_room()
             request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
         answer: Any = await carry_out(self._gateway, self.session, request)

@@ -5,7 +5,7 @@ The composition root creates it and hands it to the HTTP server. It opens nothin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 
 import msgspec
 from starlette.applications import Starlette
@@ -75,9 +75,9 @@ class Counted:
         self._application = application
         self._measured = measured
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         self._measured.http_requests += 1
-        await self._application(scope, receive, send)
+        return self._application(scope, receive, send)
 
 
 def _bug(request: Request, exception: Exception) -> Response:

@@ -20,6 +20,7 @@ from whippet.app.commands.registry import Destination, admit
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
+from whippet.transports.admission.room import FREE_BYTES
 from whippet.transports.http import bearer, bodies, expanding, parameters
 from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
 from whippet.transports.http.api import Api
@@ -52,30 +53,26 @@ class Endpoint:
         session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _stay)
         call = Call(self._api, self.operation, scope, receive, session)
         try:
-            await self._respond(call, send)
+            try:
+                answer = await self._answer(call)
+            except Refused as refused:
+                answer = of_refusal(refused)
+            except CommandError as refused:
+                answer = bearer.challenged(of_command(refused))
+            except Gone:
+                return
+            except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+                _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
+                answer = of_bug()
+            if isinstance(answer, Response):
+                await answer(scope, receive, send)
+            else:
+                await send_answer(answer, send)
+            if call.turn is not None and (connection := scope.get(CONNECTION)) is not None:
+                # The transport has all of it, and the client has not.
+                await connection.drain()
         finally:
             call.close()
-
-    async def _respond(self, call: Call, send: Send) -> None:
-        scope = call.scope
-        try:
-            answer = await self._answer(call)
-        except Refused as refused:
-            answer = of_refusal(refused)
-        except CommandError as refused:
-            answer = bearer.challenged(of_command(refused))
-        except Gone:
-            return
-        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
-            _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
-            answer = of_bug()
-        if isinstance(answer, Response):
-            await answer(scope, call.receive, send)
-        else:
-            await send_answer(answer, send)
-        if call.turn is not None and (connection := scope.get(CONNECTION)) is not None:
-            # The transport has all of it, and the client has not.
-            await connection.drain()
 
     async def _answer(self, call: Call) -> Answer | Response:
         operation, api, scope, session = self.operation, self._api, call.scope, call.session
@@ -100,16 +97,18 @@ class Endpoint:
 
     async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
         headers, limit = call.headers, self._body_limit
-        if self.operation.admits is not None:
+        announced, coding = _announced(call.scope, headers), expanding.coding_of(headers.get(b"content-encoding"))
+        is_small = announced is not None and announced <= FREE_BYTES and coding is None
+        if self.operation.admits is not None and not is_small:
+            # A small body is read in less time than this takes, and the command checks the same.
             admit(call.api.gateway, call.session, self.operation.admits, Destination(call.stream, call.topic))
         media = bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         if form is None:
             bodies.check_json(media, self._forms)
-        coding = expanding.coding_of(headers.get(b"content-encoding"))
         writable = form is not None and form.writable and coding is None
         reading = bodies.reading(
-            call.receive, _announced(headers), limit, call.body_room, grows=coding is not None, writable=writable
+            call.receive, announced, limit, call.body_room, grows=coding is not None, writable=writable
         )
         async with reading as body:
             if coding is not None:
@@ -158,11 +157,12 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
     return headers
 
 
-def _announced(headers: Mapping[bytes, bytes]) -> int | None:
+def _announced(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
+    """How long the body is; None where only its end will tell, as over HTTP/3."""
     length = headers.get(b"content-length")
-    if length is None:
-        return None if b"transfer-encoding" in headers else 0
-    return int(length)
+    if length is not None:
+        return int(length)
+    return None if b"transfer-encoding" in headers or scope["http_version"] == "3" else 0
 
 
 def peer(scope: Scope) -> str:

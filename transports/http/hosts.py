@@ -8,7 +8,7 @@ server on a loopback address is what such a page is after, and nobody else has a
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -70,13 +70,16 @@ class Known:
         self._allowed_last: bytes | None = None
         """Nearly all requests name the same host, so the last one that passed is not looked at again."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = next((value for name, value in scope["headers"] if name == b"host"), b"")
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        host = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+                break
         if host != self._allowed_last:
             try:
                 self._hosts.check(host.decode("latin-1"))
             except Refused as refused:
-                await send_answer(of_refusal(refused), send)
-                return
+                return send_answer(of_refusal(refused), send)
             self._allowed_last = host
-        await self._application(scope, receive, send)
+        return self._application(scope, receive, send)

@@ -83,7 +83,7 @@ class LeasePollQuery(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_u64(None if self.value is UNSET else self.value)
-        one_spelling(partition_id=self.partition_id, partition=self.partition)
+        one_spelling("partition_id", self.partition_id, "partition", self.partition)
         one_beginning(self.kind, self.value, self.start)
 
     @property

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.storage.options import Durability
@@ -74,7 +75,7 @@ class SendQuery(msgspec.Struct, frozen=True):
     key: Key | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        one_spelling(partition_id=self.partition_id, partition=self.partition)
+        one_spelling("partition_id", self.partition_id, "partition", self.partition)
 
     @property
     def number(self) -> int | UnsetType:
@@ -104,7 +105,7 @@ class PollQuery(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_u64(None if self.value is UNSET else self.value)
-        one_spelling(partition_id=self.partition_id, partition=self.partition)
+        one_spelling("partition_id", self.partition_id, "partition", self.partition)
         one_beginning(self.kind, self.value, self.start)
 
     @property
@@ -115,7 +116,7 @@ class PollQuery(msgspec.Struct, frozen=True):
 
 def one_beginning(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
     """Refuses two beginnings in the same query."""
-    one_spelling(kind=kind, **{"from": start})
+    one_spelling("kind", kind, "from", start)
     if start is not UNSET and value is not UNSET:
         raise ValueError(f"`value` has no meaning with `from={start}`")
 
@@ -140,6 +141,8 @@ async def send_messages(call: Call) -> Answer:
         call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
     )
     if query.ack == "none":
+        # Nobody will hear of a refusal that comes later.
+        admit(call.api.gateway, call.session, ask.SendMessages, Destination(call.stream, call.topic))
         turn = Turn(call.api.rooms.bodies_of(call.session), free_bytes=0)
         size = sum(map(len, request.batches)) + UNHEARD_BYTES
         try:

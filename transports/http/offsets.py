@@ -25,7 +25,7 @@ class PartitionQuery(msgspec.Struct, frozen=True):
     """Another spelling of `partition_id`."""
 
     def __post_init__(self) -> None:
-        parameters.one_spelling(partition_id=self.partition_id, partition=self.partition)
+        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
 
     @property
     def number(self) -> int:

@@ -138,7 +138,7 @@ class Call:
         turn, most = self.response_room(), request.room or POLL_BYTES_MIN
         bounded = turns.bounded(request, turn, most) or await turns.bounded_later(request, turn)
         polled: Polled = await self.ask(bounded)
-        self.response_room().settle(sum(map(len, polled.batches)))
+        turn.settle(sum(map(len, polled.batches)))
         return polled
 
     def close(self) -> None:

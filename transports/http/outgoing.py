@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -33,6 +34,9 @@ def form_of(accept: bytes | None) -> str:
     """The form that is asked for most; JSON for who takes anything."""
     if accept is None:
         return JSON
+    exact = _FORMS_BY_NAME.get(accept)
+    if exact is not None:
+        return exact
     weights = weights_of(accept)
     best, best_weight = None, 0.0
     for form in FORMS:
@@ -70,7 +74,10 @@ async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
 async def _json(call: Call, polled: answers.Polled) -> bytes:
     messages: Any = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
     found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
-    return await offload.call(_size(polled), len(messages), msgspec.json.encode, found)
+    encode = msgspec.json.Encoder().encode
+    if offload.is_large(_size(polled), len(messages)):
+        return await asyncio.to_thread(encode, found)
+    return encode(found)
 
 
 async def _ndjson(call: Call, polled: answers.Polled) -> bytes:
@@ -107,4 +114,5 @@ FORMS: Mapping[str, Callable[[Call, answers.Polled], Awaitable[bytes]]] = {
     OCTETS: _octets,
 }
 """The one that is preferred first."""
+_FORMS_BY_NAME = {form.encode(): form for form in FORMS}
 _TYPES = {TEXT: "text/plain; charset=utf-8"}

@@ -117,11 +117,10 @@ def value_of(raw: bytes, wanted: str) -> str | None:
         raise _bad_query(str(error), wanted) from None
 
 
-def one_spelling(**given: Any) -> None:
+def one_spelling(name: str, value: object, other_name: str, other_value: object) -> None:
     """Refuses two spellings of one parameter in the same query."""
-    names = [name for name, value in given.items() if value is not msgspec.UNSET]
-    if len(names) > 1:
-        raise ValueError(f"{' and '.join(f'`{name}`' for name in names)} mean the same: give one of them")
+    if value is not msgspec.UNSET and other_value is not msgspec.UNSET:
+        raise ValueError(f"`{name}` and `{other_name}` mean the same: give one of them")
 
 
 def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:

@@ -90,13 +90,16 @@ class Router(routing.Router):
 
 
 def _walk(node: Node, segments: list[bytes], at: int, parameters: dict[str, bytes]) -> Iterator[Found]:
-    if at == len(segments):
-        if node.endpoints:
-            yield node, parameters
-        return
-    segment = segments[at]
-    literal = node.literals.get(segment)
-    if literal is not None:
-        yield from _walk(literal, segments, at + 1, parameters)
-    if node.parameter is not None and segment:
-        yield from _walk(node.parameter, segments, at + 1, {**parameters, node.name: segment})
+    for behind, segment in enumerate(segments[at:], at + 1):
+        literal = node.literals.get(segment)
+        if node.parameter is None or not segment:
+            if literal is None:
+                return
+            node = literal
+            continue
+        if literal is not None:
+            yield from _walk(literal, segments, behind, parameters)
+        parameters = {**parameters, node.name: segment}
+        node = node.parameter
+    if node.endpoints:
+        yield node, parameters

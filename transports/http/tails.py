@@ -49,7 +49,7 @@ class TailQuery(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         for number in (self.offset, self.timestamp, self.last):
             check_u64(None if number is UNSET else number)
-        parameters.one_spelling(partition_id=self.partition_id, partition=self.partition)
+        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
         if self.number != "all" and not isinstance(parameters.identifier(self.number), int):
             raise ValueError("a number or `all` is needed - at `$.partition`")
         start = UNSET if self.start == "next" and self.consumer is not UNSET else self.start

@@ -67,8 +67,10 @@ async def messages_of(buffers: Iterable[Readable], *, for_0_6: bool) -> list[Pol
     found: list[PolledMessage | PolledMessage06] = []
     turn = TURN_MESSAGES
     for head, frames in batches(buffers):
-        count = head[6]
-        found += await offload.call(len(frames), count, lambda *given: list(_messages(*given)), head, frames, for_0_6)
+        if offload.is_large(len(frames), head[6]):
+            found += await asyncio.to_thread(lambda *given: list(_messages(*given)), head, frames, for_0_6)
+        else:
+            found += _messages(head, frames, for_0_6)
         if len(found) >= turn:
             turn = len(found) + TURN_MESSAGES
             await asyncio.sleep(0)

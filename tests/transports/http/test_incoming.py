@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 import zstandard
+from starlette.types import Receive, Scope, Send
 
-from tests.transports.http.support.calling import Calling, with_topic
+from tests.transports.http.support.calling import Caller, Calling, with_topic
 from tests.transports.http.support.messages import MESSAGES, header_entry, payloads, poll, stored
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.client.packing import pack
@@ -414,3 +415,19 @@ async def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: st
         assert response.status == 201
         polled = (await link.ask(world.request("GET", f"{MESSAGES}?count=100"))).json()
         assert polled["count"] == 50
+
+
+async def test_a_large_body_of_unknown_length_is_not_looked_at_for_somebody_without_the_right(tmp_path: Path) -> None:
+    """Over HTTP/3 a body has no length if the client does not say one, and nothing else tells that there is a body."""
+    async with with_topic(tmp_path) as world:
+        alice = await world.user()
+
+        async def over_http3(scope: Scope, receive: Receive, send: Send) -> None:
+            lengths = (b"content-length", b"transfer-encoding")
+            headers = [(name, value) for name, value in scope["headers"] if name not in lengths]
+            await world.application({**scope, "http_version": "3", "headers": headers}, receive, send)
+
+        transport = httpx.ASGITransport(over_http3)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            response = await Caller(client, alice.token).ask("POST", MESSAGES, b"{" * 100_000, content_type=NDJSON)
+        assert response.status_code == 403
