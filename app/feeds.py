@@ -144,6 +144,10 @@ class Feed(Generic[Content]):
     def cursor(self, position: Position) -> Cursor:
         return Cursor(position, self._emptied())
 
+    def has_more(self, cursor: Cursor) -> bool:
+        """There is something behind the cursor already."""
+        return self._is_behind(cursor.position)
+
     async def piece(self, cursor: Cursor, most: int | None = None) -> Piece[Content]:
         """What is behind the cursor, as soon as there is something; the cursor is moved behind it. An error is the end:
         a StorageError, or a defect. `most` is for readers that take few messages: no more of each partition are read.

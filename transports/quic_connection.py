@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from aioquic.quic import events
@@ -25,7 +26,7 @@ from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
 from whippet.transports import begun, conversation
 from whippet.transports.admission.frames import RATE, Arriving
-from whippet.transports.admission.room import RECLAIMED, STEP_BYTES_MAX, Account, Claim
+from whippet.transports.admission.room import FREE_BYTES, RECLAIMED, STEP_BYTES_MAX, Account, Claim
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.datagrams import PeerAddress
@@ -46,6 +47,8 @@ AT_ONCE_BYTES_MAX = 64 << 10
 """A request that comes whole in one piece, and is no larger, is carried out where it stands."""
 NO_ERROR, PROTOCOL_ERROR, OVERDUE = 0, 1, 2
 """What a connection is closed with."""
+SMALL_BYTES_MAX = 4 << 10
+"""An answer up to this size does not wait for those before it to be taken."""
 LINGER_SECONDS = 2.0
 """How long the last answers may not get through; a client that looks at its socket only when it asks hears nothing."""
 UNFINISHED = 3
@@ -123,6 +126,11 @@ class Request:
         """Its response has to be handed over piece by piece."""
         self.response_room().settle(sum(map(len, self.answer)))
 
+    def leave(self) -> None:
+        """The client is gone; what is in hand comes to its end all the same."""
+        if self._turn is not None:
+            self._turn.leave()
+
     def release(self) -> None:
         """Nothing is left to be handed over."""
         if self._turn is not None:
@@ -174,6 +182,8 @@ class Connection:
         """They can be sent."""
         self._is_answered_soon = False
         self._parting = Stalling()
+        self._untaken: Turn | None = None
+        """The room of what the engine has been handed and the client has not taken, as of the last look."""
         self._speaker: Speaker | None = None
         self._begun_at = self._said_at = time.monotonic()
         self._timer: asyncio.TimerHandle | None = None
@@ -272,6 +282,7 @@ class Connection:
     def look(self, now: float, silence_max: float) -> None:
         """Asked at intervals: whether it is worth keeping, and whether it has to be told that we are here."""
         try:
+            self._count_untaken()
             reason = self.overdue(now)
         except Exception:  # noqa: BLE001 -- as above
             _log.exception("%s: its deadlines ended in a defect", self.session.address)
@@ -283,6 +294,16 @@ class Connection:
         elif self.is_established and silence_max and now - self._said_at > silence_max:
             self.engine.send_ping(0)
             self.touch()
+
+    def _count_untaken(self) -> None:
+        """What the engine keeps until the client has taken it shares the memory of responses."""
+        unsent = self.engine.all_unsent
+        if self._untaken is None:
+            if unsent <= FREE_BYTES:
+                return
+            self._untaken = Turn(self.listener.rooms.responses_to(self.session), partial(self.cut, RECLAIMED))
+        self._untaken.claim.move(self.listener.rooms.responses_to(self.session))
+        self._untaken.settle(unsent)
 
     # ------------------------------------------------------------------------------------------------------- events
 
@@ -362,6 +383,8 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._untaken is not None:
+            self._untaken.close()
         self.listener.farewell(self)
         if self._speaker is not None:
             self._speaker.close()
@@ -604,8 +627,10 @@ class Binary:
         if self._session.login is not self._login:
             self._login = self._session.login
             self._claim.move(self._listener.rooms.requests_of(self._session))
-        if self._is_closed and not self._in_hand:
-            self._claim.close()
+        if self._is_closed:
+            request.release()
+            if not self._in_hand:
+                self._claim.close()
         if self._session.login is not None and not self._has_logged_in:
             self._has_logged_in = True
             self._engine.allow_streams(self._listener.streams_max)
@@ -616,20 +641,24 @@ class Binary:
 
     def _say(self, request: Request, buffers: list[Readable]) -> None:
         stream_id = request.stream_id
-        if not self._engine.can_be_written(stream_id):
+        if self._is_closed or not self._engine.can_be_written(stream_id):
             request.release()
             return
         if not request.fin and self._engine.is_being_received(stream_id):
             self._engine.stop_stream(stream_id, NO_ERROR)
         self._connection.has_answers = True
-        if not self._answering and sum(map(len, buffers)) <= self._listener.send_window:
+        size = sum(map(len, buffers))
+        if not self._answering and (size <= SMALL_BYTES_MAX or self._has_room_for(size)):
             self._engine.send_stream_data(stream_id, b"".join(buffers), end_stream=True)
             request.release()
             return
         request.answer.extend(map(memoryview, buffers))
         request.settle()
         self._answering[stream_id] = request
-        self._hand_over(request, sum(map(self._engine.unsent, self._answering)))
+        self._hand_over(request, self._engine.all_unsent)
+
+    def _has_room_for(self, size: int) -> bool:
+        return size + self._engine.all_unsent <= self._listener.send_window
 
     def _hand_over(self, request: Request, unsent: int) -> int:
         """As much of an answer as the window has room for; returns how much is unsent now."""
@@ -655,7 +684,7 @@ class Binary:
     def on_taken(self) -> None:
         if not self._answering:
             return
-        unsent = sum(map(self._engine.unsent, self._answering))
+        unsent = self._engine.all_unsent
         for request in list(self._answering.values()):
             unsent = self._hand_over(request, unsent)
         self._begin()
@@ -698,9 +727,11 @@ class Binary:
         for request in [*self._arriving.values()]:
             self._give_back(request)
         self._arriving.clear()
-        for request in (*self._answering.values(), *self._in_hand):
+        for request in self._answering.values():
             request.release()
         self._answering.clear()
+        for request in self._in_hand:
+            request.leave()
         self._is_closed = True
         if not self._in_hand:
             self._claim.close()

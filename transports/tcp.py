@@ -115,7 +115,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._intake is not None:
             self._intake.drop()
         if self._turn is not None:
-            self._turn.close()
+            # What is in hand ends with its task.
+            self._turn.leave()
+            if self._working is None:
+                self._turn.close()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -329,6 +332,8 @@ class Connection(asyncio.BufferedProtocol):
                 # The answer has failed.
                 claim.give_back(intake.in_hand)
                 intake.in_hand = 0
+            if self._turn is not None and self._transport.is_closing():
+                self._turn.close()
             if self._ended:
                 intake.drop()
                 self._close(is_over=False)

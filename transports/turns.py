@@ -14,7 +14,7 @@ import msgspec
 
 from whippet.app.commands.requests import PollMessages
 from whippet.app.errors import Code, CommandError
-from whippet.transports.admission.room import FREE_BYTES, Account, Claim
+from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
 
 POLL_BYTES_MIN = 1 << 20
 """A poll that could return less waits."""
@@ -37,6 +37,12 @@ class Turn:
         granted = self.claim.take(size, rest)
         return await self.wait() if granted is None else granted
 
+    async def share(self) -> None:
+        """Waits while what the user has not taken of all responses is more than their share of the memory for those. To
+        be called before something is read or made that need not be there yet; `settle` follows."""
+        if not self.claim.account.has_room(STEP_BYTES_MIN):
+            await self.take(STEP_BYTES_MIN)
+
     async def wait(self) -> int:
         """Until it is the claim's turn."""
         self._granted = asyncio.get_running_loop().create_future()
@@ -56,22 +62,24 @@ class Turn:
 
     def settle(self, size: int) -> None:
         """A response has so many bytes, which the client has still to take."""
-        claim = self.claim
-        if size > claim.held:
-            claim.count(size - claim.held)
-        else:
-            claim.give_back(claim.held - size)
-        claim.is_unfinished = self._cut is not None
+        self.claim.hold(size)
+        self.claim.is_unfinished = self._cut is not None
 
     def release(self) -> None:
         """It was taken; there may be another one."""
         self.claim.is_unfinished = False
-        self.claim.give_back(self.claim.held)
+        self.claim.hold(0)
 
-    def close(self) -> None:
-        self.claim.close()
+    def leave(self) -> None:
+        """The client is gone: nothing is waited for any more. Room that a poll in hand has is kept until `close`,
+        because what it reads is in memory until then."""
+        self.claim.stop_waiting()
         if self._granted is not None and not self._granted.done():
             self._granted.set_exception(CommandError(Code.DISCONNECTED))
+
+    def close(self) -> None:
+        self.leave()
+        self.claim.close()
 
 
 class Responding(Protocol):

@@ -10,7 +10,7 @@ from tests.transports.support.crowded import crowded, waiting
 from whippet.app.commands import requests as ask
 from whippet.app.errors import CommandError
 from whippet.transports import turns
-from whippet.transports.admission.room import FREE_BYTES, Room
+from whippet.transports.admission.room import Room
 from whippet.transports.turns import POLL_BYTES_MIN, Turn
 
 MIB = 1 << 20
@@ -122,10 +122,57 @@ async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_i
     await asyncio.gather(asking, return_exceptions=True)
 
 
-async def test_a_response_that_is_larger_than_its_room_counts_as_it_is() -> None:
+async def test_a_response_that_is_larger_than_its_room_takes_none_from_others() -> None:
     """One message is always returned, however large."""
     room = Room(16 * MIB)
+    client, other = Client(room), Client(room, "other")
+    client.turn.settle(20 * MIB)
+    assert (room.used, room.excess) == (8 * MIB, 12 * MIB)
+    other.turn.settle(2 * MIB)
+    assert room.used == 10 * MIB
+    client.turn.settle(9 * MIB)
+    assert (room.used, room.excess) == (10 * MIB, MIB)
+    client.turn.release()
+    assert (room.used, room.excess) == (2 * MIB, 0)
+    client.turn.settle(20 * MIB)
+    client.turn.close()
+    assert room.excess == 0
+
+
+async def test_what_is_in_excess_moves_with_a_login() -> None:
+    room, another = Room(16 * MIB), Room(16 * MIB)
     client = Client(room)
     client.turn.settle(20 * MIB)
-    assert room.used == 20 * MIB
-    assert Client(room, "other").turn.claim.take(FREE_BYTES) == FREE_BYTES
+    client.turn.claim.move(another.account("user"))
+    assert (room.used, room.excess) == (0, 0)
+    assert (another.used, another.excess) == (8 * MIB, 12 * MIB)
+    client.turn.close()
+    assert (another.used, another.excess) == (0, 0)
+
+
+async def test_whoever_has_much_unread_waits_with_more_and_others_do_not() -> None:
+    room = Room(16 * MIB)
+    first, second, third, other = Client(room), Client(room), Client(room), Client(room, "other")
+    first.turn.settle(20 * MIB)
+    # One at a time goes on beyond the limit, as everywhere.
+    await second.turn.share()
+    asking = asyncio.create_task(third.turn.share())
+    await other.turn.share()
+    await asyncio.sleep(0)
+    assert waiting(room) == 1
+    first.turn.release()
+    await asking
+    for each in (first, second, third, other):
+        each.turn.close()
+    assert (room.used, room.excess) == (0, 0)
+
+
+async def test_a_poll_in_hand_keeps_its_room_when_its_client_is_gone() -> None:
+    """What it reads is in memory until it has ended."""
+    room = Room(16 * MIB)
+    client = Client(room)
+    assert turns.bounded(POLL, client.turn, 4 * MIB) is not None
+    client.turn.leave()
+    assert room.used == 4 * MIB
+    client.turn.close()
+    assert room.used == 0

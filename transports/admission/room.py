@@ -54,6 +54,8 @@ class Room:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
+        self.excess = 0
+        """What responses have beyond what there was room for; see `Claim.hold`."""
         self.waiting: dict[Account, None] = {}
         """Accounts with claims that wait."""
         self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()
@@ -140,14 +142,25 @@ class Account:
 class Claim:
     """What one connection, one stream or one body holds of its account."""
 
-    __slots__ = ("account", "free_bytes", "held", "holder", "is_unfinished", "is_waiting", "owed", "rest", "wanted")
+    __slots__ = (
+        "account",
+        "excess",
+        "free_bytes",
+        "held",
+        "holder",
+        "is_unfinished",
+        "is_waiting",
+        "owed",
+        "rest",
+        "wanted",
+    )
 
     def __init__(self, account: Account, holder: Holder | None = None, *, free_bytes: int = FREE_BYTES) -> None:
         """Without a holder it only counts."""
         self.free_bytes = free_bytes
         self.account = account
         self.holder = holder
-        self.held = 0
+        self.held = self.excess = 0
         self.is_waiting = False
         self.wanted = self.rest = 0
         self.is_unfinished = False
@@ -162,6 +175,17 @@ class Claim:
         self.held += size
         account.held += size
         account.room.used += size
+
+    def hold(self, size: int) -> None:
+        """It has so many bytes, whatever there was room for. What its account has no room for is in excess: that is not
+        counted as used, because others, who can do nothing about it, would have to wait for it."""
+        fitting = min(size, self.held + self.account.spare)
+        self.account.room.excess += size - fitting - self.excess
+        self.excess = size - fitting
+        if fitting > self.held:
+            self.count(fitting - self.held)
+        else:
+            self.give_back(self.held - fitting)
 
     def take(self, size: int, rest: int = 0) -> int | None:
         """Asks for room for `size` bytes more, of the `rest` that is still to come. Returns how much there is room for,
@@ -217,13 +241,15 @@ class Claim:
 
     def move(self, account: Account) -> None:
         """To the account of the user who has logged in, with all that it holds."""
-        was_waiting, held = self.is_waiting, self.held
+        was_waiting, held, excess = self.is_waiting, self.held, self.excess
         if account is self.account:
             return
         self.close()
         self.account = account
         account.claims.add(self)
         self.count(held)
+        self.excess = excess
+        account.room.excess += excess
         if was_waiting and (granted := self.take(self.wanted, self.rest)) is not None and self.holder is not None:
             self.holder.on_room(granted)
 
@@ -231,6 +257,7 @@ class Claim:
         """Gives back what there is, and waits no more."""
         self.stop_waiting()
         self.account.claims.discard(self)
-        self.owed = 0
+        self.account.room.excess -= self.excess
+        self.owed = self.excess = 0
         self.give_back(self.held)
         self.account.room.end_beyond(self)

@@ -44,9 +44,14 @@ class Rooms:
         return sum(room.used for room in self._all)
 
     @property
+    def are_responses_many(self) -> bool:
+        """So many are held that somebody may have more than their share."""
+        return self.responses.used >= self.responses.limit // 4
+
+    @property
     def hurry(self) -> bool:
-        """Somebody waits for room for a response."""
-        return bool(self.responses.waiting)
+        """Somebody waits for room for a response, or more is held than there is room for."""
+        return bool(self.responses.waiting or self.responses.excess)
 
     def reclaim(self, now: float) -> None:
         """Ends whatever has to be given up for the sake of others; to be asked at intervals."""

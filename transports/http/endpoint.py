@@ -67,9 +67,13 @@ class Endpoint:
             if isinstance(answer, Response):
                 await answer(scope, receive, send)
             else:
+                if len(answer.body) > FREE_BYTES:
+                    # It may wait for those before it to be taken.
+                    call.response_room().settle(len(answer.body))
                 await send_answer(answer, send)
-            if call.turn is not None and (connection := scope.get(CONNECTION)) is not None:
+            if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
                 # The transport has all of it, and the client has not.
+                call.response_room().settle(connection.untaken_bytes)
                 await connection.drain()
         finally:
             call.close()
@@ -88,6 +92,8 @@ class Endpoint:
         if query or operation.query is not None:
             call.query = parameters.decode_query(query, self._query)
         if self._decoder is None:
+            if api.rooms.are_responses_many and operation.method == "GET":
+                await call.response_room().share()
             found = await self._handler(call)
         else:
             found = await self._with_body(call, self._decoder)

@@ -202,6 +202,11 @@ class Protocol(HttpToolsProtocol):
             transport.write(octets)
         return not self.flow.write_paused
 
+    @property
+    def is_full(self) -> bool:
+        """The client takes what it is sent more slowly than it comes."""
+        return bool(self.flow.write_paused)
+
     async def drain(self) -> None:
         """Returns when there is room for more, or nobody any more who could take it."""
         if self.flow.write_paused:

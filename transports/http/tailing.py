@@ -32,6 +32,7 @@ from whippet.storage.batch import FRAME_BYTES
 from whippet.storage.errors import StorageError
 from whippet.storage.partition import Partition
 from whippet.transports import offload
+from whippet.transports.admission.room import FREE_BYTES
 from whippet.transports.http import bearer, userheaders
 from whippet.transports.http.answering import SECRET, VIEW, Headers
 from whippet.transports.http.operation import Call
@@ -39,6 +40,7 @@ from whippet.transports.http.outlets import Direct, Indirect, Outlet, until_gone
 from whippet.transports.http.places import Places, Setting
 from whippet.transports.http.protocol import CONNECTION, Protocol
 from whippet.transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
+from whippet.transports.turns import POLL_BYTES_MIN
 
 _log = logging.getLogger(__name__)
 
@@ -203,9 +205,13 @@ class Tail:
         try:
             cursor = feed.cursor(self._told)
             while True:
+                if feed.has_more(cursor):
+                    await self.call.response_room().take(POLL_BYTES_MIN)
                 piece = await feed.piece(cursor)
                 self._note(piece)
+                self._hold(len(piece.content))
                 await outlet.write(piece.content)
+                self._hold(outlet.untaken_bytes)
                 if isinstance(outlet, Direct):
                     await self._stay(outlet, feed, cursor)
         finally:
@@ -221,6 +227,11 @@ class Tail:
 
         await feed.stay(cursor, take)
         await outlet.room()
+
+    def _hold(self, size: int) -> None:
+        """Shares the memory of responses with so much that the reader has not taken."""
+        if size > FREE_BYTES or self.call.turn is not None:
+            self.call.response_room().settle(size)
 
     def _note(self, piece: Piece[bytes]) -> None:
         self._told = piece.position
@@ -264,6 +275,7 @@ class Tail:
         if outlet is None:
             return
         untaken = outlet.untaken_bytes
+        self._hold(untaken)
         taken = self._written - untaken
         if not untaken or taken > self._taken:
             self._taken, self._took_at = taken, now

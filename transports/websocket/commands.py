@@ -28,6 +28,7 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, Stra
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
 from whippet.transports import offload
+from whippet.transports.admission.room import FREE_BYTES
 from whippet.transports.http import application, bodies, parameters, routes, system
 from whippet.transports.http.answering import JSON, Answer
 from whippet.transports.http.api import Api
@@ -237,7 +238,16 @@ def _receiving(gone: asyncio.Future[None]) -> Receive:
 
 
 async def answer(command: Command, call: Call) -> bytes:
-    """What the member `ok` is, as JSON."""
+    """What the member `ok` is, as JSON. It takes room until it is sent."""
+    said = await _answer(command, call)
+    if len(said) > FREE_BYTES:
+        call.response_room().settle(len(said))
+    return said
+
+
+async def _answer(command: Command, call: Call) -> bytes:
+    if call.api.rooms.are_responses_many and command.operation.method == "GET":
+        await call.response_room().share()
     found = await command.operation.handler(call)
     if isinstance(found, Answer):
         return _embedded(found.body, dict(found.headers).get(b"content-type", JSON[1]))

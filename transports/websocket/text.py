@@ -24,6 +24,7 @@ from whippet.transports.admission.messages import Messages
 from whippet.transports.admission.room import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.connections import MAPPED, text_of
+from whippet.transports.turns import Turn
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary import READ_BYTES, incoming
 from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
@@ -82,6 +83,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._pinged_at = 0.0
         self._silent_since = 0.0
         self._stalling = Stalling()
+        self._untaken: Turn | None = None
+        """The room of what the client has not taken of all that was sent."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -116,6 +119,8 @@ class TextConnection(asyncio.BufferedProtocol):
         if not self.gone.done():
             self.gone.set_result(None)
         self._wake_writers()
+        if self._untaken is not None:
+            self._untaken.close()
         if self._channel is not None:
             self._channel.close()
 
@@ -186,7 +191,7 @@ class TextConnection(asyncio.BufferedProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def overdue(self, now: float) -> str | None:
-        untaken = self._transport.get_write_buffer_size()
+        untaken = self._count_untaken()
         hurry = self._listener.rooms.hurry
         if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1, hurry=hurry):
             return "it does not take what it was sent"
@@ -337,6 +342,8 @@ class TextConnection(asyncio.BufferedProtocol):
         """The client has signed in or out."""
         self._login = self.session.login
         self._intake.claim.move(self._listener.rooms.requests_of(self.session))
+        if self._untaken is not None:
+            self._untaken.claim.move(self._listener.rooms.responses_to(self.session))
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -354,6 +361,10 @@ class TextConnection(asyncio.BufferedProtocol):
         if not self._is_heard:
             raise Gone
 
+    def response_room(self) -> Turn:
+        """For something that is sent without being asked for each time."""
+        return Turn(self._listener.rooms.responses_to(self.session))
+
     @property
     def _is_heard(self) -> bool:
         return not (self.gone.done() or self._lingers_until or self._transport.is_closing())
@@ -368,7 +379,18 @@ class TextConnection(asyncio.BufferedProtocol):
             self._transport.write(b"".join((head, *parts)))
         else:
             self._transport.writelines((head, *parts))
+        if self.is_full:
+            self._count_untaken()
         return not self.is_full
+
+    def _count_untaken(self) -> int:
+        untaken = self._transport.get_write_buffer_size()
+        if not self.gone.done():
+            if self._untaken is None and untaken > FREE_BYTES:
+                self._untaken = Turn(self._listener.rooms.responses_to(self.session), self.give_way)
+            if self._untaken is not None:
+                self._untaken.settle(untaken)
+        return untaken
 
     def pause_writing(self) -> None:
         self.is_full = True
@@ -376,6 +398,7 @@ class TextConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self.is_full = False
         self._stalling.reset()
+        self._count_untaken()
         content, self._pinged_with = self._pinged_with, None
         if content is not None and self._is_heard:
             self._pong(content)

@@ -28,6 +28,7 @@ from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.tailing import cursor_of, id_of, position_of
 from whippet.transports.http.tails import PARTITIONS_MAX
+from whippet.transports.turns import POLL_BYTES_MIN
 from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
 from whippet.transports.websocket.subscriptions import Subscription
 
@@ -121,12 +122,20 @@ class TopicSubscription(Subscription):
             has_waited = await self._in_time() or has_waited
             if has_waited and self._skips:
                 self._skip_to_newest(cursor)
-            is_for_few = self._selector is None and self.credit < FEW_CREDITS
-            piece = await feed.piece(cursor, self.credit if is_for_few else None)
             await self.channel.link.room()
-            if self._say(cursor, piece) is not None and self._wanted.max_rate is None:
+            if await self._read(feed, cursor) is not None and self._wanted.max_rate is None:
                 # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
                 await feed.stay(cursor, partial(self._take, cursor))
+
+    async def _read(self, feed: Feed[EncodedPiece], cursor: Cursor) -> int | None:
+        turn = self.channel.link.response_room()
+        try:
+            if feed.has_more(cursor):
+                await turn.take(POLL_BYTES_MIN)
+            is_for_few = self._selector is None and self.credit < FEW_CREDITS
+            return self._take(cursor, await feed.piece(cursor, self.credit if is_for_few else None))
+        finally:
+            turn.close()
 
     def _skip_to_newest(self, cursor: Cursor) -> None:
         """Behind all but one message, the newest of a partition that has news: so who has skipped is not left with

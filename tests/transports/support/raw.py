@@ -100,6 +100,13 @@ class Raw(ClassicClient):
             found += piece
         return bytes(found)
 
+    async def some(self) -> bytes:
+        """What there is, at least a byte."""
+        found = await self._loop.sock_recv(self.link, 1 << 16)
+        if not found:
+            raise EOFError("closed")
+        return found
+
     async def rest(self) -> bytes:
         """Everything until the server closes."""
         found = bytearray()
