@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,7 +26,9 @@ from whippet.transports.quic_connection import Binary
 
 MIB = 1 << 20
 SEND = 101
-PATIENT = dict.fromkeys(("first_byte_time", "headers_time", "body_time", "idle_time", "answer_time"), 60.0)
+PATIENT: dict[str, Any] = dict.fromkeys(
+    ("first_byte_time", "headers_time", "body_time", "idle_time", "answer_time"), 60.0
+)
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -136,32 +139,25 @@ async def test_a_tail_that_is_not_read_takes_room(tmp_path: Path) -> None:
 async def channel(world: Talking) -> tuple[Link, Room]:
     """A client that takes next to nothing, and the room of what is sent to it."""
     raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=4096)
-    for number, (name, members) in enumerate(
-        (
-            ("create_stream", {"name": "s"}),
-            ("create_topic", {"stream": "s", "name": "t", "partitions_count": 1}),
-            (
-                "send_messages",
-                {
-                    "stream": "s",
-                    "topic": "t",
-                    "partitioning": {"kind": "balanced", "value": ""},
-                    "messages": [{"payload": "A" * 4 * MIB}],
-                },
-            ),
-        )
-    ):
-        await raw.send(websocket_frame(1, msgspec.json.encode({"id": number, "cmd": name, **members})))
+    sent = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "A" * 4 * MIB}]}
+    commands: list[dict[str, Any]] = [
+        {"cmd": "create_stream", "name": "s"},
+        {"cmd": "create_topic", "stream": "s", "name": "t", "partitions_count": 1},
+        {"cmd": "send_messages", "stream": "s", "topic": "t", **sent},
+    ]
+    for number, command in enumerate(commands):
+        await raw.send(websocket_frame(1, msgspec.json.encode({"id": number, **command})))
         assert b'"ok"' in (await raw.frame())[1]
     return raw.link, world.websockets.rooms.responses
 
 
 async def test_what_a_channel_was_sent_takes_room_until_it_is_read(tmp_path: Path) -> None:
     async with talking(tmp_path, http=Http(max_request_size=8 * MIB)) as world:
-        for members in (
+        asked: tuple[dict[str, Any], ...] = (
             {"cmd": "poll_messages", "stream": "s", "topic": "t", "value": 0},
             {"cmd": "subscribe", "to": "topic", "stream": "s", "topic": "t", "from": "first"},
-        ):
+        )
+        for members in asked:
             link, room = await channel(world)
             polls = world.serves.api.rooms.responses
             await link.send(websocket_frame(1, msgspec.json.encode({"id": 9, **members})))

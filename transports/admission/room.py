@@ -179,8 +179,10 @@ class Claim:
     def hold(self, size: int) -> None:
         """It has so many bytes, whatever there was room for. What its account has no room for is in excess: that is not
         counted as used, because others, who can do nothing about it, would have to wait for it."""
-        fitting = min(size, self.held + self.account.spare)
-        self.account.room.excess += size - fitting - self.excess
+        room = self.account.room
+        spare = (room.limit - room.used - self.account.held) // 2
+        fitting = min(size, self.held + max(spare, 0))
+        room.excess += size - fitting - self.excess
         self.excess = size - fitting
         if fitting > self.held:
             self.count(fitting - self.held)
