@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.types import Receive
 
 from whippet.transports.admission.room import FREE_BYTES, step
@@ -97,8 +98,14 @@ def too_long(limit: int) -> Refused:
 
 
 def members_of(body: Body) -> int:
-    """About how many values a JSON text has; a short one is not looked at."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{") if len(body) > LOOKED_AT_BYTES else 0
+    """About how many values a JSON text has: all but the first of an array or an object have a comma before them, and
+    how deep these may be nested is limited. A short text is not looked at."""
+    return occurrences(body, b",") if len(body) > LOOKED_AT_BYTES else 0
+
+
+def occurrences(body: Body, octet: bytes) -> int:
+    """Counts an octet in a long body several times as fast as `bytes.count`."""
+    return int(np.count_nonzero(np.frombuffer(body, np.uint8) == octet[0]))
 
 
 def media_type(value: bytes | None) -> bytes:

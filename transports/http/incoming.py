@@ -18,7 +18,7 @@ from whippet.storage.batch import HEADER, HEADER_BYTES, Checked, Writable
 from whippet.storage.errors import InvalidBatch
 from whippet.transports import offload
 from whippet.transports.http import userheaders
-from whippet.transports.http.bodies import Body
+from whippet.transports.http.bodies import Body, occurrences
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.operation import Call, Form
 from whippet.transports.http.packing import pack_payloads
@@ -127,7 +127,7 @@ def _batches(call: Call, body: Body) -> Ready:
 
 
 def _lines_in(body: Body) -> int:
-    return body.count(b"\n") + body.count(b"\r")
+    return occurrences(body, b"\n") + (occurrences(body, b"\r") if b"\r" in body else 0)
 
 
 def _one_item(_: Body) -> int:
