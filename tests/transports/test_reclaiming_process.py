@@ -56,7 +56,7 @@ async def test_an_unfinished_body_over_http_gives_way(besieged: Besieged) -> Non
     await honest.send(head("ordinary", 250_000) + bytes(250_000))
     assert (await honest.exactly(13)) == b"HTTP/1.1 201 "
     assert await slow.is_closed()
-    assert closed(besieged) == before + 1
+    assert closed(besieged) > before
     for each in (slow, honest):
         each.link.close()
 
