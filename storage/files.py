@@ -44,11 +44,11 @@ class Files:
     """The real disk. Errors are the OSErrors of the operating system, unchanged."""
 
     def open_for_reading(self, path: str) -> int:
-        return with_reserve(os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+        return with_reserve(os.open, path, os.O_RDONLY)
 
     def open_for_writing(self, path: str) -> int:
         """Opens for reading and writing; makes the file when it is not there."""
-        return with_reserve(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        return with_reserve(os.open, path, os.O_RDWR | os.O_CREAT, 0o640)
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -86,7 +86,7 @@ class Files:
 
     def sync_folder(self, path: str) -> None:
         """Returns when the names in a folder are on the disk."""
-        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
         finally:
@@ -94,7 +94,7 @@ class Files:
 
     def sync_filesystem(self, path: str) -> None:
         """Returns when all that anybody has written to the file system of a folder is on the disk."""
-        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        handle = with_reserve(os.open, path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             if _syncfs is None:
                 os.sync()

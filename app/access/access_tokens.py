@@ -181,7 +181,7 @@ class AccessTokens:
     async def _from_elsewhere(self, text: str) -> Caller | None:
         user_id = await self._issuers.user_id(text, self._clock() // SECOND)
         user = self._users.active(user_id)
-        if user is None or user.id == 0:
+        if user is None:
             return None
         if self._marks_of_issuers.setdefault(user.id, user.mark) != user.mark:
             _log.warning(

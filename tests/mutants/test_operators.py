@@ -142,10 +142,10 @@ def test_every_mutant_that_is_said_to_be_equivalent_exists() -> None:
     for entry in sample.equivalent():
         assert entry.keys() - {"nth"} == {"path", "line", "change", "reason"}
         mutants = mutants_of((sample.ROOT / entry["path"]).read_text(), entry["path"])
-        assert sample.key_of(entry) in {mutant.key for mutant in mutants}
+        assert any(sample.names(entry, mutant) for mutant in mutants), entry
 
 
-def test_a_mutant_is_given_the_quickest_tests_of_its_function_first() -> None:
+def test_a_mutant_is_given_the_tests_of_its_own_file_and_the_quickest_of_its_function_first() -> None:
     (in_function,) = (mutant for mutant in mutants_of(SOURCE, "log.py") if mutant.change == "7 -> 8")
     (outside,) = (mutant for mutant in mutants_of(SOURCE, "log.py") if mutant.change == "1 -> 2")
     slow = sample.Test("slow", 1.5, frozenset({"log.py:7", "other.py:1"}))
@@ -155,6 +155,8 @@ def test_a_mutant_is_given_the_quickest_tests_of_its_function_first() -> None:
     (deeper,) = mutants_of("size = 1", "storage/log.py")
     own = sample.Test("tests/storage/test_log.py::test_the_size", 0.3, frozenset())
     assert sample.tests_for(deeper, [own, other]) == [own]
+    entering = [sample.Test(test.id, test.seconds, frozenset({"storage/log.py:0"})) for test in (quick, own)]
+    assert sample.tests_for(deeper, [other, *entering]) == entering[::-1]
     assert sample.tests_for(in_function, [slow, quick, elsewhere, other]) == [quick, slow]
     assert sample.tests_for(in_function, [elsewhere, other]) == [elsewhere]
     assert sample.tests_for(outside, [slow, quick, elsewhere, other]) == [quick, elsewhere, slow]

@@ -6,6 +6,7 @@ run over a batch for each of them.
 
 from __future__ import annotations
 
+import mmap
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -666,3 +667,10 @@ def test_the_ids_of_a_batch_are_those_of_its_messages(whole: bytearray) -> None:
     for frames in (check(whole).frames, array("I", starts(whole))):
         halves = batches.ids(whole, frames).tolist()
         assert [low | high << 64 for low, high in halves] == [message.id for message in messages(whole)]
+
+
+@pytest.mark.parametrize(("size", "fault"), [(2**32 - 1, BatchFault.LENGTH), (2**32, BatchFault.BATCH_LIMIT)])
+def test_even_without_limits_a_batch_is_no_longer_than_an_index_can_say(size: int, fault: BatchFault) -> None:
+    with mmap.mmap(-1, size) as untouched, pytest.raises(InvalidBatch) as refused:
+        check(untouched)
+    assert refused.value.fault is fault

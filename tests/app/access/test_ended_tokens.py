@@ -80,6 +80,15 @@ async def test_what_an_older_version_has_folded_into_one_entry_still_counts(tmp_
     assert not ended.has(End.REFRESHED, "alice", "7", 600)
 
 
+def test_a_line_that_cannot_be_understood_is_named_and_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / NAME).write_bytes(b'[1,"alice","1",0,1000]\n[1,"alice"\n[1,"alice","3",0,1000]\n')
+    ended = EndedTokens.read(str(tmp_path), now=0)
+    assert [ended.has(End.REVOKED, "alice", name, 0) for name in ("1", "3")] == [True, True]
+    assert "line 2 cannot be understood" in caplog.text
+
+
 async def test_the_file_is_written_anew_when_most_of_its_lines_say_nothing_any_more(tmp_path: Path) -> None:
     ended = EndedTokens.read(str(tmp_path), now=0, per_user_max=3)
     seen = []

@@ -37,7 +37,7 @@ def test_a_token_has_at_most_8192_characters() -> None:
     assert len(longest) == 8192
     assert len(jws.take_apart(longest).payload) > 6000
     with pytest.raises(NotAToken):
-        jws.take_apart(f"{HEADER}.AAAA{longest[len(HEADER) + 1 :]}")
+        jws.take_apart(f"{longest}A")
 
 
 @pytest.mark.parametrize("place", range(3))

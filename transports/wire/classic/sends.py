@@ -50,14 +50,15 @@ def decode(payload: memoryview, dialect: Dialect, random_bytes: RandomBytes, lim
     if not 0 < count <= limits.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
     index, area = payload[position:messages_at], payload[messages_at:]
-    header_size = _header_size(index, area, count)
-    if header_size and count > FEW:
+    found_size = _header_size(index, area, count)
+    header_size = found_size or LONG
+    if found_size and count > FEW:
         made = _many(index, area, count, header_size, random_bytes, limits)
     else:
-        made = batching.plain(_one_by_one(index, area, count, header_size or LONG, limits), random_bytes)
+        made = batching.plain(_one_by_one(index, area, count, header_size, limits), random_bytes)
     if made is None:
-        _refuse(index, area, count, header_size or LONG, limits)
-    dialect.on_send(header_size or LONG)
+        _refuse(index, area, count, header_size, limits)
+    dialect.on_send(header_size)
     batches, checked = zip(*made, strict=True)
     return SendMessages(stream, topic, to, batches, checked)
 
@@ -85,7 +86,7 @@ def _one_by_one(index: memoryview, area: memoryview, count: int, header_size: in
     for i in range(count):
         index_offset, position, index_timestamp = INDEX.unpack_from(index, i * INDEX_BYTES)
         end = position if i < count - 1 else size
-        if end > size or (position > size and count > 1):
+        if position > size and count > 1:
             raise CommandError(Code.MISSING_INDEX, f"message {i} would end at byte {position} of {size}")
         if index_offset:
             raise CommandError(Code.NON_ZERO_OFFSET, f"message {i}: the index has an offset")
