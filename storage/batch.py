@@ -74,8 +74,8 @@ class Limits(msgspec.Struct, frozen=True):
 
 _U32_MAX = 2**32 - 1
 UNLIMITED = Limits(_U32_MAX, _U32_MAX, _U32_MAX, _U32_MAX)
-"""For what is on the disk already: it was checked against the limits of its day. An index has 32 bits for the length of a
-batch, and a batch has 32 bits for each of the other numbers."""
+"""For what is on the disk already: it was checked against the limits of its day. An index has 32 bits for the length of
+a batch, and a batch has 32 bits for each of the other numbers."""
 
 
 class Header(NamedTuple):
