@@ -671,6 +671,6 @@ def test_the_ids_of_a_batch_are_those_of_its_messages(whole: bytearray) -> None:
 
 @pytest.mark.parametrize(("size", "fault"), [(2**32 - 1, BatchFault.LENGTH), (2**32, BatchFault.BATCH_LIMIT)])
 def test_even_without_limits_a_batch_is_no_longer_than_an_index_can_say(size: int, fault: BatchFault) -> None:
-    with mmap.mmap(-1, size) as untouched, pytest.raises(InvalidBatch) as refused:
-        check(untouched)
+    with mmap.mmap(-1, size) as untouched, memoryview(untouched) as view, pytest.raises(InvalidBatch) as refused:
+        check(view)
     assert refused.value.fault is fault
