@@ -47,6 +47,12 @@ class Messages:
     def gather(self, content: memoryview, bytes_max: int, *, is_last: bool) -> None:
         """A piece of a message that may have so many bytes. UnicodeDecodeError: it is no text."""
         text, claim = self._text, self.claim
+        if is_last and not claim.is_unfinished:
+            whole = bytes(content)
+            whole.decode()
+            claim.count(len(whole))
+            self._add(whole)
+            return
         text += content
         if len(text) > self._reserved:
             claim.count(len(text) - self._reserved)
@@ -62,9 +68,12 @@ class Messages:
         claim.stop_waiting()
         claim.give_back(reserved - len(text))
         text.decode()
-        self.ahead.append(bytes(text))
-        if claim.held > FREE_BYTES and not claim.account.has_room(0):
-            claim.take(0)
+        self._add(bytes(text))
+
+    def _add(self, message: bytes) -> None:
+        self.ahead.append(message)
+        if self.claim.held > FREE_BYTES and not self.claim.account.has_room(0):
+            self.claim.take(0)
 
     def _ask(self, left: int) -> None:
         self._reserved += self.claim.take(step(len(self._text), left), left) or 0

@@ -16,7 +16,6 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from whippet.app.commands.registry import Destination, admit
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
@@ -26,7 +25,7 @@ from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer, Header
 from whippet.transports.http.api import Api
 from whippet.transports.http.bodies import Gone, members_of
 from whippet.transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
-from whippet.transports.http.operation import Call, Operation
+from whippet.transports.http.operation import Call, Operation, admit_call
 from whippet.transports.http.protocol import CONNECTION
 
 _log = logging.getLogger(__name__)
@@ -105,9 +104,8 @@ class Endpoint:
         headers, limit = call.headers, self._body_limit
         announced, coding = _announced(call.scope, headers), expanding.coding_of(headers.get(b"content-encoding"))
         is_small = announced is not None and announced <= FREE_BYTES and coding is None
-        if self.operation.admits is not None and not is_small:
-            # A small body is read in less time than this takes, and the command checks the same.
-            admit(call.api.gateway, call.session, self.operation.admits, Destination(call.stream, call.topic))
+        if not is_small:
+            admit_call(call)
         media = bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         if form is None:
@@ -120,10 +118,17 @@ class Endpoint:
             if coding is not None:
                 body = await expanding.expanded(bytes(body), coding, limit)  # noqa: PLW2901
             size = len(body)
-            if form is None:
-                call.body = await offload.call(size, members_of(body), self._decode, decoder, bytes(body))
-            else:
-                call.body = await offload.call(size, form.items(body), form.read, call, body)
+            try:
+                if form is None:
+                    call.body = await offload.call(size, members_of(body), self._decode, decoder, bytes(body))
+                else:
+                    call.body = await offload.call(size, form.items(body), form.read, call, body)
+            except (CommandError, Refused):
+                if is_small:
+                    # Reading a small body takes less time than this check, which the command makes anyway. But what is
+                    # wrong with a body is nothing to those who may not send it.
+                    admit_call(call)
+                raise
             del body
             return await self._handler(call)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from whippet.app.access.access_tokens import Caller
 from whippet.app.commands.answers import Polled
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands.registry import Destination, admit, carry_out
 from whippet.app.commands.requests import Identifier, PollMessages, Request
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
@@ -173,3 +173,10 @@ class Call:
     def topic(self) -> Identifier:
         found: Identifier = self.parameters["topic"]
         return found
+
+
+def admit_call(call: Call) -> None:
+    """Refuses what the command would refuse for the sender or the destination, before a body is decoded."""
+    wanted = call.operation.admits
+    if wanted is not None:
+        admit(call.api.gateway, call.session, wanted, Destination(call.stream, call.topic))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
@@ -79,11 +79,25 @@ def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:
     found = {}
     for name, raw in segments.items():
         try:
-            text = (unquote_to_bytes(raw) if b"%" in raw else raw).decode()
+            found[name] = KINDS[name][0]((unquote_to_bytes(raw) if b"%" in raw else raw).decode())
+        except ValueError as error:
+            raise _bad_path(name, error) from None
+    return found
+
+
+def path_of(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The same, where they are texts already."""
+    found = {}
+    for name, text in texts.items():
+        try:
             found[name] = KINDS[name][0](text)
         except ValueError as error:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"Invalid URL: cannot parse `{name}`: {error}", name) from None
+            raise _bad_path(name, error) from None
     return found
+
+
+def _bad_path(name: str, error: ValueError) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, f"Invalid URL: cannot parse `{name}`: {error}", name)
 
 
 class NoQuery(msgspec.Struct, frozen=True):
@@ -92,16 +106,27 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     """Decodes a query into its struct, and refuses parameters that the struct does not have: they would do nothing."""
-    fields: dict[str, Any] = {}
-    numbers = _numbers_of(into)
+    texts: dict[str, str] = {}
+    known = into.__struct_encode_fields__
     try:
         for name, value in _pairs(raw):
-            if name not in into.__struct_encode_fields__:
-                raise _unknown(name, into.__struct_encode_fields__)
-            if name in fields:
+            if name not in known:
+                raise _unknown(name, known)
+            if name in texts:
                 raise _bad_query(f"duplicate field `{name}`", name)
-            text = _unquoted(value)
-            fields[name] = int(text) if name in numbers and _DIGITS.fullmatch(text) else text
+            texts[name] = _unquoted(value)
+    except ValueError as error:
+        raise _bad_query(str(error), None) from None
+    return query_of(texts, into)
+
+
+def query_of(texts: Mapping[str, str], into: type[msgspec.Struct]) -> Any:
+    """The same, where the parameters are taken apart already, and all known."""
+    numbers = _numbers_of(into)
+    try:
+        fields = {
+            name: int(text) if name in numbers and _DIGITS.fullmatch(text) else text for name, text in texts.items()
+        }
         return msgspec.convert(fields, into)
     except msgspec.ValidationError as error:
         raise _bad_query(str(error), field_of(error)) from None
@@ -123,15 +148,14 @@ def one_spelling(name: str, value: object, other_name: str, other_value: object)
         raise ValueError(f"`{name}` and `{other_name}` mean the same: give one of them")
 
 
-def _pairs(raw: bytes) -> Iterator[tuple[str, bytes]]:
+def _pairs(raw: bytes) -> list[tuple[str, bytes]]:
     if not raw:
-        return
+        return []
     pairs = raw.split(b"&", QUERY_FIELDS_MAX)
     if len(pairs) > QUERY_FIELDS_MAX:
         raise ValueError(f"a query has at most {QUERY_FIELDS_MAX} parameters")
-    for pair in filter(None, pairs):
-        name, _, value = pair.partition(b"=")
-        yield _unquoted(name), value
+    apart = [pair.partition(b"=") for pair in pairs if pair]
+    return [(_unquoted(name), value) for name, _, value in apart]
 
 
 def _unknown(name: str, known: Sequence[str]) -> Refused:

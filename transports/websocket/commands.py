@@ -15,7 +15,6 @@ import base64
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote_from_bytes, urlencode
 
 import msgspec
 from starlette.responses import Response
@@ -23,7 +22,6 @@ from starlette.types import Message, Receive
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
-from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
@@ -35,7 +33,7 @@ from whippet.transports.http.api import Api
 from whippet.transports.http.errors import Refused, not_found
 from whippet.transports.http.messages import FRAME_JSON_BYTES
 from whippet.transports.http.numbers import U32, U64, check_u64
-from whippet.transports.http.operation import Call, Operation
+from whippet.transports.http.operation import Call, Operation, admit_call
 from whippet.transports.http.unpacking import PolledMessages, messages_of
 from whippet.transports.turns import CUT
 
@@ -159,26 +157,32 @@ class Command:
         """Decodes the members other than `id` and `cmd`. A member that the operation does not have would do nothing, so
         it is refused; where there is a body, the body decides, as over HTTP."""
         operation = self.operation
-        segments = {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
-        call.parameters = parameters.decode_path(segments)
+        call.parameters = parameters.path_of({name: _path_text(name, members.pop(name, None)) for name in self.in_path})
         if operation.query is not None:
             said = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
-            call.query = parameters.decode_query(urlencode(said).encode(), operation.query)
-        if operation.admits is not None:
-            admit(call.api.gateway, call.session, operation.admits, Destination(call.stream, call.topic))
+            call.query = parameters.query_of(said, operation.query)
         if self.decoder is not None:
             body = _object(members)
+            is_small = len(body) <= FREE_BYTES
+            if not is_small:
+                admit_call(call)
             decode = operation.decode or bodies.decode
-            call.body = await offload.call(len(body), bodies.members_of(body), decode, self.decoder, body)
+            try:
+                call.body = await offload.call(len(body), bodies.members_of(body), decode, self.decoder, body)
+            except (CommandError, Refused):
+                if is_small:
+                    # As over HTTP.
+                    admit_call(call)
+                raise
         elif members:
             unknown = next(iter(members))[: parameters.NAME_SHOWN_MAX]
             raise Refused(HTTPStatus.BAD_REQUEST, f"`{operation.name}` has no member `{unknown}`", unknown)
 
 
-def _path_text(name: str, raw: msgspec.Raw | None) -> bytes:
+def _path_text(name: str, raw: msgspec.Raw | None) -> str:
     if raw is None:
         raise Refused(HTTPStatus.BAD_REQUEST, f"The command needs `{name}`", name)
-    return quote_from_bytes(_scalar(name, raw).encode(), safe="").encode()
+    return _scalar(name, raw)
 
 
 def _scalar(name: str, raw: msgspec.Raw) -> str:

@@ -320,7 +320,7 @@ class TextConnection(asyncio.BufferedProtocol):
                 finally:
                     intake.claim.give_back(intake.in_hand)
                     intake.in_hand = 0
-                if self.session.login is not self._login:
+                if self.session.login != self._login:
                     self._change_account()
                 if len(intake.ahead) == AHEAD_MAX // 2:
                     self._take_up()

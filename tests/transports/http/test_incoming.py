@@ -417,6 +417,15 @@ async def test_one_byte_chunks_make_the_same_messages(tmp_path: Path, coding: st
         assert polled["count"] == 50
 
 
+@pytest.mark.parametrize("body", [b"{", b'{"messages":1}', b"{" * 100_000])
+async def test_what_is_wrong_with_a_body_is_nothing_to_those_who_may_not_send_it(tmp_path: Path, body: bytes) -> None:
+    async with with_topic(tmp_path) as world:
+        alice = await world.user()
+        assert (await alice.refused("POST", MESSAGES, body))[0] == 403
+        nowhere = MESSAGES.replace("/topics/t", "/topics/nowhere")
+        assert (await alice.refused("POST", nowhere, body))[0] == 404
+
+
 async def test_a_large_body_of_unknown_length_is_not_looked_at_for_somebody_without_the_right(tmp_path: Path) -> None:
     """Over HTTP/3 a body has no length if the client does not say one, and nothing else tells that there is a body."""
     async with with_topic(tmp_path) as world:

@@ -246,6 +246,16 @@ async def test_another_user_may_sign_in_on_the_same_connection(tmp_path: Path) -
         assert (session["user_id"], session["consumer_groups_count"]) == (1, 0)
 
 
+@pytest.mark.parametrize("messages", [1, "x" * 20_000], ids=["small", "large"])
+async def test_what_is_wrong_with_a_send_is_nothing_to_those_who_may_not_send(tmp_path: Path, messages: object) -> None:
+    async with talking(tmp_path) as world:
+        browser = await with_topic(world)
+        assert (await browser.refused("send_messages", stream="s", topic="t", messages=messages))[0] == 422
+        await browser.ask("create_user", username="alice", password="alicealice", status="active", permissions=None)
+        await browser.ask("log_in", username="alice", password="alicealice")
+        assert (await browser.refused("send_messages", stream="s", topic="t", messages=messages))[0] == 41
+
+
 async def test_a_logout_ends_the_token_and_what_was_subscribed(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         browser = await with_topic(world)
