@@ -263,9 +263,10 @@ def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
             BatchFault.COUNT,
             f"the batch says it has {named.message_count} messages and {size - position} bytes follow them",
         )
-    if _hash(b"".join((batch[:40], batch[48:52], *checksums))) != named.checksum:
-        raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the batch does not match")
-    raise AssertionError("the three ways of checking disagree with this one")
+    assert _hash(b"".join((batch[:40], batch[48:52], *checksums))) != named.checksum, (
+        "the three ways of checking disagree with this one"
+    )
+    raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the batch does not match")
 
 
 def _refuse_frame(view: memoryview, position: int, index: int, limits: Limits) -> int:

@@ -40,19 +40,11 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
         ends_tokens = end_tokens or document.status is not UserStatus.ACTIVE
         changed = msgspec.structs.replace(
             with_sessions_ended(document, tokens=ends_tokens),
-            password_hash=asyncio.run(_hash(password)),
+            password_hash=asyncio.run(Passwords().hash(password)),
             status=UserStatus.ACTIVE,
         )
         _put_in_place(files, path, encoded(changed))
     return document.username
-
-
-async def _hash(password: str) -> str:
-    passwords = Passwords()
-    try:
-        return await passwords.hash(password)
-    finally:
-        passwords.close()
 
 
 def _put_in_place(files: Files, path: str, content: bytes) -> None:

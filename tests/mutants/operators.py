@@ -2,8 +2,8 @@
 
 A mutant replaces one expression or statement of the source; everything else stays as it is, line by line. Nothing is
 changed that only describes the code or is not meant to be tested: type annotations, docstrings, decorators, the
-options of a class, `__slots__`, `__all__`, log calls, assertions (`zip(..., strict=True)` is one), and what only a type
-checker runs.
+options of a class, `__slots__`, `__all__`, log calls, assertions (`zip(..., strict=True)` is one), the indentation of
+documents (`indent=2`), and what only a type checker runs.
 """
 
 from __future__ import annotations
@@ -142,6 +142,8 @@ def _children(node: ast.AST) -> Iterator[ast.AST]:
         left_out |= {"args", "keywords"}
     if isinstance(node, ast.Call) and ast.unparse(node.func) == "zip":
         left_out |= {"keywords"}
+    if isinstance(node, ast.keyword) and node.arg == "indent":
+        left_out |= {"value"}
     for name, value in ast.iter_fields(node):
         if name not in left_out:
             yield from (each for each in (value if isinstance(value, list) else [value]) if isinstance(each, ast.AST))

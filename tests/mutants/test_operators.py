@@ -72,6 +72,7 @@ def test_mistakes_are_small_ones(source: str, expected: list[str]) -> None:
         "f'{a + 1}'",
         "a = cast('int', b + 1)",
         "a = zip(b, c, strict=True)",
+        "a = format(b, indent=2)",
     ],
 )
 def test_what_only_describes_the_code_is_left_alone(source: str) -> None:

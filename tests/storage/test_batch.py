@@ -674,3 +674,13 @@ def test_even_without_limits_a_batch_is_no_longer_than_an_index_can_say(size: in
     with mmap.mmap(-1, size) as untouched, memoryview(untouched) as view, pytest.raises(InvalidBatch) as refused:
         check(view)
     assert refused.value.fault is fault
+
+
+@every_way
+def test_the_first_offset_is_that_of_the_first_message_that_is_left(whole: bytearray) -> None:
+    placed = bytearray(whole)
+    stamp(placed, 1, 1000, NOON, check(placed).checksums)
+    count = header(placed).message_count
+    for first in {0, count // 2, count - 1}:
+        part = b"".join(cut(placed, frame_positions(placed), first, count))
+        assert batches.first_offset(part) == 1000 + first
