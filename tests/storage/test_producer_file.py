@@ -66,6 +66,53 @@ def test_a_new_file_syncs_its_name_once(opening: Opening, disk: Counted) -> None
     assert disk.done == ["file", "file"]
 
 
+def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Counted, tmp_path: Path) -> None:
+    def syncs_nothing(file: ProducerFile) -> bool:
+        disk.done.clear()
+        file.sync()
+        file.settle_for_good()
+        return disk.done == []
+
+    file = opening()
+    assert syncs_nothing(file), "there is no file"
+    assert list(tmp_path.iterdir()) == []
+    file.note([record(0)], 0, sync=True)
+    assert syncs_nothing(file)
+    file.note([record(1)], 0, sync=False)
+    file.rewrite()
+    assert disk.done == ["file", "folder"]
+    assert syncs_nothing(file)
+
+    loaded = opening()
+    assert loaded.load(always) == ([record(0), record(1)], [])
+    assert syncs_nothing(loaded)
+    loaded.take_back(0)
+    assert syncs_nothing(loaded), "nothing was noted since"
+    loaded.note([record(2)], 0, sync=False)
+    loaded.take_back(0)
+    loaded.let_go()
+    Path(loaded.path).unlink()
+    loaded.forget()
+    assert syncs_nothing(loaded)
+    assert list(tmp_path.iterdir()) == []
+    loaded.note([record(3)], 0, sync=True)
+    assert disk.done == ["file", "folder"]
+    assert opening().load(always) == ([record(3)], [])
+
+
+def test_a_file_that_is_begun_after_a_purge_is_made_anew_when_it_is_long_again(
+    opening: Opening, tmp_path: Path
+) -> None:
+    file = opening()
+    file.note([record(i, str(i % 500).encode()) for i in range(4200)], 0, sync=False)
+    file.note([record(4200)], 0, sync=False)
+    Path(file.path).unlink()
+    file.forget()
+    file.note([record(i) for i in range(4096)], 0, sync=False)
+    file.note([record(4096)], 0, sync=False)
+    assert records_in(tmp_path) == 17
+
+
 def test_no_file_is_made_for_no_records(opening: Opening, tmp_path: Path) -> None:
     file = opening()
     file.note([], 0, sync=True)
