@@ -6,6 +6,12 @@ PYTHON2 ?= python2.7
 # Two a core: many tests wait for another process, and not for a core.
 WORKERS ?= $(shell expr 2 '*' $$(nproc))
 
+# Half of what tests wait for is the disk. `make test` has its files in memory where there is plenty, `make test-long` on
+# the disk.
+IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts && ! grep -q ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts \
+  && test $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 2000000 && awk '/^MemAvailable/ {exit $$2 < 6000000}' /proc/meminfo \
+  && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
@@ -21,7 +27,7 @@ run: $(VENV)/.installed-server  ## set up what the server needs, then start it o
 pipelines: $(VENV)/.installed-pipelines  ## set up what `whippet pipeline` needs: Spark, and what its sinks speak with
 
 test: setup programs  ## set up, then pass all tests
-	$(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
+	$(IN_MEMORY) $(BIN)/python -m pytest -n $(WORKERS) $(PYTEST_ARGS)
 
 test-long: setup programs  ## what `make test` leaves out: many rounds, seeds and combinations
 	$(BIN)/python -m pytest -n $(WORKERS) -m long $(PYTEST_ARGS)
