@@ -1,0 +1,102 @@
+"""What a survey says of each partition of a data folder, to the byte, and that it leaves the folder as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.storage.support.world import opened, sized, with_topic
+from whippet.storage.errors import StoreLocked
+from whippet.storage.layout import PartitionId
+from whippet.storage.options import StoreOptions
+from whippet.storage.survey import Surveyed, survey
+
+BATCH = sized(2, 100)
+"""Four fill a segment."""
+
+
+async def filled(path: Path) -> Path:
+    """Returns the folder of a partition that had nine batches, of which the first segment was deleted again."""
+    async with opened(path, segment_bytes=4 * len(BATCH)) as store:
+        partition = (await with_topic(store, 2))[1]
+        for _ in range(9):
+            await partition.append(bytearray(BATCH))
+        assert await partition.trim(8) == 1
+    return path / "streams/0/topics/0/partitions/1"
+
+
+def surveyed(path: Path) -> list[Surveyed]:
+    before = contents(path)
+    open_before = len(os.listdir("/proc/self/fd"))
+    found = list(survey(StoreOptions(path=str(path))))
+    assert contents(path) == before
+    assert len(os.listdir("/proc/self/fd")) == open_before
+    return found
+
+
+def contents(path: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def whole(**other: object) -> Surveyed:
+    found = {
+        "place": PartitionId(0, 0, 1),
+        "segments": 2,
+        "messages": 10,
+        "first_offset": 8,
+        "next_offset": 18,
+        "size_bytes": 5 * len(BATCH),
+        "damage": [],
+    }
+    return Surveyed(**(found | other))  # type: ignore[arg-type]
+
+
+async def test_every_partition_is_described_and_what_is_not_one_is_passed_over(tmp_path: Path) -> None:
+    folder = await filled(tmp_path)
+    (folder.parent / "not a number").mkdir()
+    (folder.parent / "7").write_bytes(b"no folder")
+    (folder / "99999999999999999999.log").write_bytes(b"no name of a segment")
+    (folder / "00000000000000000099.log").mkdir()
+    empty = Surveyed(PartitionId(0, 0, 0), 1, 0, 0, 0, 0, [])
+    assert surveyed(tmp_path) == [empty, whole()]
+    (folder.parent / "2").mkdir()
+    assert surveyed(tmp_path)[2] == Surveyed(PartitionId(0, 0, 2), 0, 0, 0, 0, 0, [])
+
+
+async def test_bytes_after_the_last_batch_are_damage_without_a_message(tmp_path: Path) -> None:
+    last = await filled(tmp_path) / "00000000000000000016.log"
+    last.write_bytes(last.read_bytes() + b"half a batch")
+    found = surveyed(tmp_path)[1]
+    assert found == whole(size_bytes=5 * len(BATCH) + 12, damage=found.damage)
+    (damage,) = found.damage
+    assert (damage.file, damage.position, damage.length) == (str(last), len(BATCH), 12)
+    assert (damage.offset, damage.next_offset, damage.kept_in) == (18, 18, None)
+
+
+async def test_a_damaged_batch_of_a_closed_segment_costs_its_messages(tmp_path: Path) -> None:
+    first = await filled(tmp_path) / "00000000000000000008.log"
+    octets = bytearray(first.read_bytes())
+    octets[2 * len(BATCH) - 1] ^= 1
+    first.write_bytes(octets)
+    found = surveyed(tmp_path)[1]
+    assert found == whole(messages=8, damage=found.damage)
+    (damage,) = found.damage
+    assert (damage.file, damage.position, damage.length) == (str(first), len(BATCH), len(BATCH))
+    assert (damage.offset, damage.next_offset) == (10, 12)
+
+
+async def test_a_folder_that_a_server_has_open_is_refused_and_one_is_kept_from_servers(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    async with opened(tmp_path):
+        with pytest.raises(StoreLocked):
+            surveyed(tmp_path)
+    looking = survey(StoreOptions(path=str(tmp_path)))
+    next(looking)
+    with pytest.raises(StoreLocked):
+        async with opened(tmp_path):
+            raise AssertionError
+    looking.close()  # type: ignore[attr-defined]
+    async with opened(tmp_path):
+        pass
