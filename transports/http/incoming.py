@@ -18,7 +18,7 @@ from whippet.storage.batch import HEADER, HEADER_BYTES, Checked, Writable
 from whippet.storage.errors import InvalidBatch
 from whippet.transports import offload
 from whippet.transports.http import userheaders
-from whippet.transports.http.bodies import Body, occurrences
+from whippet.transports.http.bodies import LOOKED_AT_BYTES, Body, occurrences
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.operation import Call, Form
 from whippet.transports.http.packing import pack_payloads
@@ -127,6 +127,8 @@ def _batches(call: Call, body: Body) -> Ready:
 
 
 def _lines_in(body: Body) -> int:
+    if len(body) <= LOOKED_AT_BYTES:
+        return 0
     return occurrences(body, b"\n") + (occurrences(body, b"\r") if b"\r" in body else 0)
 
 

@@ -106,40 +106,46 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     """Decodes a query into its struct, and refuses parameters that the struct does not have: they would do nothing."""
-    texts: dict[str, str] = {}
-    known = into.__struct_encode_fields__
+    fields: dict[str, Any] = {}
+    known, numbers = into.__struct_encode_fields__, _numbers_of(into)
     try:
-        for name, value in _pairs(raw):
+        for pair in _pairs(raw):
+            quoted, _, value = pair.partition(b"=")
+            name, text = _unquoted(quoted), _unquoted(value)
             if name not in known:
                 raise _unknown(name, known)
-            if name in texts:
+            if name in fields:
                 raise _bad_query(f"duplicate field `{name}`", name)
-            texts[name] = _unquoted(value)
+            fields[name] = int(text) if name in numbers and _DIGITS.fullmatch(text) else text
     except ValueError as error:
         raise _bad_query(str(error), None) from None
-    return query_of(texts, into)
+    return _converted(fields, into)
 
 
 def query_of(texts: Mapping[str, str], into: type[msgspec.Struct]) -> Any:
     """The same, where the parameters are taken apart already, and all known."""
     numbers = _numbers_of(into)
+    fields = {name: int(text) if name in numbers and _DIGITS.fullmatch(text) else text for name, text in texts.items()}
+    return _converted(fields, into)
+
+
+def _converted(fields: Mapping[str, Any], into: type[msgspec.Struct]) -> Any:
     try:
-        fields = {
-            name: int(text) if name in numbers and _DIGITS.fullmatch(text) else text for name, text in texts.items()
-        }
         return msgspec.convert(fields, into)
     except msgspec.ValidationError as error:
         raise _bad_query(str(error), field_of(error)) from None
-    except ValueError as error:
-        raise _bad_query(str(error), None) from None
 
 
 def value_of(raw: bytes, wanted: str) -> str | None:
     """Finds one parameter in a query that is decoded elsewhere."""
     try:
-        return next((_unquoted(value) for name, value in _pairs(raw) if name == wanted), None)
+        for pair in _pairs(raw):
+            name, _, value = pair.partition(b"=")
+            if _unquoted(name) == wanted:
+                return _unquoted(value)
     except ValueError as error:
         raise _bad_query(str(error), wanted) from None
+    return None
 
 
 def one_spelling(name: str, value: object, other_name: str, other_value: object) -> None:
@@ -148,14 +154,11 @@ def one_spelling(name: str, value: object, other_name: str, other_value: object)
         raise ValueError(f"`{name}` and `{other_name}` mean the same: give one of them")
 
 
-def _pairs(raw: bytes) -> list[tuple[str, bytes]]:
-    if not raw:
-        return []
+def _pairs(raw: bytes) -> list[bytes]:
     pairs = raw.split(b"&", QUERY_FIELDS_MAX)
     if len(pairs) > QUERY_FIELDS_MAX:
         raise ValueError(f"a query has at most {QUERY_FIELDS_MAX} parameters")
-    apart = [pair.partition(b"=") for pair in pairs if pair]
-    return [(_unquoted(name), value) for name, _, value in apart]
+    return [pair for pair in pairs if pair]
 
 
 def _unknown(name: str, known: Sequence[str]) -> Refused:
