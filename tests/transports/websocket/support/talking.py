@@ -27,7 +27,6 @@ from whippet.app.config.listeners import Http, HttpCors, Websocket
 from whippet.transports.admission.stalling import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
 
-
 TURNS_MAX = 10
 """Of the loop, until a subscription that was cancelled with its connection has given back its room."""
 
