@@ -9,7 +9,7 @@ import pytest
 
 from tests.storage.support.world import opened, partition_in, payloads, sized, texts, with_topic
 from tests.support.clocks import NOON, Clock
-from whippet.storage.partition import AHEAD_MAX_US, Partition
+from whippet.storage.partition import Partition
 from whippet.storage.retention import believable
 from whippet.storage.store import Store
 
@@ -47,13 +47,16 @@ async def test_after_a_clock_that_was_ten_years_ahead_new_messages_get_the_time_
     assert str(partition.place) in warned[0].getMessage()
 
 
-async def test_a_clock_that_is_a_little_behind_the_newest_message_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ahead_us", "waited_for"), [(DAY, True), (DAY + 1, False)])
+async def test_a_clock_that_is_up_to_a_day_behind_the_newest_message_is_waited_for(
+    tmp_path: Path, ahead_us: int, waited_for: bool
+) -> None:
     clock = Clock()
     async with partition_in(tmp_path, clock=clock) as partition:
-        clock.now += AHEAD_MAX_US
+        clock.now += ahead_us
         newest = (await partition.append(texts("a"))).timestamp
         clock.now = NOON
-        assert (await partition.append(texts("b"))).timestamp == newest
+        assert (await partition.append(texts("b"))).timestamp == (newest if waited_for else NOON)
 
 
 async def test_a_clock_from_before_the_data_folder_was_made_is_not_believed(tmp_path: Path) -> None:

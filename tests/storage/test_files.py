@@ -1,0 +1,189 @@
+"""The real disk: what is written is there, who may read it, what is left open, and what an error leaves behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from whippet.storage import files as disk
+from whippet.storage.files import Buffer, Files, Item
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open() -> Iterator[None]:
+    before = os.listdir("/proc/self/fd")
+    yield
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_folders_are_not_for_everybody(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = Files()
+        files.close(files.open_for_writing(str(tmp_path / "file")))
+        files.make_folder(str(tmp_path / "folder"))
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "file"), mode(tmp_path / "folder")) == (0o640, 0o750)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1023, 1024, 1025, 3000])
+def test_any_number_of_buffers_is_written(tmp_path: Path, count: int) -> None:
+    """The operating system takes 1024 at a time."""
+    files = Files()
+    buffers = [b"%d/" % i for i in range(count)]
+    handle = files.open_for_writing(str(tmp_path / "file"))
+    disk.write_all(files, handle, [b"head"], 0)
+    assert disk.write_some(files, handle, buffers, 4) == (sum(map(len, buffers)), None)
+    files.close(handle)
+    assert disk.read_all(files, str(tmp_path / "file")) == b"head" + b"".join(buffers)
+
+
+class Hesitant(Files):
+    """Takes and gives a few bytes at a time, and none at all once it has taken so many."""
+
+    def __init__(self, at_once: int, room: int = 1 << 30) -> None:
+        self.at_once = at_once
+        self.room = room
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        taken = b"".join(buffers)[: min(self.at_once, self.room)]
+        self.room -= len(taken)
+        return super().write(handle, [taken], position) if taken else 0
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        return super().read(handle, min(length, self.at_once), position)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 4, 5, 8, 100])
+def test_what_is_taken_and_given_in_pieces_is_whole(tmp_path: Path, at_once: int) -> None:
+    files, path = Hesitant(at_once), str(tmp_path / "file")
+    handle = files.open_for_writing(path)
+    assert disk.write_some(files, handle, [b"0123", b"", b"4567", b"89"], 2) == (10, None)
+    assert files.size(handle) == 12
+    assert disk.read_fully(files, handle, 8, 3) == b"12345678"
+    assert disk.read_fully(files, handle, 100, 3) == b"123456789"
+    files.truncate(handle, 4)
+    files.close(handle)
+    assert disk.read_all(files, path) == b"\0\0" + b"01"
+
+
+def test_a_disk_that_takes_nothing_any_more_is_an_error_that_says_how_far_it_came(tmp_path: Path) -> None:
+    files = Hesitant(4, room=6)
+    handle = files.open_for_writing(str(tmp_path / "file"))
+    written, error = disk.write_some(files, handle, [b"0123", b"4567"], 0)
+    assert (written, error and error.errno) == (6, errno.EIO)
+    with pytest.raises(OSError, match="Input/output error"):
+        disk.write_all(files, handle, [b"more"], 6)
+    files.close(handle)
+
+
+class Watched(Files):
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def sync(self, handle: int) -> None:
+        super().sync(handle)
+        self.done.append("file synced")
+
+    def sync_folder(self, path: str) -> None:
+        super().sync_folder(path)
+        self.done.append(f"{Path(path).name} synced")
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self.done.append("renamed")
+
+
+@pytest.mark.parametrize("sync", [False, True])
+def test_a_file_is_replaced_by_one_that_is_on_the_disk(tmp_path: Path, sync: bool) -> None:
+    files, path = Watched(), tmp_path / "file"
+    path.write_bytes(b"the old content")
+    (tmp_path / "file.new").write_bytes(b"left over by a crash, and longer than the content")
+    disk.replace(files, str(path), b"the new content", sync=sync)
+    assert path.read_bytes() == b"the new content"
+    assert os.listdir(tmp_path) == ["file"]
+    assert files.done == (["file synced", "renamed", f"{tmp_path.name} synced"] if sync else ["renamed"])
+    disk.replace(files, str(path), b"and once more")
+    assert files.done[-3:] == ["file synced", "renamed", f"{tmp_path.name} synced"]
+    files.done.clear()
+    assert disk.write_beside(files, str(path), b"beside") == f"{path}.new"
+    assert (files.done, path.read_bytes()) == (["file synced"], b"and once more")
+
+
+def test_folders_are_made_where_they_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    assert disk.make_folders(files, f"{tmp_path}/a/b/c") == [f"{tmp_path}/a/b", f"{tmp_path}/a", str(tmp_path)]
+    assert (tmp_path / "a/b/c").is_dir()
+    assert disk.make_folders(files, f"{tmp_path}/a/b/c") == []
+    monkeypatch.chdir(tmp_path)
+    assert disk.make_folders(files, "x/y") == ["x", "."]
+    assert (tmp_path / "x/y").is_dir()
+
+
+def test_a_folder_lists_what_is_in_it(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "file").write_bytes(b"1234")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    assert sorted(files.list(str(tmp_path))) == [Item("file", False, 4), Item("folder", True, 0)]
+    with pytest.raises(FileNotFoundError):
+        files.list(str(tmp_path / "nothing"))
+
+
+def test_what_is_not_there_is_told_from_what_cannot_be_looked_at(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "file").write_bytes(b"")
+    assert files.exists(str(tmp_path / "file"))
+    assert files.exists(str(tmp_path))
+    assert not files.exists(str(tmp_path / "nothing"))
+    assert not files.exists(str(tmp_path / "file" / "below a file"))
+    with pytest.raises(OSError, match="File name too long"):
+        files.exists(str(tmp_path / ("x" * 300)))
+
+
+def test_a_folder_goes_with_all_that_is_in_it_and_of_a_link_only_the_link(tmp_path: Path) -> None:
+    files = Files()
+    (tmp_path / "kept/below").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    files.remove_tree(str(tmp_path / "link"))
+    assert os.listdir(tmp_path) == ["kept"]
+    files.remove_tree(str(tmp_path / "kept"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_lock_is_held_as_long_as_its_handle_and_says_by_whom(tmp_path: Path) -> None:
+    files, path = Files(), str(tmp_path / "LOCK")
+    (tmp_path / "LOCK").write_bytes(b"whoever had it before this one")
+    held = files.lock(path)
+    assert held is not None
+    assert files.lock(path) is None
+    files.sign(held)
+    assert (tmp_path / "LOCK").read_bytes() == b"pid %d\n" % os.getpid()
+    files.close(held)
+    again = files.lock(path)
+    assert again is not None
+    files.close(again)
+
+
+def test_reserved_blocks_make_no_file_longer_and_are_given_back(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "file"
+    handle = files.open_for_writing(str(path))
+    files.write(handle, [b"x" * 5000], 0)
+    files.reserve(handle, 1 << 20)
+    assert path.stat().st_size == 5000
+    assert path.stat().st_blocks * 512 >= 1 << 20
+    files.truncate(handle, 5000)
+    assert path.stat().st_blocks * 512 < 1 << 19
+    with pytest.raises(OSError, match="Invalid argument"):
+        files.reserve(handle, 0)
+    files.close(handle)
