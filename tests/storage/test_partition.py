@@ -1127,3 +1127,15 @@ async def test_a_partition_that_is_being_deleted_syncs_nothing_when_it_closes(tm
             disk.synced = 0
             await partition.close(keep=False)
             assert disk.synced == 0
+
+
+async def test_a_message_counts_as_64_bytes_and_what_it_carries_wherever_it_is(tmp_path: Path) -> None:
+    async with partition_in(tmp_path, **BUFFERED) as partition:
+        assert partition.message_bytes == 0
+        for batch_count in (1, 2):
+            await partition.append(sized(2, 10))
+            assert partition.message_bytes == batch_count * 2 * (64 + 10)
+        await partition.flush()
+        assert partition.message_bytes == 4 * (64 + 10)
+        await partition.append(build([Message(b"payload", user_headers=b"headers")], NOON, random_bytes))
+        assert partition.message_bytes == 4 * (64 + 10) + 64 + 14
