@@ -15,7 +15,7 @@ IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
 PROGRAMS := chromium:chromium pg_createcluster:postgresql
 
-.PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture torture-spark \
+.PHONY: run pipelines test test-long test-often setup programs lint types imports tree docs openapi bench torture starvation torture-spark \
   fuzz schemathesis autobahn mutants spark-zip wheel lock clean
 
 # All targets install into the same environment.
@@ -115,6 +115,9 @@ bench: setup  ## the benchmarks, with their yardsticks
 torture: setup  ## kill -9 under load, for as long as you like: make torture ROUNDS=1000
 	WHIPPET_TORTURE_ROUNDS=$(or $(ROUNDS),500) $(BIN)/python -m pytest -s tests/storage/test_kill.py tests/storage/test_kill_producers.py \
 	  tests/transports/http/test_kill_over_http.py
+
+starvation: setup  ## on a quiet machine: hostile clients of every kind, beside whom others have to keep half of their rate
+	WHIPPET_STARVATION_RATES=1 $(BIN)/python -m pytest -s -m long tests/transports/test_starvation_process.py
 
 torture-spark: setup  ## kill -9 of Spark and of the gateway while topics are copied: make torture-spark ROUNDS=100
 	WHIPPET_SPARK_ROUNDS=$(or $(ROUNDS),20) $(BIN)/python -m pytest -s tests/pyspark_whippet/test_kills.py

@@ -24,6 +24,9 @@ SMALL = {
     "IGGY_HTTP_LIMITS_BODIES_BYTES": "256 KiB",
     "IGGY_SYSTEM_LIMITS_RESPONSES_BYTES": "1 MiB",
     "IGGY_SYSTEM_LIMITS_TAIL_BYTES": "4 MiB",
+    # Nothing else ends an unfinished request.
+    "IGGY_SYSTEM_LIMITS_FRAME_TIME": "10 m",
+    "IGGY_HTTP_LIMITS_BODY_TIME": "10 m",
 }
 RECLAIMED = "it holds more than its share of memory"
 

@@ -2,12 +2,14 @@
 
 While they hold what they could get, an ordinary producer and consumer go on, and the server's memory stays below what
 it was and what GET /limits reports. In `make test` the limits are small, so that few clients exceed them; `make
-test-long` has the default configuration, and twice as many clients as an audit has found to be enough.
+test-long` has the default configuration, and twice as many clients as an audit has found to be enough. On a quiet
+machine, `make starvation` looks at the rate of the ordinary clients, too: they have to keep half of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterator
 
@@ -70,6 +72,8 @@ ROOMS = (
     "system.limits.responses_bytes",
     "system.limits.unflushed_bytes",
 )
+RATES = "WHIPPET_STARVATION_RATES" in os.environ
+"""Rates are for a quiet machine: `make starvation` compares them."""
 SECONDS = 5.0
 PAUSE_SECONDS = 0.005
 """An ordinary producer has more to do than to send."""
@@ -116,7 +120,7 @@ def defaults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Besieged]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [*KINDS, "all of them"])
-async def test_ordinary_clients_keep_half_of_their_rate_and_memory_its_bounds(defaults: Besieged, kind: str) -> None:
+async def test_ordinary_clients_keep_their_rate_and_memory_its_bounds(defaults: Besieged, kind: str) -> None:
     allowed = await defaults.limit(*ROOMS) + OVERHEAD_BYTES
     async with ordinary(defaults) as pair, contextlib.AsyncExitStack() as ends:
         await pair.rounds(ROUNDS)
@@ -127,5 +131,9 @@ async def test_ordinary_clients_keep_half_of_their_rate_and_memory_its_bounds(de
             await ends.enter_async_context(KINDS[each](defaults, MANY[each]))
         besieged = max([await pair.rounds_in(SECONDS, pause=PAUSE_SECONDS) for _ in range(TRIES)])
         peak = defaults.peak_bytes
-    assert besieged > alone / 2
+    # For `make starvation`.
+    growth = (peak - before) // MIB
+    print(f"{kind}: {alone} rounds without hostile clients, {besieged} with them, {growth} MiB more")  # noqa: T201
+    if RATES:
+        assert besieged > alone / 2
     assert (peak - before) / MIB < allowed / MIB
