@@ -14,6 +14,7 @@ from tests.sdk.support import environments
 from tests.sdk.support.inspector import Inspector
 from tests.sdk.support.program import Program, Sdk
 from tests.sdk.support.server import Server
+from tests.support.sizes import mostly_long
 
 _numbers = itertools.count()
 
@@ -21,9 +22,10 @@ _numbers = itertools.count()
 WAYS = [(version, transport) for version in environments.VERSIONS for transport in ("tcp", "ws")]
 WAYS.append((environments.NEWEST, "quic"))
 """The older ones cannot be made to speak QUIC from Python."""
+USUAL = {way for way in WAYS if way[0] != environments.BETWEEN}
 
 
-@pytest.fixture(scope="session", params=WAYS, ids="-".join)
+@pytest.fixture(scope="session", params=mostly_long(WAYS, USUAL), ids="-".join)
 def sdk(request: pytest.FixtureRequest) -> Sdk:
     """The official Python SDK, in each version, over each transport that it has."""
     version, transport = request.param

@@ -8,10 +8,11 @@ from itertools import chain
 
 import pytest
 
-from tests.sdk.support.environments import CLASSIC, NEWEST, VERSIONS
+from tests.sdk.support.environments import BETWEEN, CLASSIC, NEWEST, VERSIONS
 from tests.sdk.support.inspector import SECONDS_MAX, Inspector, until
 from tests.sdk.support.program import Program, Sdk
 from tests.sdk.support.server import Server
+from tests.support.sizes import mostly_long
 
 WHEN_POLLING = ["When", "PollingMessages"]
 WHEN_EACH = ["When", "ConsumingEachMessage"]
@@ -26,6 +27,7 @@ begins to listen, and if that comes after the answer to the join it takes itself
 on the wire once in some fifty runs on a busy machine: all that it asked was answered, later heartbeats too. What helps
 is what helps its users: to start it again. Then it gets what is left, and nothing may be missing or come twice."""
 PAIRS = [*((version, version) for version in VERSIONS), (CLASSIC, NEWEST), (NEWEST, CLASSIC)]
+USUAL = {pair for pair in PAIRS if BETWEEN not in pair}
 
 
 class Group:
@@ -141,7 +143,7 @@ def in_order(consumed: list[str]) -> bool:
     return True
 
 
-@pytest.fixture(params=PAIRS, ids=" and ".join)
+@pytest.fixture(params=mostly_long(PAIRS, USUAL), ids=" and ".join)
 def pair(request: pytest.FixtureRequest, sdks: dict[str, Sdk]) -> tuple[Sdk, Sdk]:
     """Versions of two members of one group."""
     first, second = request.param

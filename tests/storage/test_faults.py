@@ -29,7 +29,7 @@ from whippet.storage.options import Durability, TopicOptions
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 
-CHUNKS = 4
+CHUNKS = 8
 """Each test goes over every CHUNKS-th operation."""
 
 LEVELS = list(Durability)

@@ -20,6 +20,8 @@ VERSIONS = ("0.6.0", "0.7.0", "0.8.0", "0.9.0")
 NEWEST = VERSIONS[-1]
 CLASSIC = "0.8.0"
 """The last version before the wire changed."""
+BETWEEN = "0.7.0"
+"""What is special about it is that of one of its neighbours: most of its tests are for `make test-long`."""
 CACHE = Path(__file__).parents[3] / ".venv" / "sdk"
 INSTALL_SECONDS_MAX = 300
 
