@@ -9,7 +9,7 @@ WORKERS ?= $(shell expr 2 '*' $$(nproc))
 # Half of what tests wait for is the disk. `make test` has its files in memory where there is plenty, `make test-long` on
 # the disk.
 IN_MEMORY := $(shell test -w /dev/shm && grep -q ' /dev/shm tmpfs ' /proc/mounts && ! grep -q ' /dev/shm tmpfs [^ ]*noexec' /proc/mounts \
-  && test $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 2000000 && awk '/^MemAvailable/ {exit $$2 < 6000000}' /proc/meminfo \
+  && test $$(df -Pk /dev/shm | awk 'END {print $$4}') -gt 6000000 && awk '/^MemAvailable/ {exit $$2 < 12000000}' /proc/meminfo \
   && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 # What tests need that PyPI does not have: commands, and the packages of Debian that bring them.
