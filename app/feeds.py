@@ -33,7 +33,7 @@ there is always the same."""
 
 Held = TypeVar("Held")
 Content = TypeVar("Content", bound=Sized)
-"""What the messages of a piece are made into; its length is how many bytes it takes, about."""
+"""A piece's messages are made into this. Its length is about the number of bytes that it takes."""
 
 PIECE_BYTES = 128 * 1024
 """Of batches, about; one message may be longer."""
@@ -200,7 +200,7 @@ class Feed(Generic[Content]):
                     await self._turns.come(0)
 
     async def _let_go(self) -> None:
-        """What comes next is not behind their cursors."""
+        """Ends the stay of all readers, because what comes next is not behind their cursors."""
         await self._wake([gone for _, gone in self._staying.values()])
 
     async def _wake(self, sleepers: Iterable[asyncio.Future[None]]) -> None:

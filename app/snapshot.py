@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 ALL = 100
 FILES_LISTED_MAX = 10_000
 LOG_BYTES_MAX = 1 << 20
-"""Of the log, its end."""
+"""The snapshot has so much of the end of the log."""
 
 _METHODS = {
     1: zipfile.ZIP_STORED,
@@ -51,7 +51,7 @@ def chosen(types: Sequence[int]) -> tuple[int, ...]:
 
 
 class Server(NamedTuple):
-    """What the parts are made from."""
+    """The server whose snapshot is made."""
 
     data_folder: str
     log_folder: str | None
@@ -99,7 +99,7 @@ def _test(server: Server) -> str:
 
 
 def _logs(server: Server) -> str:
-    """The end of the newest file."""
+    """Reads the end of the newest file."""
     if server.log_folder is None:
         return "system.logging.file_enabled is false: the log goes to standard error alone, and cannot be read here.\n"
     with open(os.path.join(server.log_folder, log_files.NAME), "rb") as log:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
-"""Of one request."""
+"""A request can ask for so many at most."""
 UNCOMPRESSED = 1
 """Also what classic clients say who have nothing to say about it."""
 

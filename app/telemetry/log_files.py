@@ -36,7 +36,7 @@ class LogFiles:
         self._listener: QueueListener | None = None
         self._file: _File | None = None
         self.folder: str | None = None
-        """Where the files are, once it has begun."""
+        """The files are in this folder. None until `start` has been called."""
 
     def start(self, data_folder: str, settings: Logging) -> None:
         """Writes what has been logged so far and what will be. OSError if the folder cannot be used. Blocks."""

@@ -55,7 +55,7 @@ class Room:
         self.limit = limit
         self.used = 0
         self.excess = 0
-        """What responses have beyond what there was room for; see `Claim.hold`."""
+        """Responses hold so many bytes beyond what there was room for; see `Claim.hold`."""
         self.waiting: dict[Account, None] = {}
         """Accounts with claims that wait."""
         self._accounts: WeakValueDictionary[Hashable, Account] = WeakValueDictionary()

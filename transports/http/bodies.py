@@ -113,10 +113,13 @@ def media_type(value: bytes | None) -> bytes:
     return (value or b"").partition(b";")[0].strip().lower()
 
 
+def is_json(media: bytes) -> bool:
+    return media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
+
+
 def check_json(media: bytes, also: Iterable[bytes] = ()) -> None:
     """`also` is what else would do."""
-    is_json = media == b"application/json" or (media.startswith(b"application/") and media.endswith(b"+json"))
-    if not is_json:
+    if not is_json(media):
         expected = "Expected request with `Content-Type: application/json`"
         others = ", ".join(f"`{each.decode()}`" for each in also)
         raise Refused(

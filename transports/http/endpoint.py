@@ -103,12 +103,13 @@ class Endpoint:
     async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
         headers, limit = call.headers, self._body_limit
         announced, coding = _announced(call.scope, headers), expanding.coding_of(headers.get(b"content-encoding"))
-        is_small = announced is not None and announced <= FREE_BYTES and coding is None
-        if not is_small:
-            admit_call(call)
         media = bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
-        if form is None:
+        is_readable = form is not None or bodies.is_json(media)
+        is_small = is_readable and announced is not None and announced <= FREE_BYTES and coding is None
+        if not is_small:
+            admit_call(call)
+        if not is_readable:
             bodies.check_json(media, self._forms)
         writable = form is not None and form.writable and coding is None
         reading = bodies.reading(
@@ -169,7 +170,7 @@ def _headers_of(scope: Scope) -> dict[bytes, bytes]:
 
 
 def _announced(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
-    """How long the body is; None where only its end will tell, as over HTTP/3."""
+    """Returns the length of the body, or None if only its end will tell, as over HTTP/3."""
     length = headers.get(b"content-length")
     if length is not None:
         return int(length)

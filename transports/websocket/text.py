@@ -362,7 +362,7 @@ class TextConnection(asyncio.BufferedProtocol):
             raise Gone
 
     def response_room(self) -> Turn:
-        """For something that is sent without being asked for each time."""
+        """Makes room for something that is sent without being asked for each time."""
         return Turn(self._listener.rooms.responses_to(self.session))
 
     @property

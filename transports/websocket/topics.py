@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 CREDIT = 100
 """Where the client says nothing of it."""
 FEW_CREDITS = 64
-"""For a subscription with fewer, no more messages are read and encoded than it may be told."""
+"""If a subscription has fewer, no more messages are read and encoded than it may be told."""
 _encode = msgspec.json.Encoder().encode
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | U32
@@ -158,7 +158,7 @@ class TopicSubscription(Subscription):
         return self._say(cursor, piece)
 
     def _say(self, cursor: Cursor, piece: Piece[EncodedPiece]) -> int | None:
-        """How many bytes were written; None: there is no credit, or no room, for more."""
+        """Writes what there is credit for. Returns its size, or None if there is no credit, or no room, for more."""
         said, position = piece.content, piece.position
         matching = said.matching(self._selector)
         count = min(len(matching), self.credit, int(self._tokens) if self._wanted.max_rate else len(matching))

@@ -422,6 +422,7 @@ async def test_what_is_wrong_with_a_body_is_nothing_to_those_who_may_not_send_it
     async with with_topic(tmp_path) as world:
         alice = await world.user()
         assert (await alice.refused("POST", MESSAGES, body))[0] == 403
+        assert (await alice.refused("POST", MESSAGES, body, content_type="image/png"))[0] == 403
         nowhere = MESSAGES.replace("/topics/t", "/topics/nowhere")
         assert (await alice.refused("POST", nowhere, body))[0] == 404
 

@@ -247,7 +247,7 @@ async def held(links: list[Raw]) -> AsyncIterator[None]:
 
 
 async def say(raw: Raw, octets: bytes, seconds: float = 0.2) -> None:
-    """As much of it as the server takes for now."""
+    """Writes until the server reads no more for the moment."""
     with contextlib.suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(seconds):
             await raw.send(octets)
