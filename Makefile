@@ -135,6 +135,9 @@ autobahn: setup  ## Autobahn's suite for WebSocket, with a Python 2 to run it: m
 	test -d $(VENV)/autobahn || { $(PYTHON2) -m pip install --quiet --target $(VENV)/autobahn autobahntestsuite==0.8.2 && touch $(VENV)/autobahn/zope/__init__.py; }
 	WHIPPET_AUTOBAHN=$(CURDIR)/$(VENV)/autobahn WHIPPET_PYTHON2=$(PYTHON2) $(BIN)/python -m pytest tests/transports/websocket/test_autobahn.py
 
+suites: setup  ## the tests that the official clients publish, against this gateway: make suites K="python go"
+	$(BIN)/python -m tests.suites.run $(K)
+
 spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
 	$(BIN)/python -m whippet.pipelines.zipped dist/whippet-spark.zip
 

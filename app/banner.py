@@ -17,9 +17,9 @@ from whippet.storage.options import Durability, StoreOptions
 SCHEMES = {"metrics": "http"}
 
 PROMISES = {
-    Durability.MEMORY: "an answered message survives a graceful stop; a crash loses what is not yet written",
-    Durability.WRITTEN: "an answered message survives the death of the process; a power cut may lose the latest",
-    Durability.SYNCED: "an answered message survives a power cut",
+    Durability.MEMORY: "acknowledged messages survive a graceful stop; a crash loses what is not yet written",
+    Durability.WRITTEN: "acknowledged messages survive a crash of the process; a power failure may lose the latest",
+    Durability.SYNCED: "acknowledged messages survive a power failure",
 }
 
 
@@ -52,7 +52,7 @@ def text(
         ("data", os.path.abspath(options.path)),
         ("durability", f"{options.durability.name.lower()}: {PROMISES[options.durability]}"),
         *_sign_in(root, password),
-        ("stop", "Ctrl-C or SIGTERM: finishes the requests in hand and syncs everything; a second one stops at once"),
+        ("stop", "Ctrl-C or SIGTERM: finishes what is in progress and syncs everything; a second one stops at once"),
     ]
     return f"Whippet {version()}\n" + "".join(f"  {name:<10}  {value}\n" for name, value in lines)
 
@@ -61,5 +61,5 @@ def _sign_in(root: str, password: str | None) -> list[tuple[str, str]]:
     if not root:
         return []
     if password is not None:
-        return [("sign in", f"user {root}, password {password} (made just now and shown only this once)")]
+        return [("sign in", f"user {root}, password {password} (created now, and shown only this once)")]
     return [("sign in", f"user {root}, with the password of the first start")]

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from whippet.app import housekeeping
 from whippet.app.access.access_tokens import FOLDER as ACCESS_FOLDER
@@ -17,20 +18,25 @@ from whippet.app.access.known_logins import KnownLogins
 from whippet.app.access.throttle import Throttle
 from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
+from whippet.app.commands import groups
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config import Config
+from whippet.app.errors import Code, CommandError
 from whippet.app.model.answered import AnsweredSessions
+from whippet.app.model.bound_sessions import BoundSessions
 from whippet.app.model.catalogue import Shelf, Stream, Topic
 from whippet.app.model.groups import Group
-from whippet.app.model.sessions import Sessions, Transport
+from whippet.app.model.sessions import Session, Sessions, Transport
 from whippet.app.model.topic_options import TopicDefaults
 from whippet.app.news import News
+from whippet.app.places import Places, Setting
 from whippet.app.rates import Rates
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.returning_clients import ReturningClients
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measured import Measured
+from whippet.app.unique_numbers import UniqueNumbers
 from whippet.storage.catalog import Stream as StoredStream
 from whippet.storage.catalog import Topic as StoredTopic
 from whippet.storage.partition import Partition
@@ -78,6 +84,19 @@ class Gateway:
         )
         self.operations = 0
         """Of 0.9 clients since the start, registrations among them: numbers sessions."""
+        self.bound_sessions = BoundSessions(
+            int(limits.session_memory * 1_000_000), limits.connections, clock, self._end_session
+        )
+        self.waiting_polls = Places(
+            "waiting polls",
+            Setting("system.limits.waiting_polls", limits.waiting_polls),
+            Setting("system.limits.waiting_polls_per_user", limits.waiting_polls_per_user),
+            partial(CommandError, Code.TOO_MANY_WAITING_POLLS),
+        )
+        self.refused_protocols: dict[tuple[str, int], None] = {}
+        """Addresses of clients and versions of the protocol that were refused to them, the last ones: each is logged
+        once."""
+        self.unique_numbers = UniqueNumbers(store.numbers_reserved, clock(), store.reserve_numbers)
         self.changing = asyncio.Lock()
         """Held by whatever changes the catalogue: names are looked up and taken in one step."""
         self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
@@ -101,6 +120,17 @@ class Gateway:
 
     def start_chores(self) -> None:
         self._chores = housekeeping.start(self)
+
+    @property
+    def catalogue_version(self) -> int:
+        """A number that is higher after every change that is made over the wire, and after a restart as well, as long
+        as the clock goes forwards: no server makes a million changes a second."""
+        return self.started_at + self.operations
+
+    def _end_session(self, session: Session) -> None:
+        """Of a client that does not come back."""
+        groups.leave_all(self, session)
+        self.sessions.remove(session)
 
     def forget_ids(self, partitions: Sequence[Partition | None]) -> None:
         """Their messages are gone, so none of them can be repeated."""

@@ -90,9 +90,11 @@ async def retain(gateway: Gateway) -> None:
 
 
 async def evict_silent_clients(gateway: Gateway) -> None:
+    """Frees the partitions of members that are gone. A client without a group holds nothing that others wait for, so it
+    may be silent: clients of 0.9 have no heartbeat until they are told to send one."""
     oldest = gateway.clock() - int(HEARTBEATS_MISSED * gateway.config.heartbeat.interval * 1_000_000)
     for session in gateway.sessions:
-        if session.last_heartbeat < oldest and not session.stale and not session.is_watched:
+        if session.groups and session.last_heartbeat < oldest and not session.stale and not session.is_watched:
             _log.info("client %s is silent and evicted", session.address)
             session.stale = True
             groups.leave_all(gateway, session)
@@ -137,6 +139,7 @@ def reporting_system() -> Chore:
 async def forget_old_answers(gateway: Gateway) -> None:
     """Of clients that do not come back; when others come and go that is looked after, too."""
     gateway.answered.forget_old()
+    gateway.bound_sessions.forget_old()
 
 
 async def finish_overdue_hand_overs(gateway: Gateway) -> None:

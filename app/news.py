@@ -24,10 +24,12 @@ LOOK_SECONDS = 0.25
 WORDS = {
     ask.CreateStream: ("created", "stream"),
     ask.UpdateStream: ("updated", "stream"),
+    ask.PatchStream: ("updated", "stream"),
     ask.PurgeStream: ("purged", "stream"),
     ask.DeleteStream: ("deleted", "stream"),
     ask.CreateTopic: ("created", "topic"),
     ask.UpdateTopic: ("updated", "topic"),
+    ask.PatchTopic: ("updated", "topic"),
     ask.PurgeTopic: ("purged", "topic"),
     ask.DeleteTopic: ("deleted", "topic"),
     ask.CreatePartitions: ("created", "partitions"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 PERIOD_SECONDS = 1.0
 TOGETHER = 500
 """After so many partitions, or listeners, the others on the event loop get their turn."""
+DECIMALS = 3
+"""Few, because clients that read JSON with json-bigint take a number of more than 15 characters for an integer."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -147,13 +150,13 @@ class Rates:
         for stream in self._gateway.streams:
             for topic in stream.topics:
                 for one in topic.served:
-                    found[one] = _Count(one.readable, one.message_bytes, one.first_offset, one.emptied)
+                    found[one] = _Count(one.readable, one.size_bytes, one.first_offset, one.emptied)
                     await _give_turns(len(found))
         return found
 
     async def _sample(self, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float) -> Sample:
         streams = [await self._stream(stream, before, now, seconds) for stream in self._gateway.streams]
-        return Sample(self._gateway.clock(), seconds, streams)
+        return Sample(self._gateway.clock(), round(seconds, 6), streams)
 
     async def _stream(
         self, stream: Stream, before: dict[Partition, _Count], now: dict[Partition, _Count], seconds: float
@@ -162,8 +165,8 @@ class Rates:
         return StreamRates(
             stream.id,
             stream.name,
-            sum(each.messages_per_second for each in topics),
-            sum(each.bytes_per_second for each in topics),
+            _total(each.messages_per_second for each in topics),
+            _total(each.bytes_per_second for each in topics),
             sum(each.messages_count for each in topics),
             sum(each.size_bytes for each in topics),
             topics,
@@ -187,8 +190,8 @@ class Rates:
         return TopicRates(
             topic.id,
             topic.name,
-            sum(each.messages_per_second for each in partitions),
-            sum(each.bytes_per_second for each in partitions),
+            _total(each.messages_per_second for each in partitions),
+            _total(each.bytes_per_second for each in partitions),
             sum(each.messages_count for each in partitions),
             sum(each.size_bytes for each in partitions),
             partitions,
@@ -207,12 +210,17 @@ def _partition(partition: Partition, before: _Count | None, now: _Count, seconds
         octets = messages * now.bytes // there if there else 0
     return PartitionRates(
         partition.place.partition,
-        round(messages / seconds, 3),
-        round(octets / seconds, 3),
+        round(messages / seconds, DECIMALS),
+        round(octets / seconds, DECIMALS),
         now.appended,
         partition.messages_count,
         now.bytes,
     )
+
+
+def _total(rates: Iterable[float]) -> float:
+    """Returns the sum with the decimals of the summands, and not with 17 digits."""
+    return round(sum(rates), DECIMALS)
 
 
 def _read_by(partition: Partition, group_id: int) -> int:

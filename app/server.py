@@ -43,7 +43,6 @@ from whippet.transports.http import server as http_server
 from whippet.transports.http.api import Api
 from whippet.transports.http.front import Front
 from whippet.transports.http.server import HttpServer
-from whippet.transports.http3 import Announced
 from whippet.transports.listening import ListenError
 from whippet.transports.quic import QuicListener
 from whippet.transports.tcp import TcpListener
@@ -61,10 +60,10 @@ FAILED = 1
 MISCONFIGURED = 2
 
 
-def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False) -> int:
+def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, replica_id: int | None = None) -> int:
     """Serves until a signal says stop; returns the exit code of the process."""
     try:
-        loaded, warning = _fit_open_files(load(environ, cwd))
+        loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         options = store_options(loaded.config)
     except ConfigError as error:
         return _refuse(error, MISCONFIGURED)
@@ -179,7 +178,7 @@ async def _listen(
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens, rooms)
         if api is not None and http is not None:
-            front.application = Announced(application.create(api), lambda: gateway.addresses.quic)
+            front.application = application.create(api)
             http.door.rooms = rooms
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
@@ -204,6 +203,8 @@ async def _listen(
             addresses["quic"] = quic.address
             gateway.addresses.quic = quic.address.port
             gateway.connections[Transport.QUIC] = quic.count_connections
+            if http is not None:
+                http.announce_http3(quic.address.port)
         listeners += await _listen_for_websockets(gateway, api, renewals, rooms, http, web, addresses)
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}

@@ -249,23 +249,18 @@ def refuse(batch: Readable, limits: Limits = UNLIMITED) -> NoReturn:
             limits.messages,
             "system.limits.batch_messages",
         )
-    checksums = []
     position = HEADER_BYTES
     for i in range(named.message_count):
         if position == size:
             raise InvalidBatch(
                 BatchFault.COUNT, f"the batch says it has {named.message_count} messages and ends before this one", i
             )
-        checksums.append(bytes(batch[position : position + 8]))
         position = _refuse_frame(memoryview(batch), position, i, limits)
     if position != size:
         raise InvalidBatch(
             BatchFault.COUNT,
             f"the batch says it has {named.message_count} messages and {size - position} bytes follow them",
         )
-    assert _hash(b"".join((batch[:40], batch[48:52], *checksums))) != named.checksum, (
-        "the three ways of checking disagree with this one"
-    )
     raise InvalidBatch(BatchFault.BATCH_CHECKSUM, "the checksum of the batch does not match")
 
 
@@ -309,6 +304,57 @@ def stamp(batch: Writable, partition_id: int, base_offset: int, base_timestamp: 
     """Gives a checked batch its place, in the caller's own bytes: 32 of them change, the frames do not."""
     _PLACE.pack_into(batch, 0, partition_id, base_offset, base_timestamp)
     _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], checksums))))
+
+
+# ------------------------------------------------------------------------------------------------ numbered by producers
+
+_NUMBERED = struct.Struct("<B3xQHHI")
+NUMBERED_AT, NUMBERED_END = RESERVED_AT, RESERVED_AT + 20
+"""Where a producer that numbers its messages says who it is: in bytes that are zeros in the log."""
+PRODUCER_ID_MAX, PRODUCER_EPOCH_MAX, PRODUCER_SEQUENCE_MAX = 2**63 - 1, 2**15 - 1, 2**31 - 1
+
+
+class Numbered(NamedTuple):
+    """What a batch says of its producer: the number of its first message, in an epoch."""
+
+    producer_id: int
+    epoch: int
+    sequence: int
+
+
+def numbered(batch: Readable) -> Numbered | None:
+    """None for a batch that says nothing of its producer."""
+    flags, producer_id, epoch, reserved, sequence = _NUMBERED.unpack_from(batch, NUMBERED_AT)
+    if not flags & 1:
+        return None
+    if flags != 1 or reserved or any(batch[NUMBERED_AT + 1 : NUMBERED_AT + 4]):
+        raise InvalidBatch(BatchFault.RESERVED, "reserved bytes of what the batch says of its producer are not zero")
+    if producer_id > PRODUCER_ID_MAX or epoch > PRODUCER_EPOCH_MAX or sequence > PRODUCER_SEQUENCE_MAX:
+        sentence = f"producer {producer_id}, epoch {epoch}, sequence {sequence}: one of them is too large"
+        raise InvalidBatch(BatchFault.RESERVED, sentence)
+    return Numbered(producer_id, epoch, sequence)
+
+
+def forget_numbers(batch: Writable) -> None:
+    """Makes a numbered batch one as the log has it, with the checksum of that. What is wrong in it besides is for
+    `check` to find."""
+    count: int = _LENGTH_AND_COUNT.unpack_from(batch, 32)[2]
+    said = bytes((1, *batch[NUMBERED_AT + 4 : NUMBERED_AT + 14], *batch[NUMBERED_AT + 16 : NUMBERED_END]))
+    batch[NUMBERED_AT:NUMBERED_END] = bytes(NUMBERED_END - NUMBERED_AT)
+    checksums = []
+    position, size = HEADER_BYTES, len(batch)
+    for _ in range(count):
+        if position + FRAME_BYTES > size:
+            return
+        checksums.append(bytes(batch[position : position + 8]))
+        position += FRAME_BYTES + sum(_FRAME_LENGTHS.unpack_from(batch, position + 32))
+    frames = b"".join(checksums)
+    (named,) = _U64.unpack_from(batch, 40)
+    if named == _hash(b"".join((batch[:40], batch[48:52], said, frames))):
+        _U64.pack_into(batch, 40, _hash(b"".join((batch[:40], batch[48:52], frames))))
+    elif named == _hash(b"".join((batch[:40], batch[48:52], frames))):
+        # The numbers are not in the checksum: it must not look right without them.
+        _U64.pack_into(batch, 40, ~named & (2**64 - 1))
 
 
 # ------------------------------------------------------------------------------------------------------------- slicing

@@ -17,6 +17,7 @@ import msgspec
 from whippet.storage.errors import CatalogueError
 from whippet.storage.files import Files, make_folders, read_all, replace
 from whippet.storage.layout import (
+    NUMBERS_FILE,
     STAGING_FOLDER,
     STREAM_FILE,
     TOKENS_FOLDER,
@@ -35,6 +36,16 @@ NOT_UNDERSTOOD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a damaged document may raise; invalid UTF-8 is no DecodeError."""
 PARTITIONS_MAX = 2**20
 """Of one topic: a document that says more was not written by this program, and is not tried."""
+
+
+FIRST_INCARNATION = 1
+"""Of partitions that were made before incarnations were kept."""
+
+
+class NumbersDocument(msgspec.Struct, frozen=True, kw_only=True):
+    """`numbers.json`. Every number below this one may have been given to a session or a partition."""
+
+    reserved: int
 
 
 class StreamDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +71,19 @@ class TopicDocument(msgspec.Struct, frozen=True, kw_only=True):
     """What of all that somebody has chosen; the rest is the server's."""
     removing: tuple[int, ...] = ()
     """Partitions whose removal was decided; their folders may still be there."""
+    incarnations: tuple[int, ...] = ()
+    """For each partition a number that no other partition of this folder ever has, so that a deleted one cannot be
+    mistaken for one that was made in its place. Partitions without an entry have `FIRST_INCARNATION`."""
+
+    def incarnation(self, partition_id: int) -> int:
+        known = self.incarnations
+        return known[partition_id] if partition_id < len(known) else FIRST_INCARNATION
+
+    def with_partitions(self, count: int, incarnation: int) -> TopicDocument:
+        """The document with `count` more partitions, all made by the same operation."""
+        missing = self.partitions_count - len(self.incarnations)
+        incarnations = self.incarnations + missing * (FIRST_INCARNATION,) + count * (incarnation,)
+        return msgspec.structs.replace(self, partitions_count=self.partitions_count + count, incarnations=incarnations)
 
 
 class GroupDocument(msgspec.Struct, frozen=True, kw_only=True):
@@ -351,6 +375,19 @@ class Catalog:
     def remove_user(self, user_id: int) -> None:
         self._remove(f"{self._layout.below(USERS_FOLDER)}/{user_id}.json")
 
+    def read_numbers(self) -> tuple[int, str | None]:
+        """How far numbers have been reserved, 0 if that is not known; and what is wrong with the document."""
+        path = self._layout.below(NUMBERS_FILE)
+        try:
+            return msgspec.json.decode(read_all(self._files, path), type=NumbersDocument).reserved, None
+        except FileNotFoundError:
+            return 0, None
+        except (*NOT_UNDERSTOOD, OSError) as error:
+            return 0, f"{path}: cannot be used, numbers go on from the clock: {error}"
+
+    def write_numbers(self, reserved: int) -> None:
+        self._replace(self._layout.below(NUMBERS_FILE), _encoded(NumbersDocument(reserved=reserved)))
+
     def write_token(self, token_id: int, document: bytes) -> None:
         self._replace(f"{self._layout.below(TOKENS_FOLDER)}/{token_id}.json", document)
 
@@ -387,7 +424,9 @@ class Catalog:
         """Decides that the `count` highest go; the answer is the document that says so. `finish_removing` does it."""
         left = document.partitions_count - count
         removing = (*document.removing, *range(left, document.partitions_count))
-        decided = msgspec.structs.replace(document, partitions_count=left, removing=removing)
+        decided = msgspec.structs.replace(
+            document, partitions_count=left, removing=removing, incarnations=document.incarnations[:left]
+        )
         self.write_topic(stream_id, decided)
         return decided
 
@@ -511,5 +550,5 @@ def _runs(numbers: list[int]) -> list[list[int]]:
     return runs
 
 
-def _encoded(document: StreamDocument | TopicDocument | GroupDocument) -> bytes:
+def _encoded(document: StreamDocument | TopicDocument | GroupDocument | NumbersDocument) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"

@@ -115,6 +115,20 @@ class SequenceForgotten(StorageError):
         )
 
 
+class UnknownProducer(StorageError):
+    """A producer whose sends follow each other begins with sequence 0; nothing is known of an earlier one."""
+
+    def __init__(self, name: str, sequence: int) -> None:
+        super().__init__(f"producer {name} is not known here, and sequence {sequence} is not its first")
+
+
+class SequenceGap(StorageError):
+    """What should come before it is not stored."""
+
+    def __init__(self, name: str, sequence: int, expected: int) -> None:
+        super().__init__(f"producer {name}: sequence {expected} comes next, not {sequence}")
+
+
 class DiskError(StorageError):
     """What the operating system said, and about what."""
 

@@ -79,7 +79,7 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Payload of one message."""
     user_headers_bytes_max: int = 100_000
     """Encoded user headers of one message."""
-    read_bytes_max: int = 64 * MIB
+    read_bytes_max: int = 128 * MIB
     """What one read returns at most; one message is always returned, whatever its size."""
     open_files_max: int = 4096
     """Segment files that the store keeps open, over all shards."""
@@ -109,6 +109,8 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     segment_size: Positive | None = None
     durability: Promise | None = None
     consumer_offset_durability: Promise | None = None
+    enforce_fsync: bool | None = None
+    """Another name of `durability`: true is `persisted`, false is `replicated`."""
     messages_required_to_save: Positive | None = None
     size_of_messages_required_to_save: Positive | None = None
     preallocate_segments: bool | None = None
@@ -137,7 +139,7 @@ def settings_of(chosen: TopicOptions, store: StoreOptions) -> TopicSettings:
     if usual is not Durability.SYNCED and chosen.messages_required_to_save is not None:
         usual = Durability.MEMORY if chosen.messages_required_to_save > 1 else Durability.WRITTEN
     return TopicSettings(
-        durability=Durability.SYNCED if chosen.durability == "persisted" else usual,
+        durability=Durability.SYNCED if chosen.durability == "persisted" or chosen.enforce_fsync else usual,
         offset_durability=Durability.SYNCED if chosen.consumer_offset_durability == "persisted" else usual,
         messages_required_to_save=chosen.messages_required_to_save or store.messages_required_to_save,
         bytes_required_to_save=chosen.size_of_messages_required_to_save or store.bytes_required_to_save,

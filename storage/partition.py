@@ -49,7 +49,7 @@ from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
 _log = logging.getLogger(__name__)
 
 CLIENT_FRAME_BYTES = 64
-"""The header of a message on the older wire, which sizes are told in to this day."""
+"""The header of a message on the older wire, in which its clients are told sizes."""
 
 AHEAD_MAX_US = 24 * 3600 * 1_000_000
 """The newest message may be ahead of the clock by this much, and later ones get its time. Clocks are off by seconds, or
@@ -195,7 +195,7 @@ class Partition:
 
     @property
     def message_bytes(self) -> int:
-        """What the messages count as for clients: 64 bytes each, payload and user headers; whatever the files need."""
+        """What the messages count as for clients before 0.9: 64 bytes each, payload and user headers."""
         batches_count = self._state.batches + len(self._unwritten) + len(self._gathered)
         frames_bytes = self.size_bytes - batches.HEADER_BYTES * batches_count
         return frames_bytes + (CLIENT_FRAME_BYTES - batches.FRAME_BYTES) * self.messages_count
@@ -259,8 +259,10 @@ class Partition:
         level = self.durability
         if durability is not None and durability > level:
             level = durability
-        if producer is not None and (record := self._producers.find(producer, self.written)) is not None:
-            return await self._again(record, level)
+        if producer is not None:
+            producer = self._producers.in_order(producer)
+            if (record := self._producers.find(producer, self.written)) is not None:
+                return await self._again(record, level)
         if shared.check_room is not None:
             shared.check_room(self.place, size)
         base = self.appended
@@ -327,7 +329,7 @@ class Partition:
             await self._exclusive.over()
             if self.failed is not None:
                 raise self.failed
-            record = self._producers.find(producer, self.written)
+            record = self._producers.find(self._producers.in_order(producer), self.written)
             if record is None:
                 return None
             return await self._again(record, max(durability or Durability.MEMORY, self.durability))
@@ -578,6 +580,16 @@ class Partition:
             raise self.failed
         if offset >= self._reached(durability):
             await self._readers.until(offset, durability)
+
+    def awaited(self, offset: int) -> asyncio.Future[None]:
+        """A future that is done when the message at an offset may be read, for whoever waits for several partitions;
+        `not_awaited` ends that early."""
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        return self._readers.begin(offset, None)
+
+    def not_awaited(self, future: asyncio.Future[None]) -> None:
+        self._readers.end(future)
 
     def _reached(self, durability: Durability | None) -> int:
         return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]

@@ -8,7 +8,8 @@
     3. A higher epoch ends those below it from the moment at which its first batch is appended.
     4. The state is the one as of everything appended. What could not be written is taken back, and what it took the
        place of is there again.
-    5. What older versions have kept has no owner. It counts for whoever sends under the id, until they have sent
+    5. Of a producer that counts its messages (clients of the 0.12 protocol) each send has to follow the one before it.
+    6. What older versions have kept has no owner. It counts for whoever sends under the id, until they have sent
        something themselves, which goes on from there.
 
 Pure state; the event loop has one for each partition, and the file of producer_file.py is made anew through it. The
@@ -25,12 +26,21 @@ from typing import NamedTuple
 
 import msgspec
 
-from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
+from whippet.storage.errors import (
+    InvalidProducer,
+    ProducerFenced,
+    SequenceForgotten,
+    SequenceGap,
+    SequencePassed,
+    UnknownProducer,
+)
 
 ID_BYTES_MAX = 64
 EPOCH_MAX = 2**32 - 1
 SEQUENCE_MAX = 2**64 - 1
 OWNER_BYTES = 7
+MESSAGE_NUMBERS = 2**31
+"""As many there are until they begin anew."""
 NOBODYS = bytes(OWNER_BYTES)
 """The owner of what was kept before there were owners."""
 
@@ -43,6 +53,9 @@ class Producer(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     owner: bytes = NOBODYS
     """Whose id it is: two owners may use the same one, and do not know of each other."""
+    counts_messages: bool = False
+    """The sequence is the number of the first message: the next send has to follow without a gap. It has 31 bits, and
+    begins anew with 0 after the highest."""
 
     def __post_init__(self) -> None:
         if len(self.owner) != OWNER_BYTES:
@@ -143,6 +156,29 @@ class Producers:
         """Whether a newer sequence of the same epoch was answered."""
         known = self._of(producer)
         return known is not None and known.epoch == producer.epoch and producer.sequence < max(known.answers)
+
+    def in_order(self, producer: Producer) -> Producer:
+        """The producer with the sequence that is kept: one that counts messages begins anew on the wire, and does not
+        here. Refuses one that has left something out."""
+        if not producer.counts_messages:
+            return producer
+        known = self._of(producer)
+        if known is not None and known.epoch > producer.epoch:
+            # Which is refused for that.
+            return producer
+        if known is None or known.epoch < producer.epoch:
+            if producer.sequence:
+                raise UnknownProducer(producer.name, producer.sequence)
+            return producer
+        newest = known.answers[max(known.answers)]
+        expected = newest.producer.sequence + newest.messages
+        behind = (expected - producer.sequence) % MESSAGE_NUMBERS
+        if behind >= MESSAGE_NUMBERS // 2 or behind > expected:
+            raise SequenceGap(producer.name, producer.sequence, expected % MESSAGE_NUMBERS)
+        if newest.producer.sequence < expected - behind < expected:
+            # It begins inside of a send that was another one.
+            raise SequencePassed(producer.name, producer.sequence, newest.producer.sequence)
+        return msgspec.structs.replace(producer, sequence=expected - behind)
 
     def find(self, producer: Producer, written: int) -> Record | None:
         """The answer that this send was given; None when it is a new one. Refuses what is neither."""

@@ -21,6 +21,7 @@ import msgspec
 from whippet.storage import recovery, retention
 from whippet.storage.batch import Limits
 from whippet.storage.catalog import (
+    FIRST_INCARNATION,
     NOT_UNDERSTOOD,
     Catalog,
     Found,
@@ -124,6 +125,8 @@ class Store:
         self.users: dict[int, bytes] = {}
         self.tokens: dict[int, bytes] = {}
         self.reserved: dict[str, set[int]] = {}
+        self.numbers_reserved = 0
+        """Numbers below this one may have been given away; see app/unique_numbers.py."""
         self.catalog = Catalog(files, self.layout, sync=options.catalog_syncs, clock=clock)
         self.shards = [Shard(number, files, options, loop) for number in range(options.shards)]
         self._files = files
@@ -164,6 +167,9 @@ class Store:
             await store.shards[0].call(on_locked)
             store._shared = msgspec.structs.replace(store._shared, made_at=made_at)
             found = await store.shards[0].call(lambda: store.catalog.load(recreate=options.recreate_missing_state))
+            store.numbers_reserved, problem = await store.shards[0].call(store.catalog.read_numbers)
+            if problem is not None:
+                store._note(problem)
             await store._open_partitions(found, progress or (lambda _: None))
         except BaseException:
             await store._stop_shards()
@@ -459,11 +465,13 @@ class Store:
         await self._empty_trash()
 
     @to_the_end
-    async def create_partitions(self, stream_id: int, topic_id: int, count: int) -> None:
+    async def create_partitions(
+        self, stream_id: int, topic_id: int, count: int, incarnation: int = FIRST_INCARNATION
+    ) -> None:
         topic = self.streams[stream_id].topics[topic_id]
         await self._finish_removing(stream_id, topic)
         first = topic.document.partitions_count
-        document = msgspec.structs.replace(topic.document, partitions_count=first + count)
+        document = topic.document.with_partitions(count, incarnation)
         await self._change(lambda: self.catalog.create_partitions(stream_id, document, first))
         topic.document = document
         self._add_empty(stream_id, topic_id, range(first, first + count))
@@ -518,6 +526,11 @@ class Store:
     async def remove_token(self, token_id: int) -> None:
         await self._change(lambda: self.catalog.remove_token(token_id))
         del self.tokens[token_id]
+
+    @to_the_end
+    async def reserve_numbers(self, below: int) -> None:
+        await self._change(lambda: self.catalog.write_numbers(below))
+        self.numbers_reserved = below
 
     async def _change(self, function: Callable[[], Answer]) -> Answer:
         """Catalogue changes are made one after the other, by the first shard."""

@@ -60,14 +60,21 @@ class Readers:
     def __len__(self) -> int:
         return len(self._readers)
 
+    def begin(self, offset: int, durability: Durability | None) -> Future:
+        """A future that is done as soon as `until` would return; `end` is for whoever does not wait any longer."""
+        future: Future = asyncio.get_running_loop().create_future()
+        self._readers.append((offset, durability, future))
+        return future
+
+    def end(self, future: Future) -> None:
+        self._readers = [reader for reader in self._readers if reader[2] is not future]
+
     async def until(self, offset: int, durability: Durability | None) -> None:
-        reader = offset, durability, asyncio.get_running_loop().create_future()
-        self._readers.append(reader)
+        future = self.begin(offset, durability)
         try:
-            await reader[2]
+            await future
         except asyncio.CancelledError:
-            if reader in self._readers:
-                self._readers.remove(reader)
+            self.end(future)
             raise
 
     def advance(self, reached: Callable[[Durability | None], int]) -> None:

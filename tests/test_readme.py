@@ -53,7 +53,7 @@ def test_every_make_target_and_subcommand_that_a_page_shows_exists(page: str) ->
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text()
-    sections = re.search(r"^## Send and poll with curl\n(.*?)^## Send and read data as it is", page, re.M | re.S)
+    sections = re.search(r"^## Send and poll with curl\n(.*?)^## Send and read plain data", page, re.M | re.S)
     assert sections
     script = "\n".join(re.findall(r"^```bash\n(.*?)^```", sections[1], re.M | re.S))
     with starting(tmp_path / "data") as start:
@@ -74,7 +74,7 @@ def test_every_line_with_curl_in_the_readme_does_what_it_says(tmp_path: Path) ->
 def test_data_as_it_is_goes_in_and_comes_out_as_the_readme_says(tmp_path: Path) -> None:
     page = (ROOT / "README.md").read_text()
     first = re.search(r"^## Send and poll with curl\n.*?^```bash\n(.*?)^```", page, re.M | re.S)
-    section = re.search(r"^## Send and read data as it is\n(.*?)^## Configure it", page, re.M | re.S)
+    section = re.search(r"^## Send and read plain data\n(.*?)^## Configure it", page, re.M | re.S)
     assert first
     assert section
     script = first[1] + "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S))

@@ -14,6 +14,7 @@ TEST_FILES = [path for path in FILES if path.name.startswith("test_")]
 OF_NO_FOLDER = {
     "": "what belongs to the repository as a whole",
     "mutants": "`make mutants`, whose own code is there, too",
+    "suites": "`make suites`, whose own code is there, too",
     "packaging": "the wheel, and the names in it",
     "sdk": "the official Python SDK, as its users install it",
 }

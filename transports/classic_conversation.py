@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from typing import TYPE_CHECKING
 
 from whippet.app.commands import groups
 from whippet.app.commands.answers import Polled
@@ -20,6 +21,9 @@ from whippet.transports.wire import destination
 from whippet.transports.wire.classic import answers, frames, requests, sends
 from whippet.transports.wire.classic.dialect import TELLING, Dialect
 
+if TYPE_CHECKING:
+    from whippet.transports.conversation import Conversation
+
 _log = logging.getLogger(__name__)
 
 STRANGER_FRAME_BYTES = 64 << 10
@@ -29,6 +33,9 @@ SMALL_BYTES = 16 << 10
 FAREWELLS = frozenset({Code.STALE_CLIENT, Code.CLIENT_NOT_FOUND})
 """After these the connection ends: the client has to begin anew."""
 
+ANSWERED_WITH_NOTHING = frozenset({(frames.GET_CONSUMER_OFFSET, Code.PARTITION_NOT_FOUND)})
+"""Refusals that servers before 0.9 do not know: their clients expect an empty response."""
+
 
 class ClassicConversation:
     measure = staticmethod(frames.measure)
@@ -36,6 +43,7 @@ class ClassicConversation:
     def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
         self.session = session
         self.over = False
+        self.successor: Conversation | None = None
         self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._gateway = gateway
         host = session.address.rpartition(":")[0]
@@ -66,7 +74,7 @@ class ClassicConversation:
             if code == frames.SEND_MESSAGES and len(payload) > SMALL_BYTES:
                 request: Request = await self._decode_send(payload)
             else:
-                request = requests.decode(code, payload, self.dialect, os.urandom, self._limits)
+                request = self._decode(code, payload)
             if type(request) is PollMessages:
                 turn = to.response_room()
                 request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
@@ -77,6 +85,8 @@ class ClassicConversation:
                 return frames.success(await asyncio.to_thread(answers.encode, code, answer, self.dialect))
             return frames.success(answers.encode(code, answer, self.dialect))
         except CommandError as refused:
+            if (code, refused.code) in ANSWERED_WITH_NOTHING:
+                return frames.success(answers.encode(code, None, self.dialect))
             self.over = refused.code in FAREWELLS
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
             return [frames.failure(on_the_wire(refused.code))]
@@ -84,10 +94,25 @@ class ClassicConversation:
             _log.exception("%s: command %d ended in a defect", self.session.address, code)
             return [frames.failure(Code.ERROR)]
 
-    async def _decode_send(self, payload: memoryview) -> Request:
-        """Who sends, and where to, is looked at before the messages are: a stranger must not cost much."""
+    def _decode(self, code: int, payload: memoryview) -> Request:
+        try:
+            return requests.decode(code, payload, self.dialect, os.urandom, self._limits)
+        except CommandError:
+            if code == frames.SEND_MESSAGES:
+                # Decoding a small one takes less time than this check, which the command makes anyway. But what is
+                # wrong with it is nothing to those who may not send it.
+                self._admit_send(payload)
+            raise
+
+    def _admit_send(self, payload: memoryview) -> int:
+        """Refuses senders and destinations that are not admitted; returns how many messages are said to follow."""
         stream, topic, _, count, _ = destination.read(payload)
         admit(self._gateway, self.session, SendMessages, Destination(stream, topic))
+        return count
+
+    async def _decode_send(self, payload: memoryview) -> Request:
+        """Who sends, and where to, is looked at before the messages are: a stranger must not cost much."""
+        count = self._admit_send(payload)
         decode = sends.decode
         return await offload.call(len(payload), count, decode, payload, self.dialect, os.urandom, self._limits)
 

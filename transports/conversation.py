@@ -44,8 +44,12 @@ class Conversation(Protocol):
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         """The response to a frame that is not received, of which this is the beginning."""
 
+    successor: Conversation | None
+    """Who goes on with the connection after a login, if it is not this one."""
+
     async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
-        """The response to a whole frame, its header first; an error is a response too."""
+        """The response to a whole frame, its header first; an error is a response too. Nothing: there is none, or it
+        comes later."""
 
     def close(self) -> None:
         """The connection is gone: its memberships go with it."""

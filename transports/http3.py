@@ -12,7 +12,9 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 from urllib.parse import unquote
@@ -22,7 +24,7 @@ from aioquic.buffer import encode_uint_var
 from aioquic.h3.connection import ErrorCode, FrameType, H3Connection, Setting, encode_frame
 from aioquic.h3.events import DataReceived, Headers, HeadersReceived
 from aioquic.quic import events
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Scope
 
 from whippet.transports.admission.stalling import Stalling
 from whippet.transports.quic_engine import Engine
@@ -38,7 +40,6 @@ AHEAD_BYTES_MAX = 256 << 10
 CONTROL_BYTES_MAX = 16 << 10
 """Of what is gathered of a stream that is no request."""
 PIECE_BYTES = 64 << 10
-ANNOUNCED_SECONDS = 86_400
 CONNECTION_FIELDS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
 """What has no meaning here, and must not be said."""
 
@@ -390,7 +391,7 @@ class Exchange:
     @staticmethod
     def _fields(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Headers:
         kept = [(name.lower(), value) for name, value in headers if name.lower() not in CONNECTION_FIELDS]
-        return [(b":status", b"%d" % status), *kept]
+        return [(b":status", b"%d" % status), (b"date", _date(int(time.time()))), *kept]
 
     def refuse(self, status: HTTPStatus) -> None:
         """Without asking the application."""
@@ -426,22 +427,6 @@ class Exchange:
         self._finish()
 
 
-class Announced:
-    """Around the application where HTTP/1.1 serves it: tells browsers that there is HTTP/3, and on which port."""
-
-    def __init__(self, application: ASGIApp, port: Callable[[], int]) -> None:
-        self._application = application
-        self._port = port
-
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        port = self._port() if scope["type"] == "http" else 0
-        if not port:
-            return self._application(scope, receive, send)
-
-        async def announcing(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                said = b'h3=":%d"; ma=%d' % (port, ANNOUNCED_SECONDS)
-                message = {**message, "headers": [*message.get("headers", ()), (b"alt-svc", said)]}
-            await send(message)
-
-        return self._application(scope, receive, announcing)
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> bytes:
+    return formatdate(seconds, usegmt=True).encode()

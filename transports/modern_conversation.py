@@ -5,24 +5,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import xxhash
 
 from whippet.app.commands import groups
-from whippet.app.commands.registry import Destination, admit, carry_out
+from whippet.app.commands.registry import carry_out
 from whippet.app.commands.requests import PollMessages, SendMessages
-from whippet.app.errors import Code, CommandError, of_storage, on_the_wire
+from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.answered import Answered
 from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
-from whippet.storage.batch import HEADER, Limits, Readable, check
-from whippet.storage.errors import InvalidBatch
-from whippet.transports import offload, turns
+from whippet.storage.batch import Limits, Readable
+from whippet.transports import registering, turns
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.next_conversation import NextConversation
+from whippet.transports.registering import Evicted
+from whippet.transports.sending import checked
 from whippet.transports.turns import Responding
+from whippet.transports.wire import generations
 from whippet.transports.wire.modern import answers, frames, registration, requests
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 from whippet.transports.wire.modern.operations import (
@@ -31,11 +33,16 @@ from whippet.transports.wire.modern.operations import (
     LOGOUT,
     MEMBERSHIPS,
     OF_CODE,
+    OF_ONE_PARTITION,
     PLAIN,
     READ,
     REGISTER,
     SEND_MESSAGES,
 )
+from whippet.transports.wire.next.operations import BIND_SESSION
+
+if TYPE_CHECKING:
+    from whippet.transports.conversation import Conversation
 
 _log = logging.getLogger(__name__)
 
@@ -47,15 +54,8 @@ with permissions for as many streams."""
 DIGESTED_BYTES = 2048
 """The beginning of a send has the destination and the header of the batch, with the checksum of all that is in it."""
 
-LOGIN_REFUSED = {
-    Code.INVALID_CREDENTIALS: Reason.INVALID_CREDENTIALS,
-    Code.INVALID_USERNAME: Reason.INVALID_CREDENTIALS,
-    Code.INVALID_PASSWORD: Reason.INVALID_CREDENTIALS,
-    Code.USER_INACTIVE: Reason.INVALID_CREDENTIALS,
-    Code.INVALID_PERSONAL_ACCESS_TOKEN: Reason.INVALID_TOKEN,
-    Code.PERSONAL_ACCESS_TOKEN_EXPIRED: Reason.INVALID_TOKEN,
-    Code.RESOURCE_NOT_FOUND: Reason.INVALID_TOKEN,
-}
+NO_READS = LOGINS | {BIND_SESSION}
+
 SAID_ANEW = {Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED}
 """Refusals that have another number since 0.9."""
 NOT_DONE = frozenset(
@@ -73,16 +73,11 @@ NOT_DONE = frozenset(
 """Whoever repeats what ended so wants it to be tried again."""
 
 
-class Evicted(Exception):
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason.name)
-        self.reason = reason
-
-
 class ModernConversation:
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
         self.over = False
+        self.successor: Conversation | None = None
         self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._closed = False
         """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
@@ -112,7 +107,7 @@ class ModernConversation:
         asked = frames.request_of(frame)
         self.session.last_heartbeat = self._gateway.clock()
         try:
-            return await self._answer(asked, frame[HEADER_BYTES:], to)
+            return await self._answer(asked, frame, to)
         except Evicted as evicted:
             return frames.eviction(asked.client, evicted.reason)
         except CommandError as refused:
@@ -131,20 +126,27 @@ class ModernConversation:
             return frames.reply(asked, 0, status=code)
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
 
-    async def _answer(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
+    async def _answer(self, asked: frames.Request, frame: memoryview, to: Responding) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == frames.NOBODY:
             self.over = True
             raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
+        operation, body = asked.operation, frame[HEADER_BYTES:]
+        if operation == REGISTER and (version := registering.version_of(body)) is not None:
+            if not registering.is_spoken(self._gateway, version):
+                return registering.refuse_version(self._gateway, self.session, asked.client, version)
+            if generations.of(version).has_bound_sessions:
+                return await self._hand_over(frame, to)
         if asked.checksum != frames.NOBODY and int.from_bytes(asked.checksum, "little") != _digest(body):
             raise CommandError(Code.INVALID_FORMAT, "the checksum of the body does not match")
-        operation = asked.operation
         if operation == REGISTER:
             return await self._register(asked, body)
         registered = self.session.registration
         if operation == READ:
-            if asked.code in LOGINS:
+            if asked.code in NO_READS:
+                if asked.code == BIND_SESSION:
+                    return await self._hand_over(frame, to)
                 raise Evicted(Reason.MALFORMED_LOGIN)
             if asked.code in OF_CODE:
                 raise CommandError(Code.INVALID_COMMAND, f"command {asked.code} has an operation of its own")
@@ -167,8 +169,9 @@ class ModernConversation:
         """What was asked before with this number is answered as it was then."""
         answered = self._answered
         assert answered is not None
-        append, counted = asked.operation == SEND_MESSAGES, asked.checksum != frames.NOBODY
         session, number, operation = asked.session, asked.number, asked.operation
+        append = operation == SEND_MESSAGES
+        counted = asked.checksum != frames.NOBODY or operation not in OF_ONE_PARTITION
         digest = _digest(body[:DIGESTED_BYTES] if append else body)
         before = answered.before(session, number, operation, digest, append=append, counted=counted)
         if before is not None:
@@ -188,9 +191,9 @@ class ModernConversation:
             done = not append and refused.code not in NOT_DONE
         finally:
             if reply is None or not done:
-                answered.forget(session, number)
+                answered.forget(session, number, counted=counted)
             elif sum(map(len, reply)) > KEPT_BYTES_MAX:
-                answered.lose(session, number)
+                answered.lose(session, number, counted=counted)
             slot.set_result(reply or _failure(asked))
         if self.session.registration is None:
             self._gateway.answered.end(answered)
@@ -202,7 +205,7 @@ class ModernConversation:
     ) -> list[Readable]:
         request = requests.decode(code, body)
         if type(request) is SendMessages:
-            request = await self._checked(request)
+            request = await checked(self._gateway, self.session, request, self._limits)
         if type(request) is PollMessages:
             turn = to.response_room()
             request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
@@ -212,21 +215,20 @@ class ModernConversation:
             content = frames.results(content)
         return frames.reply(asked, operation_number, content)
 
-    async def _checked(self, request: SendMessages) -> SendMessages:
-        """The log checks each batch that it is given, on the event loop; a large one is checked here, in a thread."""
-        (batch,) = request.batches
-        size, count = len(batch), HEADER.unpack_from(batch)[6]
-        if not offload.is_large(size, count):
-            return request
-        admit(self._gateway, self.session, SendMessages, Destination(request.stream, request.topic))
-        try:
-            checked = await offload.call(size, count, check, batch, self._limits)
-        except InvalidBatch as error:
-            raise of_storage(error) from error
-        return msgspec.structs.replace(request, checked=(checked,))
+    async def _hand_over(self, frame: memoryview, to: Responding) -> list[Readable]:
+        """Somebody logs in who speaks a later version."""
+        successor = NextConversation(self._gateway, self.session, self)
+        reply = await successor.answer(frame, to)
+        if self._closed or self.successor is not None:
+            # The connection was lost meanwhile, or somebody else has it: the session waits for its client.
+            successor.close()
+        elif successor.is_bound:
+            self._leave()
+            self.session.registration = None
+            self.successor = successor
+        return reply
 
     async def _register(self, asked: frames.Request, body: memoryview) -> list[Readable]:
-        protocol = self._gateway.config.system.protocol
         if asked.session or asked.number:
             raise Evicted(Reason.MALFORMED_LOGIN)
         try:
@@ -234,14 +236,10 @@ class ModernConversation:
         except CommandError as unreadable:
             _log.debug("%s: a registration that cannot be read: %s", self.session.address, unreadable)
             raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
-        if not protocol.oldest <= wanted.protocol <= protocol.newest:
-            return frames.eviction(asked.client, Reason.INCOMPATIBLE_PROTOCOL, protocol.newest, protocol.oldest)
         try:
             logged_in = await carry_out(self._gateway, self.session, wanted.login)
         except CommandError as refused:
-            if (code := on_the_wire(refused.code)) in LOGIN_REFUSED:
-                raise Evicted(LOGIN_REFUSED[code]) from refused
-            raise
+            raise registering.refused_login(refused) from refused
         login = self.session.login
         if self._closed or login is None:
             raise CommandError(Code.DISCONNECTED)
@@ -250,7 +248,9 @@ class ModernConversation:
         number = self._gateway.operations
         self._answered = self._gateway.answered.enter(asked.client, login.mark, number, MEMBERSHIPS)
         self.session.registration = Registration(asked.client, number)
-        answer = registration.Registered(logged_in.user_id, number, protocol.oldest, MODERN_IGGY_VERSION)
+        answer = registration.Registered(
+            logged_in.user_id, number, registering.announced(self._gateway, wanted.protocol), MODERN_IGGY_VERSION
+        )
         return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))
 
     def _leave(self) -> None:
@@ -262,9 +262,13 @@ class ModernConversation:
             self._answered = None
 
     def close(self) -> None:
+        if self._closed:
+            return
         self._closed = True
         self._leave()
         self._gateway.sessions.remove(self.session)
+        if self.successor is not None:
+            self.successor.close()
 
 
 def _failure(asked: frames.Request) -> list[Readable]:

@@ -32,7 +32,7 @@ from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.http3 import Http3
 from whippet.transports.quic_engine import HTTP3, Engine
-from whippet.transports.turns import Turn
+from whippet.transports.turns import Later, Turn
 
 if TYPE_CHECKING:
     from whippet.transports.quic import QuicListener
@@ -67,6 +67,7 @@ class Request:
         "filled",
         "fin",
         "frame",
+        "is_deferred",
         "length",
         "part",
         "refusal",
@@ -91,6 +92,8 @@ class Request:
         self.refusal: list[Readable] | None = None
         """The response, decided already: what comes is read past."""
         self.fin = False
+        self.is_deferred = False
+        """It is answered while others are."""
         self.answer: deque[memoryview] = deque()
         """What is still to be handed to the engine."""
         self._turn: Turn | None = None
@@ -121,6 +124,10 @@ class Request:
         if self._turn is None:
             self._turn = Turn(self.talk.responses(), self.talk.on_reclaimed)
         return self._turn
+
+    def later(self, work: Later) -> None:
+        self.is_deferred = True
+        self.talk.later(self, work)
 
     def settle(self) -> None:
         """Its response has to be handed over piece by piece."""
@@ -412,6 +419,8 @@ class Binary:
         self._arriving: dict[int, Request] = {}
         """Those that have not begun, in the order in which their streams were opened."""
         self._in_hand: set[Request] = set()
+        self._late: set[Request] = set()
+        """Those that are answered while others are."""
         self._answering: dict[int, Request] = {}
         """Those whose answers the engine has not got completely."""
         self._stopping = False
@@ -615,7 +624,20 @@ class Binary:
         buffers = await talk.answer(request.frame, request)
         if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
             buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
+        if not request.is_deferred:
+            self._say(request, buffers)
+
+    def later(self, request: Request, work: Later) -> None:
+        self._late.add(request)
+        asyncio.get_running_loop().create_task(self._respond_later(request, work))
+
+    async def _respond_later(self, request: Request, work: Later) -> None:
+        try:
+            buffers = await work(request)
+        finally:
+            self._late.discard(request)
         self._say(request, buffers)
+        self._connection.touch()
 
     def _answered_later(self, request: Request) -> None:
         self._answered(request)
@@ -626,6 +648,8 @@ class Binary:
         self._give_back(request)
         if self._session.login is not self._login:
             self._login = self._session.login
+            if self._conversation is not None and self._conversation.successor is not None:
+                self._conversation = self._conversation.successor
             self._claim.move(self._listener.rooms.requests_of(self._session))
         if self._is_closed:
             request.release()
@@ -730,7 +754,7 @@ class Binary:
         for request in self._answering.values():
             request.release()
         self._answering.clear()
-        for request in self._in_hand:
+        for request in (*self._in_hand, *self._late):
             request.leave()
         self._is_closed = True
         if not self._in_hand:

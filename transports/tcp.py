@@ -31,7 +31,7 @@ from whippet.transports.connections import MAPPED, Connections, Member, text_of
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.handshakes import Handshakes
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
-from whippet.transports.turns import Turn
+from whippet.transports.turns import Late, Later, Turn
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +55,7 @@ class Connection(asyncio.BufferedProtocol):
         "_ended",
         "_eof",
         "_intake",
+        "_late",
         "_lingers_until",
         "_listener",
         "_login",
@@ -80,6 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._writable: asyncio.Future[None] | None = None
         self._turn: Turn | None = None
         """The room of a response that the client has not taken."""
+        self._late: set[Late] = set()
+        """Responses that come out of their turn."""
         self._stalling = Stalling()
         self._silent_since = 0.0
         self._ended = False
@@ -119,6 +122,8 @@ class Connection(asyncio.BufferedProtocol):
             self._turn.leave()
             if self._working is None:
                 self._turn.close()
+        for late in self._late:
+            late.turn.leave()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -307,9 +312,11 @@ class Connection(asyncio.BufferedProtocol):
                     claim.give_back(size)
                     if session.login is not self._login:
                         self._change_account()
+                        talk = self._conversation or talk
                 if self._transport.is_closing():
                     break
-                self._send(buffers)
+                if buffers:
+                    self._send(buffers)
                 if self._writable is not None:
                     self.response_room().settle(self._transport.get_write_buffer_size())
                     await self._writable
@@ -343,6 +350,8 @@ class Connection(asyncio.BufferedProtocol):
     def _change_account(self) -> None:
         """The client has logged in or out."""
         self._login = self._session.login
+        if self._conversation is not None and self._conversation.successor is not None:
+            self._conversation = self._conversation.successor
         rooms = self._listener.rooms
         self._intake.claim.move(rooms.requests_of(self._session))
         if self._turn is not None:
@@ -352,6 +361,29 @@ class Connection(asyncio.BufferedProtocol):
         if self._turn is None:
             self._turn = Turn(self._listener.rooms.responses_to(self._session), self._reclaimed)
         return self._turn
+
+    async def _until_writable(self) -> None:
+        """Or until the client is gone."""
+        while self._writable is not None and not self._writable.done():
+            await self._writable
+
+    def later(self, work: Later) -> None:
+        self._listener.loop.create_task(self._respond_later(work))
+
+    async def _respond_later(self, work: Later) -> None:
+        late = Late(Turn(self._listener.rooms.responses_to(self._session), self._reclaimed))
+        self._late.add(late)
+        try:
+            buffers = await work(late)
+            # Somebody else may have filled the socket by then.
+            await self._until_writable()
+            if buffers and not self._transport.is_closing():
+                self._send(buffers)
+                late.turn.settle(sum(map(len, buffers)))
+                await self._until_writable()
+        finally:
+            self._late.discard(late)
+            late.turn.close()
 
 
 class TcpConnection(Connection):

@@ -7,13 +7,14 @@ do not read cannot have the memory filled. When room is scarce polls return less
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
 
 from whippet.app.commands.requests import PollMessages
 from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import Readable
 from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
 
 POLL_BYTES_MIN = 1 << 20
@@ -78,7 +79,8 @@ class Turn:
             self._granted.set_exception(CommandError(Code.DISCONNECTED))
 
     def close(self) -> None:
-        self.leave()
+        if self._granted is not None:
+            self.leave()
         self.claim.close()
 
 
@@ -88,12 +90,39 @@ class Responding(Protocol):
     def response_room(self) -> Turn:
         """For one response at a time."""
 
+    def later(self, work: Later) -> None:
+        """The response to the request in hand is what `work` gives, whenever that is; none if it gives nothing. The
+        requests behind it do not wait for it."""
+
+
+Later = Callable[[Responding], Awaitable[list[Readable]]]
+
+
+class Late:
+    """A response that comes out of its turn, while others are answered."""
+
+    __slots__ = ("turn",)
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+
+    def response_room(self) -> Turn:
+        return self.turn
+
+    def later(self, work: Later) -> None:
+        raise AssertionError("it is late already")
+
+
+def granted(turn: Turn, most: int) -> int | None:
+    """The room that a response may take, which is `most` unless room is scarce. None if there is none yet: the turn has
+    to be waited for."""
+    return turn.claim.take_some(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
+
 
 def bounded(poll: PollMessages, turn: Turn, most: int) -> PollMessages | None:
-    """The poll with the room that its response may take, which is `most` unless room is scarce. None if there is none
-    yet: `bounded_later` waits for it."""
-    granted = turn.claim.take_some(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
-    return None if granted is None else msgspec.structs.replace(poll, room=granted)
+    """The poll with the room that its response may take. None if there is none yet: `bounded_later` waits for it."""
+    room = granted(turn, most)
+    return None if room is None else msgspec.structs.replace(poll, room=room)
 
 
 async def bounded_later(poll: PollMessages, turn: Turn) -> PollMessages:

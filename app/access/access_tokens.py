@@ -140,13 +140,14 @@ class AccessTokens:
             raise CommandError(Code.UNAUTHENTICATED)
         try:
             claims = self._verified(text)
-        except WrongAlgorithm:
-            raise CommandError(Code.INVALID_JWT_ALGORITHM) from None
         except NotAToken:
             raise CommandError(Code.INVALID_ACCESS_TOKEN) from None
-        except Forged:
-            code = Code.INVALID_ACCESS_TOKEN if self._issuers.names(text) else Code.UNAUTHENTICATED
-            raise CommandError(code, "the access token was not given out here") from None
+        except Forged as error:
+            if self._issuers.names(text):
+                raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was not given out here") from None
+            if isinstance(error, WrongAlgorithm):
+                raise CommandError(Code.INVALID_JWT_ALGORITHM) from None
+            raise CommandError(Code.UNAUTHENTICATED, "the access token was not given out here") from None
         if self._has(End.REVOKED, claims) or self._has(End.REFRESHED, claims):
             raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was revoked or refreshed already")
         user = self._user_of(claims)
@@ -177,6 +178,18 @@ class AccessTokens:
             return None
         user = self._user_of(claims)
         return None if user is None else Caller(user, claims, claims.generation)
+
+    def has_ended(self, text: str) -> bool:
+        """Says whether a token is valid but for one thing: its user has ended all their sessions, for example with a
+        new password."""
+        try:
+            claims = self._verified(text)
+        except (NotAToken, Forged):
+            return False
+        user = self._users.marked(claims.mark)
+        if user is None or not user.is_active or user.login.epoch == claims.epoch:
+            return False
+        return self._counts_now(claims) and not self._has(End.REVOKED, claims)
 
     async def _from_elsewhere(self, text: str) -> Caller | None:
         user_id = await self._issuers.user_id(text, self._clock() // SECOND)

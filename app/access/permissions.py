@@ -127,6 +127,11 @@ send_messages = _right(
 )
 
 
+def route_messages(permissions: Permissions, stream_id: int, topic_id: int) -> bool:
+    """A user who may send or poll is also told where a partition is."""
+    return poll_messages(permissions, stream_id, topic_id) or send_messages(permissions, stream_id, topic_id)
+
+
 RIGHTS: dict[str, Right] = {
     "manage_servers": manage_servers,
     "read_servers": read_servers,

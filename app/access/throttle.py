@@ -163,7 +163,7 @@ class Throttle:
         if line.length >= self._limits.line_max:
             raise CommandError(
                 Code.TRANSIENT_NOT_ACCEPTED,
-                f"{self._limits.line_max} logins from this address are in line, which is the limit; try again later",
+                f"{self._limits.line_max} logins from this address are in line, which is the limit",
             )
         line.length += 1
         try:

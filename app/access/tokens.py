@@ -67,9 +67,9 @@ class Tokens:
         if token is None or user is None or _is_void(token, user):
             raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such personal access token")
         if self._has_expired(token):
-            raise CommandError(Code.PERSONAL_ACCESS_TOKEN_EXPIRED, f"the token {token.name!r} has expired")
+            raise CommandError(Code.PERSONAL_ACCESS_TOKEN_EXPIRED, about=(token.name, user.id))
         if not user.is_active:
-            raise CommandError(Code.USER_INACTIVE, f"user {user.username!r} is inactive")
+            raise CommandError(Code.USER_INACTIVE, repr(user.username))
         return user
 
     # ------------------------------------------------------------------------------------------------- a user's own
@@ -88,10 +88,11 @@ class Tokens:
             if len(there) >= self._per_user_max:
                 raise CommandError(
                     Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED,
-                    f"user {user.username!r} has {len(there)} tokens, which is the limit",
+                    "personal_access_token.max_tokens_per_user allows no more",
+                    about=(user.id, self._per_user_max),
                 )
             if name in there:
-                raise CommandError(Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS, f"there is a token {name!r} already")
+                raise CommandError(Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS, about=(name, user.id))
             text = base64.b64encode(secrets.token_bytes(RANDOM_BYTES)).decode()
             now = self._clock()
             token = Token(
@@ -113,7 +114,7 @@ class Tokens:
         async with self._changing:
             token = self._of_user.get(user.mark, {}).get(name)
             if token is None:
-                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no token {name!r}")
+                raise CommandError(Code.RESOURCE_NOT_FOUND, "the user has no such personal access token", about=(name,))
             await self._remove(token)
 
     async def revoke(self, text: str) -> None:

@@ -210,7 +210,7 @@ class Users:
         """Refused if there is no such user."""
         user = self._shelf.find(identifier)
         if user is None:
-            raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {identifier!r}")
+            raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
         return user
 
     def active(self, user_id: int | None) -> User | None:
@@ -258,7 +258,7 @@ class Users:
         if not await self._is_password_of(user, username, password, peer) or user is None:
             raise CommandError(Code.INVALID_CREDENTIALS)
         if not user.is_active:
-            raise CommandError(Code.USER_INACTIVE, f"user {username!r} is inactive")
+            raise CommandError(Code.USER_INACTIVE, repr(username))
         return user
 
     async def _is_password_of(self, user: User | None, username: str, password: str, peer: str) -> bool:
@@ -322,7 +322,7 @@ class Users:
         async with self._changing:
             user = self.get(identifier)
             if user.id == ROOT:
-                raise CommandError(Code.CANNOT_CHANGE_PERMISSIONS)
+                raise CommandError(Code.CANNOT_CHANGE_PERMISSIONS, "it is the root user", about=(user.id,))
             allowed(user)
             await self._change(user, msgspec.structs.replace(user.document, permissions=permissions))
 
@@ -348,7 +348,7 @@ class Users:
         password_hash = await self._passwords.hash(new)
         async with self._changing:
             if not self.is_current(user):
-                raise CommandError(Code.RESOURCE_NOT_FOUND, f"there is no user {identifier!r}")
+                raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
             allowed(user)
             if user.document.password_hash != checked:
                 raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
@@ -368,7 +368,7 @@ class Users:
         async with self._changing:
             user = self.get(identifier)
             if user.id == ROOT:
-                raise CommandError(Code.CANNOT_DELETE_USER)
+                raise CommandError(Code.CANNOT_DELETE_USER, "it is the root user", about=(user.id,))
             allowed(user)
             await self._store.remove_user(user.id)
             self._shelf.remove(user)
@@ -426,7 +426,7 @@ class Users:
 
     def _refuse_taken(self, username: str) -> None:
         if self._shelf.find(username) is not None:
-            raise CommandError(Code.USER_ALREADY_EXISTS, f"there is a user {username!r} already")
+            raise CommandError(Code.USER_ALREADY_EXISTS, repr(username))
 
 
 def check_name(username: str) -> None:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(partition: Surveyed) -> None:
     print(
         f"{partition.place}: {partition.messages:,} messages in {partition.segments} segments, "
-        f"offsets {partition.first_offset} to {partition.next_offset}, {partition.size_bytes:,} bytes"
+        f"first offset {partition.first_offset}, next offset {partition.next_offset}, {partition.size_bytes:,} bytes"
     )
     for damage in partition.damage:
         print(f"  damaged: {damage}")

@@ -25,8 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="on the first start make the root user iggy with the password iggy, unless IGGY_ROOT_* variables say else",
     )
+    parser.add_argument(
+        "--replica-id",
+        type=int,
+        choices=range(256),
+        metavar="NUMBER",
+        help="the number of this node in cluster.nodes; it matters only while cluster.enabled is true",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     keep_freed_memory()
-    return server.run(os.environ, os.getcwd(), default_root=arguments.with_default_root_credentials)
+    return server.run(
+        os.environ,
+        os.getcwd(),
+        default_root=arguments.with_default_root_credentials,
+        replica_id=arguments.replica_id,
+    )

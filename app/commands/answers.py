@@ -6,6 +6,8 @@ microseconds since 1970.
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from whippet.app.access.permissions import Permissions
@@ -25,6 +27,10 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     first_offset: int = 0
     next_offset: int = 0
     """After the last message that may be read."""
+    classic_size_bytes: int | None = None
+    """As servers before 0.9 count: 64 bytes for each message, and what it carries."""
+    incarnation: int = 0
+    """A number that no other partition of this server ever has."""
 
 
 class TopicInfo(msgspec.Struct, frozen=True):
@@ -42,6 +48,7 @@ class TopicInfo(msgspec.Struct, frozen=True):
     """Options that somebody has chosen for this topic, by key."""
     derived: tuple[Option, ...] = ()
     """The others, as they hold."""
+    classic_size_bytes: int | None = None
 
 
 class TopicDetails(msgspec.Struct, frozen=True):
@@ -56,6 +63,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     size_bytes: int
     messages_count: int
     name: str
+    classic_size_bytes: int | None = None
 
 
 class StreamDetails(msgspec.Struct, frozen=True):
@@ -178,6 +186,40 @@ class Polled(msgspec.Struct, frozen=True):
     """Where a reader that wants more goes on; no wire says it."""
 
 
+class PolledAt(msgspec.Struct, frozen=True):
+    """A poll with what a client has to name when it comes again: the incarnation of the partition, and the number of
+    the newest change of the catalogue."""
+
+    polled: Polled
+    incarnation: int
+    metadata_op: int
+
+
+class Section(msgspec.Struct, frozen=True):
+    """A section holds the messages of one partition, or the number of the error that prevented the read."""
+
+    partition_id: int
+    status: int
+    current_offset: int
+    messages_count: int
+    incarnation: int
+    next_offset: int
+    batches: tuple[Readable, ...] = ()
+
+
+class Fetched(msgspec.Struct, frozen=True):
+    sections: tuple[Section, ...]
+    metadata_op: int
+
+
+class PartitionRoute(msgspec.Struct, frozen=True):
+    """The route tells a client which node has a partition, in which incarnation. This server is the only node."""
+
+    incarnation: int
+    metadata_op: int
+    partitions_count: int
+
+
 class ClusterNode(msgspec.Struct, frozen=True):
     """Ports are 0 for a transport that is off. Role: 0 leader, 1 follower. Status: 0 healthy."""
 
@@ -205,6 +247,16 @@ class Routing(msgspec.Struct, frozen=True):
     node: ClusterNode
 
 
+class OptionFlags(enum.IntFlag):
+    """The flags tell a client what it can do with an option. Their values are those of the wire."""
+
+    UPDATABLE = 1
+    RESETTABLE = 2
+    SECRET = 4
+    READ_ONLY = 8
+    CRITICAL = 16
+
+
 class OptionDescription(msgspec.Struct, frozen=True):
     """`default` in the encoding of its kind."""
 
@@ -212,6 +264,7 @@ class OptionDescription(msgspec.Struct, frozen=True):
     kind: int
     default: bytes
     description: str
+    flags: OptionFlags = OptionFlags(0)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -248,3 +301,4 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     threads_count: int
     free_disk_space: int
     total_disk_space: int
+    classic_size_bytes: int | None = None

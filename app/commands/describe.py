@@ -15,6 +15,7 @@ def stream(stream: Stream) -> answers.StreamInfo:
         size_bytes=stream.size_bytes,
         messages_count=stream.messages_count,
         name=stream.name,
+        classic_size_bytes=stream.classic_size_bytes,
     )
 
 
@@ -38,6 +39,7 @@ def topic(topic: Topic, defaults: TopicDefaults) -> answers.TopicInfo:
         name=document.name,
         explicit=explicit,
         derived=derived,
+        classic_size_bytes=topic.classic_size_bytes,
     )
 
 
@@ -50,7 +52,7 @@ def _partitions(whole: Topic) -> list[answers.PartitionInfo]:
     infos = []
     for number, partition in enumerate(whole.partitions):
         if partition is None:
-            infos.append(answers.PartitionInfo(number, created_at, 0, 0, 0, 0))
+            infos.append(answers.PartitionInfo(number, created_at, 0, 0, 0, 0, incarnation=whole.incarnation(number)))
             continue
         infos.append(
             answers.PartitionInfo(
@@ -58,10 +60,12 @@ def _partitions(whole: Topic) -> list[answers.PartitionInfo]:
                 created_at=created_at,
                 segments_count=partition.segments_count,
                 current_offset=max(partition.readable - 1, 0),
-                size_bytes=partition.message_bytes,
+                size_bytes=partition.size_bytes,
                 messages_count=partition.messages_count,
                 first_offset=partition.first_offset,
                 next_offset=partition.readable,
+                classic_size_bytes=partition.message_bytes,
+                incarnation=whole.incarnation(number),
             )
         )
     return infos

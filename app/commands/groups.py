@@ -46,9 +46,7 @@ async def create_group(
     topic = target.topic
     check_name(request.name, "consumer group")
     if topic.groups.find(request.name) is not None:
-        raise CommandError(
-            Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, f"topic {topic.name!r} has a group {request.name!r} already"
-        )
+        raise CommandError(Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS, about=(request.name, topic.name))
     limit = gateway.config.system.limits.consumer_groups_per_topic
     if len(topic.groups) >= limit:
         raise CommandError(
@@ -101,7 +99,7 @@ async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveCons
     group = find_group(target.topic, request.group)
     if not group.leave(session.client_id):
         raise CommandError(
-            Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, f"{session.address} is no member of group {group.name!r}"
+            Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, about=(session.client_id, group.name, target.topic.name)
         )
     session.groups.discard((target.stream.id, target.topic.id, group.id))
 
@@ -123,7 +121,7 @@ async def sync_group(
 def find_group(topic: Topic, group: ask.Identifier) -> Group:
     found = topic.groups.find(group)
     if found is None:
-        raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, f"topic {topic.name!r} has no consumer group {group!r}")
+        raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, about=(group, topic.name))
     return found
 
 

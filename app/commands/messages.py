@@ -44,7 +44,7 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
         return await _send_once(gateway, request, target, _owned(request.producer, session))
     topic = target.topic
     partition_id = _choose(topic, request.partitioning)
-    partition = find_partition(topic, partition_id)
+    partition = find_partition(target, partition_id)
     first = None
     count = 0
     level = partition.durability
@@ -100,7 +100,7 @@ async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target
     (batch,) = request.batches
     size, wanted = len(batch), request.durability
     partition_id = _choose_for(topic, request.partitioning, producer)
-    partition = find_partition(topic, partition_id)
+    partition = find_partition(target, partition_id)
     appended: Appended | None
     checked = request.checked[0] if request.checked else None
     bounds = gateway.deduplication.bounds(topic.document.options)
@@ -170,7 +170,7 @@ async def poll_messages(
     partition_id = offsets.partition_to_poll(gateway, session, topic, consumer, request.partition_id)
     if partition_id is None:
         return answers.Polled(request.partition_id or 0, 0, 0, (), owned=False)
-    partition = find_partition(topic, partition_id)
+    partition = find_partition(target, partition_id)
     found = await _read(partition, request, partition.offset_of(*consumer))
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
@@ -190,20 +190,21 @@ async def follow_messages(gateway: Gateway, session: Session, request: ask.Follo
     """Where nothing is said of a start: what comes from now on."""
     topic = target.topic
     if request.partition_id is None:
-        partitions = tuple(find_partition(topic, number) for number in range(len(topic.partitions)))
+        partitions = tuple(find_partition(target, number) for number in range(len(topic.partitions)))
     else:
-        partitions = (find_partition(topic, request.partition_id),)
+        partitions = (find_partition(target, request.partition_id),)
     start, consumer = request.start, request.consumer
     stored = [
         partition.offset_of(*offsets.consumer_of(topic, consumer)) if consumer is not None else None
         for partition in partitions
     ]
     return Followed(
-        partitions, tuple([await _start(one, start, found) for one, found in zip(partitions, stored, strict=True)])
+        partitions, tuple([await start_of(one, start, found) for one, found in zip(partitions, stored, strict=True)])
     )
 
 
-async def _start(partition: Partition, start: ask.Strategy | None, stored: int | None) -> int:
+async def start_of(partition: Partition, start: ask.Strategy | None, stored: int | None) -> int:
+    """The first offset that is to be read; without a start, that of the next message that comes."""
     if start is None:
         return partition.readable
     match start.kind:
@@ -245,4 +246,4 @@ async def get_routing(
 async def flush_unsaved_buffer(
     gateway: Gateway, session: Session, request: ask.FlushUnsavedBuffer, target: Target
 ) -> None:
-    await find_partition(target.topic, request.partition_id).flush(sync=request.fsync)
+    await find_partition(target, request.partition_id).flush(sync=request.fsync)

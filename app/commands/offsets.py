@@ -32,14 +32,12 @@ if TYPE_CHECKING:
 async def get_offset(
     gateway: Gateway, session: Session, request: ask.GetConsumerOffset, target: Target
 ) -> answers.ConsumerOffset | None:
-    """None for whatever is not there; a group may be asked about by anybody."""
+    """None: nothing is stored. A group may be asked about by anybody."""
     topic, asked = target.topic, request.consumer
     if asked.kind is ConsumerKind.GROUP and topic.groups.find(asked.id) is None:
         return None
     partition_id = request.partition_id or 0
-    partition = topic.partition(partition_id)
-    if partition is None:
-        return None
+    partition = find_partition(target, partition_id)
     stored = partition.offset_of(*consumer_of(topic, asked))
     if stored is None:
         return None
@@ -49,8 +47,8 @@ async def get_offset(
 async def store_offset(gateway: Gateway, session: Session, request: ask.StoreConsumerOffset, target: Target) -> None:
     """Forwards or backwards; in a group it may be what a promised partition has waited for."""
     consumer = consumer_of(target.topic, request.consumer)
-    group = _group_of_member(gateway, session, target.topic, consumer)
-    partition = _partition_to_change(session, target.topic, group, request.partition_id)
+    group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
+    partition = _partition_to_change(session, target, group, request)
     if group is not None:
         partition_id, stored = partition.place.partition, partition.offset_of(*consumer)
         if group.is_late(session.member.client_id, partition_id, request.offset, stored):
@@ -58,6 +56,7 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
                 Code.NOT_RESOLVED_CONSUMER,
                 f"{session.address} did not have partition {partition_id} of group {group.name!r} all the time, "
                 f"and others have come further than {request.offset}",
+                about=(request.consumer.id,),
             )
     await partition.store_offset(*consumer, request.offset, name_of(request.consumer))
     if group is not None:
@@ -66,12 +65,13 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
 
 async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteConsumerOffset, target: Target) -> None:
     consumer = consumer_of(target.topic, request.consumer)
-    group = _group_of_member(gateway, session, target.topic, consumer)
-    partition = _partition_to_change(session, target.topic, group, request.partition_id)
+    group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
+    partition = _partition_to_change(session, target, group, request)
     if not await partition.delete_offset(*consumer):
         raise CommandError(
             Code.CONSUMER_OFFSET_NOT_FOUND,
-            f"{request.consumer.kind.name.lower()} {request.consumer.id!r} has stored no offset in {partition.place}",
+            f"nothing is stored in {partition.place}",
+            about=(request.consumer.id,),
         )
 
 
@@ -152,22 +152,38 @@ def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer:
     if gateway.sessions.get(member.client_id) is not member:
         raise CommandError(Code.STALE_CLIENT)
     if group.member(member.client_id) is None:
-        raise CommandError(
-            Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, f"{session.address} is no member of group {group.name!r}"
-        )
+        raise CommandError(Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, about=(member.client_id, group.name, topic.name))
     return group
 
 
-def _partition_to_change(session: Session, topic: Topic, group: Group | None, wanted: int | None) -> Partition:
+def _group_to_change(
+    gateway: Gateway, session: Session, topic: Topic, consumer: Key, wanted: int | None
+) -> Group | None:
+    """Returns the group of which the session is a member; None for a consumer of its own, and where a client of 0.9
+    names a partition of a group without members, to set the offset at which the next member begins."""
+    kind, identity = consumer
+    if kind is Kind.GROUP and session.registration is not None and wanted is not None:
+        group = find_group(topic, identity)
+        if not group.members:
+            return None
+    return _group_of_member(gateway, session, topic, consumer)
+
+
+def _partition_to_change(
+    session: Session, target: Target, group: Group | None, request: ask.StoreConsumerOffset | ask.DeleteConsumerOffset
+) -> Partition:
     """The partition whose offset is stored or deleted."""
+    wanted = request.partition_id
     if group is None:
-        return find_partition(topic, wanted or 0)
+        return find_partition(target, wanted or 0)
     if wanted is not None:
-        find_partition(topic, wanted)
+        find_partition(target, wanted)
     owned = group.partition_to_commit(session.member.client_id, wanted)
     if owned is None:
         what = "no partition" if wanted is None else f"no partition {wanted}"
         raise CommandError(
-            Code.NOT_RESOLVED_CONSUMER, f"{session.address} owns {what} in group {group.name!r} to change"
+            Code.NOT_RESOLVED_CONSUMER,
+            f"{session.address} owns {what} in group {group.name!r} to change",
+            about=(request.consumer.id,),
         )
-    return find_partition(topic, owned)
+    return find_partition(target, owned)

@@ -9,7 +9,6 @@ from whippet.app.commands import requests as ask
 from whippet.app.commands.target import Target
 from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.catalogue import Topic
 from whippet.storage.options import settings_of
 from whippet.storage.partition import Partition
 
@@ -23,7 +22,8 @@ async def create_partitions(gateway: Gateway, session: Session, request: ask.Cre
     document = target.topic.document
     check_partitions_count(gateway, document.partitions_count, request.count)
     check_reserved(settings_of(document.options, gateway.store.options), document.partitions_count + request.count)
-    await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count)
+    incarnation = await gateway.unique_numbers.next()
+    await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count, incarnation)
     _take_over(gateway, target)
 
 
@@ -40,13 +40,13 @@ async def delete_partitions(gateway: Gateway, session: Session, request: ask.Del
 
 
 async def delete_segments(gateway: Gateway, session: Session, request: ask.DeleteSegments, target: Target) -> None:
-    await gateway.store.delete_segments(find_partition(target.topic, request.partition_id), request.count)
+    await gateway.store.delete_segments(find_partition(target, request.partition_id), request.count)
 
 
-def find_partition(topic: Topic, partition_id: int) -> Partition:
-    partition = topic.partition(partition_id)
+def find_partition(target: Target, partition_id: int) -> Partition:
+    partition = target.topic.partition(partition_id)
     if partition is None:
-        raise CommandError(Code.PARTITION_NOT_FOUND, f"topic {topic.name!r} has no partition {partition_id}")
+        raise CommandError(Code.PARTITION_NOT_FOUND, about=(partition_id, target.topic.name, target.stream.name))
     return partition
 
 

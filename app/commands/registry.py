@@ -8,13 +8,27 @@ a missing one is "not found" for everybody; for users and the server the permiss
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from whippet.app.access import permissions as may
 from whippet.app.access.permissions import Permissions
-from whippet.app.commands import groups, messages, offsets, partitions, sessions, streams, system, tokens, topics, users
+from whippet.app.commands import (
+    fetching,
+    groups,
+    messages,
+    offsets,
+    partitions,
+    patches,
+    sessions,
+    streams,
+    system,
+    tokens,
+    topics,
+    users,
+)
 from whippet.app.commands import requests as ask
 from whippet.app.commands.asking import who_asks
 from whippet.app.commands.target import Target
@@ -26,6 +40,8 @@ if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
     from whippet.app.model.identity import Login
     from whippet.app.model.sessions import Session
+
+_log = logging.getLogger(__name__)
 
 Handler = Callable[["Gateway", "Session", Any, Target], Awaitable[Any]]
 Right = Callable[[Permissions, int, int], bool]
@@ -49,6 +65,8 @@ class Command(NamedTuple):
     absent: Absent = Absent.REFUSED
     open_to_all: bool = False
     """May be sent before logging in."""
+    ended_too: bool = False
+    """May be sent, too, on a session whose login has ended."""
     own_user: bool = False
     """Needs no permission when the user that the request names is the one who asks."""
     discloses: bool = False
@@ -63,7 +81,7 @@ COMMANDS: tuple[Command, ...] = (
     C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers, discloses=True),
     C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot, may.read_servers, discloses=True),
     C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
-    C(13, "describe_options", ask.DescribeOptions, topics.describe_options),
+    C(13, "describe_options", ask.DescribeOptions, patches.describe_options),
     C(14, "attach_session", ask.AttachSession, sessions.attach),
     C(20, "get_me", ask.GetMe, system.get_me),
     C(21, "get_client", ask.GetClient, system.get_client, may.read_servers),
@@ -76,7 +94,7 @@ COMMANDS: tuple[Command, ...] = (
     C(36, "update_permissions", ask.UpdatePermissions, users.update_permissions, may.manage_users),
     C(37, "change_password", ask.ChangePassword, users.change_password, may.manage_users, own_user=True),
     C(38, "login_user", ask.LoginUser, sessions.login_user, open_to_all=True),
-    C(39, "logout_user", ask.LogoutUser, sessions.logout_user),
+    C(39, "logout_user", ask.LogoutUser, sessions.logout_user, ended_too=True),
     C(41, "get_personal_access_tokens", ask.GetPersonalAccessTokens, tokens.get_tokens),
     C(42, "create_personal_access_token", ask.CreatePersonalAccessToken, tokens.create_token),
     C(43, "delete_personal_access_token", ask.DeletePersonalAccessToken, tokens.delete_token),
@@ -91,6 +109,17 @@ COMMANDS: tuple[Command, ...] = (
     C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
     C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
     C(103, "get_poll_routing", ask.GetPollRouting, messages.get_routing, may.poll_messages),
+    C(105, "get_partition_route", ask.GetPartitionRoute, fetching.get_partition_route, may.route_messages),
+    C(
+        106,
+        "poll_messages_deferred",
+        ask.PollMessagesDeferred,
+        fetching.poll_deferred,
+        may.poll_messages,
+        discloses=True,
+    ),
+    C(107, "await_messages", ask.AwaitMessages, fetching.await_messages, may.poll_messages, discloses=True),
+    C(109, "fetch_messages", ask.FetchMessages, fetching.fetch_messages, may.poll_messages, discloses=True),
     C(120, "get_consumer_offset", ask.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
     C(121, "store_consumer_offset", ask.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
     C(122, "delete_consumer_offset", ask.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
@@ -122,6 +151,10 @@ COMMANDS: tuple[Command, ...] = (
 BY_CODE = {command.code: command for command in COMMANDS}
 OWN: tuple[Command, ...] = (
     C(0, "follow_messages", ask.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
+    C(0, "locate_messages", ask.LocateMessages, fetching.locate_messages, may.poll_messages, discloses=True),
+    C(0, "patch_stream", ask.PatchStream, patches.patch_stream, may.manage_stream, changes=True),
+    C(0, "patch_topic", ask.PatchTopic, patches.patch_topic, may.manage_topic, changes=True),
+    C(0, "patch_user", ask.PatchUser, patches.patch_user, may.manage_users),
     C(0, "end_sessions", ask.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
 """What no protocol has a number for: transports ask for it where a client asks for something else."""
@@ -136,7 +169,7 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
     try:
         if session.stale:
             _refuse_stale()
-        if command.open_to_all:
+        if command.open_to_all or (command.ended_too and session.ended_login):
             return await command.handler(gateway, session, request, Target())
         if command.changes:
             return await _change(gateway, session, command, request)
@@ -204,16 +237,26 @@ def _check_right(command: Command, target: Target, user: User) -> None:
 async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request) -> Any:
     """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
     login = session.login
-    who_asks(gateway, login)
+    user = who_asks(gateway, login)
     async with gateway.changing:
         target = _permitted(gateway, command, request, login)
         if target is None:
             return None
         tell = gateway.news.of(request, target)
+        about = _about(request, target)
         answer = await command.handler(gateway, session, request, target)
+        _log.info("%s, user %r: %s %s", session.address, user.username, command.name, about)
         if tell is not None:
             tell(answer)
         return answer
+
+
+def _about(request: ask.Request, target: Target) -> str:
+    """What a change changes, for the log, by the names that it has before."""
+    named = {"stream": target.found_stream, "topic": target.found_topic}
+    found = {kind: thing.name for kind, thing in named.items() if thing is not None}
+    found |= {field: getattr(request, field) for field in ("group", "name", "count") if hasattr(request, field)}
+    return ", ".join(f"{kind} {name!r}" for kind, name in found.items())
 
 
 def _find(gateway: Gateway, command: Command, request: ask.Request | Destination) -> Target | None:
@@ -223,19 +266,19 @@ def _find(gateway: Gateway, command: Command, request: ask.Request | Destination
         return Target()
     stream = gateway.streams.find(wanted)
     if stream is None:
-        _refuse_absent(command, Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted!r}")
+        _refuse_absent(command, Code.STREAM_ID_NOT_FOUND, wanted)
         return None
     wanted = getattr(request, "topic", None)
     if wanted is None:
         return Target(stream)
     topic = stream.topics.find(wanted)
     if topic is None:
-        _refuse_absent(command, Code.TOPIC_ID_NOT_FOUND, f"stream {stream.name!r} has no topic {wanted!r}")
+        _refuse_absent(command, Code.TOPIC_ID_NOT_FOUND, wanted, stream.name)
         return None
     return Target(stream, topic)
 
 
-def _refuse_absent(command: Command, code: Code, sentence: str) -> None:
+def _refuse_absent(command: Command, code: Code, *about: ask.Identifier) -> None:
     """Unless nothing is the answer."""
     if command.absent is Absent.REFUSED:
-        raise CommandError(code, sentence)
+        raise CommandError(code, about=about)

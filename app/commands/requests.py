@@ -115,6 +115,8 @@ class GetClusterMetadata(Request, frozen=True):
 
 class DescribeOptions(Request, frozen=True):
     scope: OptionScope
+    with_columns: bool = False
+    """Also what can be changed like an option and has a field of its own elsewhere, such as a name."""
 
 
 class AttachSession(Request, frozen=True):
@@ -251,6 +253,72 @@ class PollMessages(Request, frozen=True):
     """Bytes that the answer may have, where the transport has a limit of its own."""
 
 
+class GetPartitionRoute(Request, frozen=True):
+    """Which incarnation of a partition there is, and how many partitions the topic has."""
+
+    stream: Identifier
+    topic: Identifier
+    partition_id: int
+
+
+class PollMessagesDeferred(PollMessages, frozen=True):
+    """A poll that may be answered later: when there are `min_count` messages, or after `wait_us`. `max_bytes` is what
+    the answer may have. Carrying it out does not wait; app/waiting.py does that before."""
+
+    wait_us: int = 0
+    min_count: int = 1
+    max_bytes: int | None = None
+    request_timeout_us: int = 0
+    """When the client gives up."""
+
+
+class FetchTarget(msgspec.Struct, frozen=True, gc=False):
+    """One partition to fetch from: `max_bytes` of it, and the incarnation that the client knows."""
+
+    partition_id: int
+    strategy: Strategy
+    max_bytes: int
+    incarnation: int
+    owner_generation: int = 0
+
+
+class FetchMessages(Request, frozen=True):
+    """A poll of many partitions at once, deferred as `PollMessagesDeferred` is; all bounds are for all together."""
+
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    wait_us: int
+    request_timeout_us: int
+    min_count: int
+    count: int
+    max_bytes: int
+    auto_commit: bool
+    targets: tuple[FetchTarget, ...]
+    room: int | None = None
+
+
+class AwaitMessages(Request, frozen=True):
+    """Which of some partitions have a message where reading would begin, once one of them has."""
+
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    wait_us: int
+    request_timeout_us: int
+    starts: tuple[tuple[int | None, Strategy], ...]
+    min_count: int = 1
+
+
+class LocateMessages(Request, frozen=True):
+    """Where reading would begin, in each of some partitions."""
+
+    consumer: Consumer
+    stream: Identifier
+    topic: Identifier
+    starts: tuple[tuple[int | None, Strategy], ...]
+
+
 class FollowMessages(Request, frozen=True):
     """To read all that comes, of one partition or of all of them. No start: from now on. `consumer` is for the start
     after what somebody has stored; `value` of the last ones is how many."""
@@ -369,6 +437,29 @@ class UpdateTopic(Request, frozen=True):
     max_topic_size: int | None = None
     replication_factor: int | None = None
     options: tuple[Option, ...] = ()
+    reset: tuple[str, ...] = ()
+    """Options that nobody has chosen any more: the server's default holds again."""
+
+
+class PatchStream(Request, frozen=True):
+    """Only what is named changes; the name is an option, too."""
+
+    stream: Identifier
+    options: tuple[Option, ...] = ()
+    reset: tuple[str, ...] = ()
+
+
+class PatchTopic(Request, frozen=True):
+    stream: Identifier
+    topic: Identifier
+    options: tuple[Option, ...] = ()
+    reset: tuple[str, ...] = ()
+
+
+class PatchUser(Request, frozen=True):
+    user: Identifier
+    options: tuple[Option, ...] = ()
+    reset: tuple[str, ...] = ()
 
 
 class PurgeTopic(Request, frozen=True):

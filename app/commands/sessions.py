@@ -27,8 +27,10 @@ async def login_with_token(
 
 
 async def logout_user(gateway: Gateway, session: Session, request: ask.LogoutUser, target: Target) -> None:
+    """Clients that have set a new password, which ends their login, log out before they log in with it."""
     groups.leave_all(gateway, session)
     session.login = session.registration = session.attached = None
+    session.ended_login = False
 
 
 async def attach(gateway: Gateway, session: Session, request: ask.AttachSession, target: Target) -> None:
@@ -48,4 +50,5 @@ def _bind(gateway: Gateway, session: Session, user: User) -> answers.LoggedIn:
         groups.leave_all(gateway, session)
         session.attached = None
     session.login = user.login
+    session.ended_login = False
     return answers.LoggedIn(user.id)

@@ -84,4 +84,4 @@ async def purge_stream(gateway: Gateway, session: Session, request: ask.PurgeStr
 
 def _refuse_taken(gateway: Gateway, name: str) -> None:
     if gateway.streams.find(name) is not None:
-        raise CommandError(Code.STREAM_NAME_ALREADY_EXISTS, f"there is a stream {name!r} already")
+        raise CommandError(Code.STREAM_NAME_ALREADY_EXISTS, about=(name,))

@@ -43,7 +43,7 @@ async def get_stats(gateway: Gateway, session: Session, request: ask.GetStats, t
         start_time=gateway.started_at,
         read_bytes=reading.read_bytes,
         written_bytes=reading.written_bytes,
-        messages_size_bytes=sum(partition.message_bytes for partition in partitions),
+        messages_size_bytes=sum(partition.size_bytes for partition in partitions),
         streams_count=len(gateway.streams),
         topics_count=len(topics),
         partitions_count=sum(len(topic.partitions) for topic in topics),
@@ -60,6 +60,7 @@ async def get_stats(gateway: Gateway, session: Session, request: ask.GetStats, t
         threads_count=reading.threads,
         free_disk_space=disk.free,
         total_disk_space=disk.total,
+        classic_size_bytes=sum(partition.message_bytes for partition in partitions),
     )
 
 

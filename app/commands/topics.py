@@ -13,8 +13,7 @@ from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model import topic_options
 from whippet.app.model.catalogue import Shelf, Stream, Topic
-from whippet.app.model.options import OptionScope
-from whippet.app.model.topic_options import CATALOGUE, COMPRESSIONS
+from whippet.app.model.topic_options import COMPRESSIONS, TopicDefaults
 from whippet.storage.catalog import TopicDocument
 from whippet.storage.options import TopicOptions, TopicSettings, settings_of
 
@@ -66,6 +65,7 @@ async def create_topic(
         compression_algorithm=topic_options.NUMBERS_OF_COMPRESSIONS[str(compression)],
         replication_factor=request.replication_factor or 1,
         options=chosen,
+        incarnations=request.partitions_count * (await gateway.unique_numbers.next(),),
     )
     check_partitions_count(gateway, 0, request.partitions_count)
     settings = settings_of(chosen, gateway.store.options)
@@ -83,7 +83,7 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
     old_name = topic.name
     if request.name != old_name:
         _refuse_taken(stream, request.name)
-    document = _changed(topic.document, request)
+    document = _changed(topic.document, request, gateway.topic_defaults)
     if document.max_topic_size != topic.document.max_topic_size:
         _check_size(document.max_topic_size, settings_of(document.options, gateway.store.options))
     await gateway.store.update_topic(stream.id, document)
@@ -106,18 +106,6 @@ async def purge_topic(gateway: Gateway, session: Session, request: ask.PurgeTopi
     await gateway.store.purge_topic(target.stream.id, target.topic.id)
     groups.purged(target.topic)
     gateway.forget_ids(target.topic.partitions)
-
-
-async def describe_options(
-    gateway: Gateway, session: Session, request: ask.DescribeOptions, target: Target
-) -> tuple[answers.OptionDescription, ...]:
-    """Only topics have any."""
-    if request.scope is not OptionScope.TOPIC:
-        return ()
-    return tuple(
-        answers.OptionDescription(option.key, option.kind, option.value, CATALOGUE[option.key].description)
-        for option in gateway.topic_defaults.options.values()
-    )
 
 
 def check_partitions_count(gateway: Gateway, of_topic: int, more: int) -> None:
@@ -144,7 +132,7 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
     if settings.preallocates and size > topic_options.RESERVED_BYTES_MAX:
         raise CommandError(
             Code.INVALID_OPTION_VALUE,
-            f"option 'preallocate_segments': {partitions_count} partitions with segments of {settings.segment_bytes} "
+            f"'preallocate_segments': {partitions_count} partitions with segments of {settings.segment_bytes} "
             f"bytes would reserve {size}; at most {topic_options.RESERVED_BYTES_MAX} are allowed",
         )
 
@@ -165,7 +153,7 @@ def _chosen(request: ask.CreateTopic | ask.UpdateTopic, *, changing: bool = Fals
     return msgspec.structs.replace(chosen, **fields)
 
 
-def _changed(document: TopicDocument, request: ask.UpdateTopic) -> TopicDocument:
+def _changed(document: TopicDocument, request: ask.UpdateTopic, defaults: TopicDefaults) -> TopicDocument:
     chosen = _chosen(request, changing=True)
     compressed = document.compression_algorithm != UNCOMPRESSED
     if chosen.compression_algorithm is None and request.compression_algorithm == UNCOMPRESSED and compressed:
@@ -175,17 +163,17 @@ def _changed(document: TopicDocument, request: ask.UpdateTopic) -> TopicDocument
     values = kept | {key: named[key] for key in named.keys() & set(document.__struct_fields__)}
     if chosen.compression_algorithm is not None:
         values["compression_algorithm"] = topic_options.NUMBERS_OF_COMPRESSIONS[chosen.compression_algorithm]
-    options = msgspec.structs.replace(document.options, **named)
+    kept_by_topic = set(request.reset) & set(document.__struct_fields__)
+    values |= {key: defaults.number(key) for key in kept_by_topic}
+    options = msgspec.structs.replace(document.options, **named, **dict.fromkeys(request.reset))
     return msgspec.structs.replace(document, name=request.name, options=options, **values)
 
 
 def _check_size(size: int, settings: TopicSettings) -> None:
     if size < settings.segment_bytes:
-        raise CommandError(
-            Code.INVALID_TOPIC_SIZE, f"a topic of {size} bytes cannot hold one segment of {settings.segment_bytes}"
-        )
+        raise CommandError(Code.INVALID_TOPIC_SIZE, f"{size} bytes are less than {settings.segment_bytes}")
 
 
 def _refuse_taken(stream: Stream, name: str) -> None:
     if stream.topics.find(name) is not None:
-        raise CommandError(Code.TOPIC_NAME_ALREADY_EXISTS, f"stream {stream.name!r} has a topic {name!r} already")
+        raise CommandError(Code.TOPIC_NAME_ALREADY_EXISTS, about=(name, stream.name))

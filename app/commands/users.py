@@ -116,6 +116,7 @@ def end_sessions_of(gateway: Gateway, user: User, asker: Session) -> None:
     """Their logins are void already. Here the connections are closed, except the one that waits for its answer."""
     for session in gateway.sessions.of_user(user.mark):
         session.login = None
+        session.ended_login = True
         groups.leave_all(gateway, session)
         if session is not asker:
             session.end()

@@ -6,9 +6,17 @@ the same place, the key of today counts.
 
 from __future__ import annotations
 
+from whippet.app.config.iggy_only import RULES
 from whippet.app.config.keys import KEYS, numbered, variable
 
 ALIASES = {
+    "extra.namespace.max_partitions": "system.limits.partitions_per_topic",
+    "extra.namespace.max_streams": "system.limits.streams",
+    "extra.namespace.max_topics": "system.limits.topics_per_stream",
+    "message_bus.ws_accept_unmasked_frames": "websocket.accept_unmasked_frames",
+    "message_bus.ws_max_frame_size": "websocket.max_frame_size",
+    "message_bus.ws_max_message_size": "websocket.max_message_size",
+    "message_bus.ws_write_buffer_size": "websocket.write_buffer_size",
     "message_cleaner.enabled": "data_maintenance.messages.cleaner_enabled",
     "message_cleaner.interval": "data_maintenance.messages.interval",
     "data_maintenance.archiver.archive_expired": "system.segment.archive_expired",
@@ -37,10 +45,13 @@ ALIASES = {
 }
 
 NAMES = (*KEYS, *ALIASES)
-"""Every accepted dotted name."""
+"""Every dotted name with an effect, and those that support.py names."""
 
-TABLES = {name[:dot] for name in NAMES for dot in range(len(name)) if name[dot] == "."}
+ACCEPTED = (*NAMES, *RULES)
+"""Every dotted name that a file may have."""
+
+TABLES = {name[:dot] for name in ACCEPTED for dot in range(len(name)) if name[dot] == "."}
 """Every name that a file may have a table for; the elements of a list end in `[]`."""
 
-VARIABLES = {variable(each): each for name in NAMES for each in numbered(name)}
+VARIABLES = {variable(each): each for name in ACCEPTED for each in numbered(name)} | {"IGGY_PATH": "system.path"}
 """The dotted name, with the table's number if it is in a list, of every variable."""

@@ -40,6 +40,7 @@ def problems(config: Config) -> Iterator[Problem]:
     yield from _secrets(config)
     yield from _ipv6(config)
     yield from _listeners(config)
+    yield from _quic_certificate(config)
     yield from _dashboard(config)
     yield from _cors(config)
     yield from _trusted_issuers(config)
@@ -181,6 +182,14 @@ def _listeners(config: Config) -> Iterator[Problem]:
             yield (key, other), f"{key} and {other} both want TCP port {address.port}; give each a port of its own"
 
 
+def _quic_certificate(config: Config) -> Iterator[Problem]:
+    certificate = config.quic.certificate
+    for field, path in (("cert_file", certificate.cert_file), ("key_file", certificate.key_file)):
+        if config.quic.enabled and not certificate.self_signed and not path.strip():
+            key = f"quic.certificate.{field}"
+            yield (key, "quic.certificate.self_signed"), f"{key} is needed while quic.certificate.self_signed is false"
+
+
 def _dashboard(config: Config) -> Iterator[Problem]:
     http = config.http
     if http.web_ui and http.metrics.enabled and f"{http.metrics.endpoint}/".startswith("/ui/"):
@@ -211,14 +220,13 @@ def _trusted_issuers(config: Config) -> Iterator[Problem]:
                 yield keys, f"{table}.{field} is needed: a trusted issuer has issuer, audience and jwks_url"
         if not issuer.jwks_url.startswith(("https://", "http://")):
             yield (f"{table}.jwks_url", f"{table}.issuer"), f"{table}.jwks_url has to begin with https:// or http://"
-        if not issuer.user_id:
-            yield (
-                (f"{table}.user_id", f"{table}.issuer"),
-                f"{table}.user_id is needed: the number of a user, and not 0, who is root",
-            )
 
 
 def _cluster(config: Config) -> Iterator[Problem]:
+    for field in ("name", "ip"):
+        if any(not getattr(node, field).strip() for node in config.cluster.nodes):
+            keys = (f"cluster.nodes.0.{field}", *(f"cluster.nodes.0.{each}" for each in ("name", "ip", "replica_id")))
+            yield keys, f"cluster.nodes.0.{field} is needed: a node has a name and an ip"
     for key, value in (
         ("cluster.name", config.cluster.name),
         ("cluster.node.current.name", config.cluster.node.current.name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from whippet.app.config.aliases import ALIASES
+from whippet.app.config.iggy_only import RULES
 from whippet.app.config.keys import KEYS, Key, section_of, variable
 from whippet.app.config.render import literal, tables
 
@@ -27,7 +28,8 @@ What cannot be right stops the start with one line that says where it was found 
 not exist, a value of the wrong kind, values that contradict each other, a variable whose name is nearly that of a key.
 Other unknown `IGGY_` variables are only warned of, because they may belong to another program. Not keys, but read:
 `IGGY_ROOT_USERNAME` and `IGGY_ROOT_PASSWORD` (the root user of a new data folder), `IGGY_DISPLAY_CONFIG` (print the
-configuration at the start) and `RUST_LOG` (overrides `system.logging.level`).
+configuration at the start), `RUST_LOG` (overrides `system.logging.level`) and `IGGY_PATH` (another name of
+`IGGY_SYSTEM_PATH`; both together must agree).
 
 A key below a name with `[]` belongs to a list of tables: `[[http.jwt.trusted_issuers]]` in the file, and variables with
 the number of the table, from 0 to 9, in place of the `0` shown here.
@@ -61,6 +63,16 @@ and a warning says so.
 | --- | --- |
 """
 
+IGGY_ONLY_INTRODUCTION = """\
+## Keys of Iggy without an effect
+
+Files and variables for Iggy may have these. The log names those that are set once, at the start; a value other than the
+accepted ones is refused, because what it asks for would not happen.
+
+| key | accepted | reason |
+| --- | --- | --- |
+"""
+
 
 def page() -> str:
     sections = [INTRODUCTION]
@@ -70,7 +82,16 @@ def page() -> str:
             "| key | default | variable | meaning |\n| --- | --- | --- | --- |\n" + "".join(map(_row, keys))
         )
     sections.append(ALIASES_INTRODUCTION + "".join(f"| `{old}` | `{key}` |\n" for old, key in ALIASES.items()))
+    rows = (f"| `{key}` | {_accepted(key)} | {rule.reason} |\n" for key, rule in RULES.items())
+    sections.append(IGGY_ONLY_INTRODUCTION + "".join(rows))
     return "\n".join(sections)
+
+
+def _accepted(key: str) -> str:
+    accepted = RULES[key].accepted
+    if accepted is None:
+        return "any"
+    return ", ".join(f"`{literal(value)}`" for value in accepted) or "none"
 
 
 def _row(key: Key) -> str:

@@ -130,5 +130,9 @@ def variable(name: str) -> str:
 
 
 def numbered(name: str) -> list[str]:
-    """A name of KEYS as it is for each table that variables can give, or itself when it is in no list."""
-    return [name.replace("[]", f".{number}") for number in range(TABLES_MAX)] if "[]" in name else [name]
+    """A name as it is for each table that variables can give, or itself when it is in no list."""
+    parts = name.split("[]")
+    return [
+        "".join(itertools.chain.from_iterable(itertools.zip_longest(parts, numbers, fillvalue="")))
+        for numbers in itertools.product([f".{number}" for number in range(TABLES_MAX)], repeat=len(parts) - 1)
+    ]

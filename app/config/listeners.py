@@ -62,7 +62,7 @@ class TrustedIssuer(Section, frozen=True):
     jwks_url: Text = ""
     """Where its public keys are fetched."""
     user_id: Annotated[int, integer(0)] = 0
-    """Number of the local user that its tokens act as; not 0, who is the root user."""
+    """Number of the local user that its tokens act as; with 0, who is the root user, all its tokens are refused."""
 
 
 class HttpJwt(Section, frozen=True):
@@ -272,10 +272,10 @@ class QuicCertificate(Section, frozen=True):
 
     self_signed: Boolean = True
     """Make a certificate of our own instead of reading the files."""
-    cert_file: Name = CERTIFICATE
-    """Certificate chain in PEM, relative to the working directory."""
-    key_file: Name = PRIVATE_KEY
-    """Private key in PEM, relative to the working directory."""
+    cert_file: Text = CERTIFICATE
+    """Certificate chain in PEM, relative to the working directory; may be empty while `self_signed` is true."""
+    key_file: Text = PRIVATE_KEY
+    """Private key in PEM, relative to the working directory; may be empty while `self_signed` is true."""
 
 
 class QuicSocket(Section, frozen=True):

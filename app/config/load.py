@@ -6,19 +6,28 @@ The environment and the working directory are handed in; nothing but the two fil
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
-from whippet.app.config import dotenv
+from whippet.app.config import dotenv, iggy_only, roster
 from whippet.app.config.checks import problems
 from whippet.app.config.error import ConfigError
 from whippet.app.config.formats import MASK, Secret
+from whippet.app.config.iggy_only import RULES
 from whippet.app.config.keys import KEYS, LISTS, canonical, fields, walk
 from whippet.app.config.schema import Config
 from whippet.app.config.section import Section
-from whippet.app.config.sources import FOREIGN_NAMES, Setting, find_file, from_file, from_variables, settle
+from whippet.app.config.sources import (
+    FOREIGN_NAMES,
+    Setting,
+    check_data_folder,
+    find_file,
+    from_file,
+    from_variables,
+    settle,
+)
 from whippet.app.config.support import without_effect
 
 SHOWN_MAX = 80
@@ -40,7 +49,8 @@ class Loaded(msgspec.Struct, frozen=True):
     """The server's variables that are no keys (IGGY_ROOT_PASSWORD and so on), `.env` included."""
 
 
-def load(environ: Mapping[str, str], cwd: str) -> Loaded:
+def load(environ: Mapping[str, str], cwd: str, replica_id: int | None = None) -> Loaded:
+    """`replica_id` is what the command line says about the number of this node, if it says something."""
     real = {name: value for name, value in environ.items() if value.strip()}
     env_file = dotenv.find(real, cwd)
     from_env_file, warnings = dotenv.read(env_file) if env_file else ({}, [])
@@ -50,12 +60,18 @@ def load(environ: Mapping[str, str], cwd: str) -> Loaded:
     found = find_file(environment.get("IGGY_CONFIG_PATH", "").strip(), cwd)
     in_file, overruled = settle(from_file(*found)) if found else ({}, [])
     variables, unknown = from_variables(environment, places)
+    check_data_folder(variables)
     in_variables, overruled_variables = settle(variables)
-    settings = in_file | in_variables
+    given = in_file | in_variables
+    settings = {name: setting for name, setting in given.items() if canonical(name) not in RULES}
+    foreign = tuple(iggy_only.lines(_foreign(given)))
     warnings += overruled + unknown + overruled_variables
 
     _check_numbers(settings)
     config = _apply(Config(), "", {name: _parse(name, setting) for name, setting in settings.items()})
+    origins = {key: setting.origin for key, setting in settings.items()}
+    config, changed = roster.apply(config, replica_id)
+    origins |= {key: origins.get(source, "default") for key, source in changed.items()}
     for keys, sentence in problems(config):
         blamed = next((settings[key].where for key in keys if key in settings), keys[0])
         raise ConfigError(f"{blamed}: {sentence}")
@@ -65,16 +81,30 @@ def load(environ: Mapping[str, str], cwd: str) -> Loaded:
             "http.jwt.decoding_secret is not http.jwt.encoding_secret: tokens of both are accepted, and the encoding "
             "secret signs new ones"
         )
+    warnings += [
+        f"http.jwt.trusted_issuers.{number} has no user_id, or 0, who is the root user: all its tokens are refused"
+        for number, issuer in enumerate(jwt.trusted_issuers)
+        if not issuer.user_id
+    ]
     if "http.web_ui" in settings and config.http.web_ui and not config.websocket.enabled:
         warnings.append("http.web_ui: the dashboard reaches the server over WebSocket, and websocket.enabled is false")
     return Loaded(
         config=config,
-        origins={key.name: settings[key.name].origin if key.name in settings else "default" for key in walk(config)},
+        origins={key.name: origins.get(key.name, "default") for key in walk(config)},
         warnings=tuple(warnings),
-        without_effect=tuple(f"{settings[name].where}: {line}" for name in settings if (line := without_effect(name))),
+        without_effect=(
+            *(f"{settings[name].where}: {line}" for name in settings if (line := without_effect(name))),
+            *foreign,
+        ),
         file=found[0] if found else None,
         environment={name: Secret(value) for name, value in environment.items() if name in FOREIGN_NAMES},
     )
+
+
+def _foreign(given: Mapping[str, Setting]) -> Iterator[iggy_only.Found]:
+    for name, setting in given.items():
+        if canonical(name) in RULES:
+            yield iggy_only.Found(canonical(name), setting.value, setting.where, setting.origin)
 
 
 def _parse(name: str, setting: Setting) -> Any:

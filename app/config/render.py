@@ -39,12 +39,12 @@ def toml(loaded: Loaded) -> str:
     """What is in effect, a line for each key with its origin behind it; itself a valid file, but for secrets."""
     lines = [f"# file: {loaded.file or 'none'}"]
     for table, keys in tables(walk(loaded.config)):
-        name_width = max(len(key.name_in_table) for key in keys)
         values = [literal(key.format.write(key.value)) for key in keys]
-        value_width = max(map(len, values))
+        width = max(len(key.name_in_table) + len(value) for key, value in zip(keys, values, strict=True)) + 3
         lines += ["", heading(table)]
         lines += [
-            f"{key.name_in_table:<{name_width}} = {value:<{value_width}}  # {loaded.origins[key.name]}"
+            # Programs look for `address = ` here, so the names are not padded.
+            f"{f'{key.name_in_table} = {value}':<{width}}  # {loaded.origins[key.name]}"
             for key, value in zip(keys, values, strict=True)
         ]
     return "\n".join(lines) + "\n"

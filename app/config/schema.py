@@ -131,10 +131,11 @@ class Heartbeat(Section, frozen=True):
     """Noticing clients that are gone although their connection is not."""
 
     enabled: Boolean = False
-    """Evict clients that have not pinged for 1.2 times the interval; the channels of browsers are pinged instead
-    (`websocket.channel`), and what is held over HTTP has a lease."""
+    """Evict members of consumer groups that have not pinged for 1.2 times the interval, so that others get their
+    partitions; the channels of browsers are pinged instead (`websocket.channel`), and what is held over HTTP has a
+    lease."""
     interval: Seconds = 5.0
-    """Period at which clients are expected to ping, and are checked."""
+    """Period at which members are expected to ping, and are checked."""
 
 
 class TelemetryLogs(Section, frozen=True):
@@ -206,6 +207,35 @@ class Nodes(Section, frozen=True):
     others: tuple[OtherNode, ...] = ()
 
 
+class RosterPorts(Section, frozen=True):
+    """Ports of the node, which its listeners take in place of those of their addresses."""
+
+    tcp: OptionalPort = None
+    """Port of its TCP listener; not set: that of `tcp.address`."""
+    quic: OptionalPort = None
+    """Port of its QUIC listener; not set: that of `quic.address`."""
+    http: OptionalPort = None
+    """Port of its HTTP listener; not set: that of `http.address`."""
+    websocket: OptionalPort = None
+    """Port of its WebSocket listener; not set: that of `websocket.address`."""
+
+
+class RosterNode(Section, frozen=True):
+    """The roster of newer Iggy releases, which takes the place of `cluster.node`; one table for each node. While
+    `cluster.enabled` is true there can be one, this server: more are refused, because nothing is replicated and clients
+    are sent to no other node."""
+
+    name: Text = ""
+    """Its name."""
+    ip: Text = ""
+    """Its address."""
+    advertised_address: Text = ""
+    """Its address, as clients reach it; empty: `ip`."""
+    replica_id: Annotated[int, integer(0, 255)] = 0
+    """Its number; `whippet serve --replica-id` has to be the same, if it is given."""
+    ports: RosterPorts = RosterPorts()
+
+
 class Cluster(Section, frozen=True):
     """What clients are told about a cluster, of which this is the only node; nothing is replicated."""
 
@@ -214,6 +244,7 @@ class Cluster(Section, frozen=True):
     name: Text = "iggy-cluster"
     """Name of the cluster."""
     node: Nodes = Nodes()
+    nodes: tuple[RosterNode, ...] = ()
 
 
 class Config(Section, frozen=True):

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from whippet.app.config.aliases import ALIASES, NAMES, TABLES, VARIABLES
+from whippet.app.config.aliases import ACCEPTED, ALIASES, TABLES, VARIABLES
 from whippet.app.config.error import ConfigError
+from whippet.app.config.iggy_only import RULES
 from whippet.app.config.keys import KEYS, LISTS, canonical
 
 PREFIX = "IGGY_"
@@ -26,6 +27,8 @@ FOREIGN_NAMES = frozenset(
         "IGGY_CONFIG_PATH",
         "IGGY_ENV_PATH",
         "IGGY_DISPLAY_CONFIG",
+        "IGGY_CI_BUILD",
+        "IGGY_SHARD_RUNTIME_CAPACITY",
         "IGGY_ROOT_USERNAME",
         "IGGY_ROOT_PASSWORD",
         # What clients and the command line read:
@@ -97,7 +100,7 @@ def _flatten(table: dict[str, Any], prefix: str, label: str) -> Iterator[tuple[s
     for key, value in table.items():
         name = f"{prefix}{key}"
         known = canonical(name)
-        if known in KEYS or known in ALIASES:
+        if known in KEYS or known in ALIASES or known in RULES:
             yield name, value
         elif known in LISTS:
             if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
@@ -106,7 +109,9 @@ def _flatten(table: dict[str, Any], prefix: str, label: str) -> Iterator[tuple[s
                 yield from _flatten(each, f"{name}.{number}.", label)
         elif known not in TABLES:
             unknown = "unknown section" if isinstance(value, dict) else "unknown key"
-            raise ConfigError(f"{label}: {' '.join(name.split())}: {unknown}{_did_you_mean(known, (*NAMES, *TABLES))}")
+            raise ConfigError(
+                f"{label}: {' '.join(name.split())}: {unknown}{_did_you_mean(known, (*ACCEPTED, *TABLES))}"
+            )
         elif isinstance(value, dict):
             yield from _flatten(value, f"{name}.", label)
         else:
@@ -125,7 +130,8 @@ def from_variables(environment: Mapping[str, str], places: Mapping[str, str]) ->
         label = variable + places.get(variable, "")
         if variable in VARIABLES:
             name = VARIABLES[variable]
-            settings.append(Setting(name, _form(name).from_text(text), label, label))
+            value = text if canonical(name) in RULES else _form(name).from_text(text)
+            settings.append(Setting(name, value, label, label))
         elif (
             variable.startswith(PREFIX) and variable not in FOREIGN_NAMES and not variable.startswith(FOREIGN_PREFIXES)
         ):
@@ -143,6 +149,17 @@ def from_variables(environment: Mapping[str, str], places: Mapping[str, str]) ->
             label = "RUST_LOG" + places.get("RUST_LOG", "")
             settings.append(Setting("system.logging.level", level, label, label))
     return settings, warnings
+
+
+def check_data_folder(settings: Iterable[Setting]) -> None:
+    """Two variables name the data folder; they may not name two."""
+    named = [setting for setting in settings if setting.name == "system.path"]
+    if len({setting.value for setting in named}) > 1:
+        first, second = named
+        raise ConfigError(
+            f"{first.where} ({first.value}) and {second.where} ({second.value}) name different data folders; "
+            "set one of them"
+        )
 
 
 def _form(name: str) -> Any:

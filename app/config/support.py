@@ -72,6 +72,13 @@ def unsupported(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             "sends clients to no other node",
         )
 
+    if config.cluster.enabled and len(config.cluster.nodes) > 1:
+        yield (
+            ("cluster.nodes.1.name", "cluster.nodes.1.ip", "cluster.enabled"),
+            f"cluster.nodes has {len(config.cluster.nodes)} nodes, which is not supported while cluster.enabled is "
+            "true: this version replicates nothing and sends clients to no other node",
+        )
+
 
 def without_effect(name: str) -> str | None:
     """The line for the log about a key that somebody has set; None for a key that has an effect."""

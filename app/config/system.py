@@ -61,7 +61,8 @@ class Logging(Section, frozen=True):
     """What the server says about itself."""
 
     path: Name = "logs"
-    """Folder below the data folder for log files: `whippet.log`, and older ones with the time at which they ended."""
+    """Folder below the data folder for log files: `iggy-server.log`, as Iggy names it, and older ones with the time at
+    which they ended."""
     level: Annotated[str, formats.LEVEL] = "info"
     """Least severe level that is logged; the variable RUST_LOG overrides it."""
     file_enabled: Boolean = True
@@ -189,15 +190,18 @@ class Sharding(Section, frozen=True):
     cpu_allocation: Annotated[Allocation, CPU_ALLOCATION] = Allocation()
     """One thread for each core named here: all, a number of cores, a range without its end, or those of NUMA nodes;
     each thread is pinned to its core, but with two cores or fewer only if a range or nodes name them."""
+    pin_cores: Boolean = True
+    """Pin them; false lets the operating system place the threads, on a machine that is shared with other programs."""
 
 
 class Protocol(Section, frozen=True):
-    """The binary protocol of 0.9 clients, which say its version when they log in."""
+    """The binary protocol of clients since 0.9, which say its version when they log in."""
 
     oldest: Annotated[int, formats.PROTOCOL_VERSION] = 11 << 10
     """Oldest version that is accepted; a client with an older one is told the range and cannot log in."""
-    newest: Annotated[int, formats.PROTOCOL_VERSION] = 11 << 10 | 1023
-    """Newest version that is accepted."""
+    newest: Annotated[int, formats.PROTOCOL_VERSION] = 12 << 10 | 2
+    """Newest version that is accepted. Versions that are newer than 0.12.2 are not known: a client that has one, and is
+    let in by a higher number here, is served as if it had 0.12.2."""
 
 
 class Limits(Section, frozen=True):
@@ -222,7 +226,7 @@ class Limits(Section, frozen=True):
     user_headers_bytes: Annotated[int, size(at_most=GIB)] = 100_000
     """Bytes of the encoded user headers of one message, the most that clients accept; larger ones are refused (error
     4017)."""
-    read_bytes: SomeBytes = 64 * MIB
+    read_bytes: SomeBytes = 128 * MIB
     """Bytes that one poll returns at most, so that a greedy reader cannot fill the memory; the answer ends there, but
     with at least one message."""
     streams: Annotated[int, integer(1)] = 32_768
@@ -268,7 +272,13 @@ class Limits(Section, frozen=True):
     """Number of the last answers to a 0.9 client that are remembered, so that a request that comes again is not carried
     out again; an older one that comes again is refused (error 59)."""
     session_memory: Period = 60.0
-    """Duration for which they are remembered after its connection has ended; then it is a stranger."""
+    """Duration for which they are remembered after its connection has ended; then it is a stranger. The session of a
+    client of a later version waits for so long, too, with its group memberships, and the client goes on with it."""
+    waiting_polls: Annotated[int, integer(1)] = 65_536
+    """Number of partitions that clients on connections wait for at the same time, each poll or fetch that waits
+    counting its own; one more is refused (error 90)."""
+    waiting_polls_per_user: Annotated[int, integer(1)] = 32_768
+    """The same for one user, so that others can wait, too; one more is refused (error 90)."""
     producers: Annotated[int, integer(1)] = 1_000
     """Number of producers that number their sends, in each partition, whose answers are remembered, because an answer
     takes some 400 bytes of memory; above it those of the one that has not sent for longest are forgotten, and what it

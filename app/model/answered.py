@@ -18,7 +18,6 @@ from whippet.app.errors import Code, CommandError
 class _Asked(NamedTuple):
     operation: int
     digest: int
-    counted: bool
     answer: asyncio.Future[Any]
 
 
@@ -34,7 +33,7 @@ class Answered:
         self.connections = 0
         self.left_at = 0
         self._kept: OrderedDict[tuple[int, int], _Asked] = OrderedDict()
-        """By session and number, the oldest first."""
+        """By session and number, the oldest first; under `~number` where the client does not count the request."""
         self._kept_max = kept_max
         self._newest = 0
 
@@ -52,24 +51,25 @@ class Answered:
         belongs to a session that is over.
 
         `append`: it carries messages, which are never the same twice, so the same ones under the same number are a
-        repetition even if the client has begun a new session for it. `counted`: the client is known to give such
-        requests numbers of their own. Early 0.9 clients do not count what concerns one partition, so the newest number
-        may come again with something else, unless both are counted.
+        repetition even if the client has begun a new session for it. `counted`: the number is the next one of the
+        session. Some clients do not count what concerns one partition: its number is that of the next counted request
+        (Rust), or has a sequence of its own (Java). So there the number says nothing of the order, and the same number
+        may come again with something else.
         """
-        known = self._kept.get((session, number))
+        known = self._kept.get((session, number if counted else ~number))
         if known is not None and (known.operation, known.digest) == (operation, digest):
             return known.answer
         if session != self.session:
             return None
+        if not counted:
+            return self._append_before(~number, digest) if append else None
         if number < 1:
             raise CommandError(Code.INVALID_COMMAND, "requests are numbered from 1")
         if number > self._newest:
             return self._append_before(number, digest) if append else None
         if known is None:
             raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
-        if number != self._newest or (counted and known.counted):
-            raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
-        return None
+        raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
 
     def _append_before(self, number: int, digest: int) -> asyncio.Future[Any] | None:
         """In earlier sessions, which lie before this one: what many requests have pushed out is not looked for."""
@@ -83,23 +83,24 @@ class Answered:
     def begin(self, number: int, operation: int, digest: int, *, counted: bool) -> asyncio.Future[Any]:
         """The request is new and is being carried out; whoever does that sets the answer, whatever happens."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._newest = number
-        key = self.session, number
-        self._kept[key] = _Asked(operation, digest, counted, answer)
+        if counted:
+            self._newest = number
+        key = self.session, number if counted else ~number
+        self._kept[key] = _Asked(operation, digest, answer)
         self._kept.move_to_end(key)
         while len(self._kept) > self._kept_max:
             self._kept.popitem(last=False)
         return answer
 
-    def forget(self, session: int, number: int) -> None:
+    def forget(self, session: int, number: int, *, counted: bool) -> None:
         """Nothing was done: it may be asked again."""
-        self.lose(session, number)
-        if session == self.session and number == self._newest:
+        self.lose(session, number, counted=counted)
+        if counted and session == self.session and number == self._newest:
             self._newest -= 1
 
-    def lose(self, session: int, number: int) -> None:
+    def lose(self, session: int, number: int, *, counted: bool) -> None:
         """It was done, and the answer is not worth its memory."""
-        self._kept.pop((session, number), None)
+        self._kept.pop((session, number if counted else ~number), None)
 
     def __bool__(self) -> bool:
         """Whether there is anything to remember."""

@@ -90,12 +90,19 @@ class Topic:
     def partition(self, partition_id: int) -> Partition | None:
         return self.partitions[partition_id] if 0 <= partition_id < len(self.partitions) else None
 
+    def incarnation(self, partition_id: int) -> int:
+        return self.document.incarnation(partition_id)
+
     @property
     def served(self) -> list[Partition]:
         return [partition for partition in self.partitions if partition is not None]
 
     @property
     def size_bytes(self) -> int:
+        return sum(partition.size_bytes for partition in self.served)
+
+    @property
+    def classic_size_bytes(self) -> int:
         return sum(partition.message_bytes for partition in self.served)
 
     @property
@@ -118,6 +125,10 @@ class Stream:
     @property
     def size_bytes(self) -> int:
         return sum(topic.size_bytes for topic in self.topics)
+
+    @property
+    def classic_size_bytes(self) -> int:
+        return sum(topic.classic_size_bytes for topic in self.topics)
 
     @property
     def messages_count(self) -> int:

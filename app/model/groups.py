@@ -3,8 +3,8 @@
 1. A partition has at most one owner. Only its owner is told to read it, and what was read reaches the client only if it
    still is the owner when the reading is done (`partition_to_poll`, then `polled`).
 2. Who joins gets a fair share without stopping the others. A partition that somebody owns is only promised to its heir:
-   the owner is no longer offered it, may still name it, and keeps it until all that was handed out to him is committed,
-   or until he has had it for too long. A partition of which he was handed out nothing moves at once.
+   the owner reads no more of it, and keeps it until all that was handed out to him is committed, or until he has had it
+   for too long. A partition of which he was handed out nothing moves at once.
 3. Who leaves, and a changed number of partitions, make all partitions dealt anew: partition i to member i mod m.
 4. Who had a partition taken away before all that he was handed out of it was committed may have it again, and others
    have read on meanwhile. What he still has to commit from before does not take the group back (`is_late`).
@@ -147,7 +147,7 @@ class Group:
     # ------------------------------------------------------------------------------------------ polling and committing
 
     def partition_to_poll(self, client_id: int, wanted: int | None) -> int | None:
-        """Where a member reads now: the partition it names if it owns it, or the next of its own in turn.
+        """Where a member reads now: the partition it names if it is offered it, or the next of these in turn.
 
         None: there is none for it. Before the messages go out, `polled` has the last word.
         """
@@ -157,7 +157,7 @@ class Group:
                 return None
             wanted = member.offered[member.turn % len(member.offered)]
             member.turn += 1
-        elif not self._owns(member, wanted):
+        elif not self._owns(member, wanted) or self._holdings[wanted].heir is not None:
             return None
         member.polling.add(wanted)
         return wanted

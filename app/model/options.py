@@ -130,15 +130,15 @@ def check(options: Sequence[Option]) -> None:
         if not 1 <= len(option.key.encode()) <= LENGTH_MAX:
             raise CommandError(
                 Code.UNSUPPORTED_OPTION_KEY,
-                f"option {short(option.key)}: the key of an option has 1 to {LENGTH_MAX} bytes",
+                f"{short(option.key)}: it must have 1 to {LENGTH_MAX} bytes",
             )
         if not 1 <= len(option.value) <= LENGTH_MAX:
             raise CommandError(
                 Code.INVALID_OPTION_VALUE,
-                f"option {option.key!r}: its value has {len(option.value)} bytes, 1 to {LENGTH_MAX} are needed",
+                f"{option.key!r}: it has {len(option.value)} bytes, 1 to {LENGTH_MAX} are needed",
             )
         if option.key in keys:
-            raise CommandError(Code.INVALID_OPTION_VALUE, f"option {option.key!r} is there twice")
+            raise CommandError(Code.INVALID_OPTION_VALUE, f"{option.key!r} is given twice")
         keys.add(option.key)
 
 
@@ -146,7 +146,9 @@ def refuse_any(options: Sequence[Option], scope: OptionScope) -> None:
     """For what has no options."""
     check(options)
     for option in options:
-        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"option {option.key!r}: a {scope.name.lower()} has no options")
+        if scope is OptionScope.STREAM and option.key == "encryption_key":
+            raise CommandError(Code.ENCRYPTION_UNAVAILABLE)
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{option.key!r}: a {scope.name.lower()} has no options")
 
 
 def short(value: Value) -> str:

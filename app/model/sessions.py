@@ -41,6 +41,7 @@ class Session:
         "attached",
         "client_id",
         "end",
+        "ended_login",
         "groups",
         "is_watched",
         "last_heartbeat",
@@ -61,6 +62,9 @@ class Session:
         self.client_id = xxhash.xxh32_intdigest(address.encode())
         self.login: Login | None = None
         """Whom it acts as; None before a login. Whether that still holds is asked for every command."""
+        self.ended_login = False
+        """Its login has ended otherwise than with a logout, with a new password for example, and nobody has logged in
+        since."""
         self.groups: set[tuple[int, int, int]] = set()
         """Stream, topic and group ids of the groups that it is a member of."""
         self.is_watched = transport is Transport.HTTP

@@ -32,6 +32,7 @@ COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
 """By their numbers in the protocol; the last one is for classic clients, which alone can say it."""
 NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
 PROMISES = ("replicated", "persisted")
+"""Values of `durability`, by whether `enforce_fsync` is true."""
 
 
 class TopicOption(NamedTuple):
@@ -170,6 +171,14 @@ CATALOGUE: Mapping[str, TopicOption] = {
         False,
         "When messages are acknowledged: persisted, when the disk has them; replicated, as the server does it.",
     ),
+    "enforce_fsync": O(
+        ValueKind.BOOL,
+        "true or false",
+        _truth,
+        lambda _, store: store.durability is Durability.SYNCED,
+        False,
+        "Another name of durability, for programs that know it under this one: true is persisted, false is replicated.",
+    ),
     "max_topic_size": O(
         ValueKind.UINT64,
         "a number of bytes, a size such as 10 GiB, or unlimited,",
@@ -253,6 +262,13 @@ def choose(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
     """What a request chooses; for a topic that is there, only what may change."""
     options.check(given)
     chosen: dict[str, Any] = {option.key: _parse(option, changing) for option in given}
+    durability, enforce_fsync = chosen.get("durability"), chosen.get("enforce_fsync")
+    if durability is not None and enforce_fsync is not None and durability != PROMISES[enforce_fsync]:
+        raise CommandError(
+            Code.INVALID_OPTION_VALUE,
+            f"'durability' ({durability}) and 'enforce_fsync' ({str(enforce_fsync).lower()}) contradict each "
+            f"other: enforce_fsync = {str(enforce_fsync).lower()} means durability = {PROMISES[enforce_fsync]}",
+        )
     return TopicOptions(**chosen)
 
 
@@ -261,11 +277,11 @@ def _parse(option: Option, changing: bool) -> Value | None:
     if known is None:
         near = difflib.get_close_matches(option.key, CATALOGUE, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CATALOGUE)}"
-        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"option {short(option.key)} is none of a topic; {hint}")
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{short(option.key)} is no option of a topic; {hint}")
     if changing and not known.may_change:
         allowed = ", ".join(key for key, one in CATALOGUE.items() if one.may_change)
         raise CommandError(
-            Code.UNSUPPORTED_OPTION_KEY, f"option {option.key!r} is fixed when a topic is made; {allowed} can change"
+            Code.UNSUPPORTED_OPTION_KEY, f"{option.key!r} is fixed when a topic is created; {allowed} can change"
         )
     shown: Value = option.value
     try:
@@ -276,7 +292,7 @@ def _parse(option: Option, changing: bool) -> Value | None:
     except ValueError:
         kind = "" if option.kind is ValueKind.STRING else f" ({option.kind.name.lower()})"
         raise CommandError(
-            Code.INVALID_OPTION_VALUE, f"option {option.key!r}: {short(shown)}{kind}: {known.needs} is needed"
+            Code.INVALID_OPTION_VALUE, f"{option.key!r} is {short(shown)}{kind}: {known.needs} is needed"
         ) from None
 
 
@@ -304,15 +320,24 @@ class TopicDefaults:
         chosen = document.options
         for key, default in self.options.items():
             value = getattr(chosen, key)
-            if value is None and key in OWN and not self._deduplicates(chosen):
+            if value is None and self._left_out(key, chosen):
                 continue
             kept = _KEPT.get(key)
             if kept is not None:
                 held = _option(key, kept(document))
+            elif key == "durability" and value is None and chosen.enforce_fsync is not None:
+                held = _option(key, PROMISES[chosen.enforce_fsync])
             else:
                 held = default if value is None else _option(key, value)
             (derived if value is None else explicit).append(held)
         return tuple(explicit), tuple(derived)
+
+    def _left_out(self, key: str, chosen: TopicOptions) -> bool:
+        """Whether a topic is described without an option that nobody chose for it. Clients of Iggy 0.9.0 choose a
+        `durability` for every topic and know no `enforce_fsync`."""
+        if key == "enforce_fsync":
+            return chosen.durability is not None
+        return key in OWN and not self._deduplicates(chosen)
 
     def _deduplicates(self, chosen: TopicOptions) -> bool:
         enabled = chosen.message_deduplication

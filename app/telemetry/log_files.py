@@ -19,8 +19,10 @@ from typing import Any
 
 from whippet.app.config.system import Logging
 
-NAME = "whippet.log"
-OLDER = re.compile(r"whippet\.\d{8}T\d{6}\.\d{6}Z\.log")
+NAME = "iggy-server.log"
+"""The name that Iggy's server has, because programs that collect logs look for it and for what follows."""
+OLDER = re.compile(r"iggy-server\.log\.\d{20}")
+"""With the time at which it ended, to the microsecond."""
 WAITING_MAX = 10_000
 """Lines that wait for a slow disk; more are left out, and counted."""
 OWNER_ALONE = 0o600
@@ -122,8 +124,8 @@ class _File(logging.Handler):
 
     def _begin_another(self) -> None:
         moment = self._clock()
-        stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(moment)) + f".{int(moment % 1 * 1e6):06}Z"
-        os.rename(self._path, os.path.join(self._folder, f"whippet.{stamp}.log"))
+        stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(moment)) + f"{int(moment % 1 * 1e6):06}"
+        os.rename(self._path, f"{self._path}.{stamp}")
         self._stream.close()
         self._open()
 

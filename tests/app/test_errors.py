@@ -16,10 +16,12 @@ from whippet.storage.errors import (
     InvalidBatch,
     ProducerFenced,
     SequenceForgotten,
+    SequenceGap,
     SequencePassed,
     StorageError,
     TooManyOffsets,
     TopicFull,
+    UnknownProducer,
 )
 
 
@@ -33,12 +35,47 @@ def test_numbers_and_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("code", Code)
-def test_a_row_is_named_like_its_code_and_says_a_sentence(code: Code) -> None:
+def test_a_row_is_named_like_its_code_and_has_words_of_its_own(code: Code) -> None:
     row = TABLE[code]
     assert row.name == code.name.lower()
-    assert row.sentence[0].isupper()
-    assert row.sentence.endswith(".")
-    assert len({other.sentence for other in TABLE.values() if other.name != row.name} & {row.sentence}) == 0
+    assert row.more == "" or row.more.endswith(".")
+    text = str(CommandError(code))
+    assert text[0].isupper()
+    assert [other.name for other in TABLE if str(CommandError(other)) == text] == [code.name]
+    # A sentence of its own stands alone where Iggy's is unknown, and follows a colon where it is known.
+    stands_alone = not row.words or "{}" in row.words
+    assert row.more[:1].isupper() == stands_alone
+
+
+@pytest.mark.parametrize("code", [code for code in Code if "{}" in TABLE[code].words])
+def test_the_words_of_iggy_have_a_place_for_each_parameter(code: Code) -> None:
+    places = TABLE[code].words.count("{}")
+    about = [f"<{number}>" for number in range(places)]
+    text = str(CommandError(code, about=about))
+    assert all(each in text for each in about)
+    assert "{" not in text
+    assert TABLE[code].more not in text
+
+
+@pytest.mark.parametrize(
+    ("refused", "text"),
+    [
+        (CommandError(Code.TOO_MANY_PARTITIONS), "Too many partitions"),
+        (CommandError(Code.TOO_MANY_PARTITIONS, "1 to 5"), "Too many partitions: 1 to 5"),
+        (CommandError(Code.UNAUTHENTICATED), "Unauthenticated: log in first."),
+        (CommandError(Code.STREAM_NAME_ALREADY_EXISTS, about=("{}",)), "Stream with name: {} already exists."),
+        (CommandError(Code.STREAM_ID_NOT_FOUND), "There is no such stream."),
+        (
+            CommandError(Code.STREAM_ID_NOT_FOUND, "it is gone", about=(7,)),
+            "Stream with ID: 7 was not found: it is gone",
+        ),
+        (CommandError(Code.PRODUCER_FENCED), "A higher epoch of the producer has taken its place."),
+    ],
+)
+def test_an_error_says_the_words_of_iggy_and_then_more(refused: CommandError, text: str) -> None:
+    assert str(refused) == text
+    again = pickle.loads(pickle.dumps(refused))
+    assert (again.code, str(again), again.about, again.detail) == (refused.code, text, refused.about, refused.detail)
 
 
 def test_http_statuses_are_those_of_the_reference() -> None:
@@ -48,22 +85,14 @@ def test_http_statuses_are_those_of_the_reference() -> None:
     assert by_status.pop(400)
     assert by_status == {
         401: {40, 53, 77, 78},
-        403: {41},
+        403: {41, 4108},
         404: {20, 100, 1009, 2010, 3007, 3021, 4000, 5000, 5003, 5006},
-        # Not the reference's: only producers that number their sends over HTTP are told these.
-        409: {59, 20002, 20003},
+        # Not the reference's: those who number their sends, or name the incarnation of a partition, are told these.
+        409: {59, 85, 87, 92, 93, 94, 20002, 20003},
         # Not the reference's either. Over the binary protocols they have other numbers, or do not occur.
-        429: {20010, 20011},
+        429: {90, 20010, 20011},
         503: {57, 58},
     }
-
-
-def test_an_error_says_its_sentence_or_the_detail_that_it_is_given() -> None:
-    assert str(CommandError(Code.STALE_CLIENT)) == TABLE[Code.STALE_CLIENT].sentence
-    told = CommandError(Code.STREAM_ID_NOT_FOUND, "there is no stream 'orders'")
-    assert (told.code, str(told)) == (1009, "there is no stream 'orders'")
-    again = pickle.loads(pickle.dumps(told))
-    assert (again.code, str(again)) == (told.code, str(told))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +113,7 @@ def test_an_error_says_its_sentence_or_the_detail_that_it_is_given() -> None:
 )
 def test_a_refused_batch_is_refused_with_the_number_of_its_fault(fault: BatchFault, number: int) -> None:
     error = errors.of_storage(InvalidBatch(fault, "it is wrong", 3))
-    assert (error.code, str(error)) == (number, "message 3: it is wrong")
+    assert (error.code, error.detail) == (number, "message 3: it is wrong")
 
 
 def test_every_fault_of_a_batch_has_a_number() -> None:
@@ -105,8 +134,10 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
     error: StorageError
     if issubclass(kind, DiskError):
         error = kind("streams/1", OSError(28, ""))
-    elif issubclass(kind, ProducerFenced | SequencePassed | SequenceForgotten):
+    elif issubclass(kind, ProducerFenced | SequencePassed | SequenceForgotten | SequenceGap):
         error = kind("'p'", 1, 2)
+    elif issubclass(kind, UnknownProducer):
+        error = kind("'p'", 1)
     elif issubclass(kind, TopicFull):
         error = kind("stream", "topic", 1, 2, 3)
     elif issubclass(kind, TooManyOffsets):
@@ -114,7 +145,8 @@ def test_every_failure_of_the_store_becomes_a_command_error(kind: type[StorageEr
     else:
         error = kind("why")
     told = errors.of_storage(error)
-    assert str(told) == str(error)
+    assert told.detail == str(error)
+    assert str(told).endswith(str(error))
     assert told.code not in {8, 9, 30, 31, 32, 40, 61, 206, 304, 403, 404}
 
 

@@ -146,6 +146,18 @@ async def test_a_silent_client_loses_its_groups_and_is_told_when_it_speaks(tmp_p
         assert await lively.ask(ask.GetStreams())
 
 
+async def test_a_silent_client_without_a_group_is_left_alone(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        silent = await here.root()
+        await make_group(silent)
+        await silent.ask(ask.CreateConsumerGroup("s", "t", "mine"))
+        await silent.ask(ask.JoinConsumerGroup("s", "t", "mine"))
+        await silent.ask(ask.LeaveConsumerGroup("s", "t", "mine"))
+        here.clock.now += 100 * SECOND
+        await housekeeping.evict_silent_clients(here.gateway)
+        assert await silent.ask(ask.GetStreams())
+
+
 async def test_an_expired_token_is_removed_and_its_name_is_free_again(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()

@@ -258,7 +258,7 @@ def test_the_banner_says_where_the_data_is_and_what_is_promised(start: Start, fo
     gateway = start(IGGY_SYSTEM_PARTITION_ENFORCE_FSYNC="true")
     gateway.line(r"stop  ")
     assert re.search(rf"data +{re.escape(str(folder))}$", gateway.line(r"data  .*").string)
-    assert "power cut" in gateway.line(r"durability +synced: ").string
+    assert "power failure" in gateway.line(r"durability +synced: ").string
 
 
 def test_the_configuration_is_shown_at_the_start_when_asked_for_without_its_secrets(start: Start) -> None:
@@ -291,7 +291,7 @@ def test_the_log_goes_to_a_file_in_the_data_folder_too(start: Start, folder: Pat
     gateway.line(r"system: \d+ of \d+ MiB memory .*, connections: 0 http, 0 tcp, 0 quic, 0 websocket")
     gateway.signal(signal.SIGTERM)
     assert gateway.end() == 0
-    written = (folder / "logs" / "whippet.log").read_text().splitlines()
+    written = (folder / "logs" / "iggy-server.log").read_text().splitlines()
     assert written == gateway.err
     assert any("system.memory_pool.size has no effect" in line for line in written), "from before the folder was open"
     assert written[-1].endswith("stopped")

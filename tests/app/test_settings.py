@@ -38,6 +38,7 @@ from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors, HttpReaders, QuicSocket, Tcp
 from whippet.app.config.schema import ConsumerGroup
 from whippet.app.config.store import store_options
+from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.catalog import StreamDocument
@@ -97,7 +98,9 @@ async def test_clients_are_silent_after_the_interval_of_heartbeats_that_is_confi
 ) -> None:
     settings = configured(IGGY_HEARTBEAT_ENABLED="true", IGGY_HEARTBEAT_INTERVAL=f"{int(interval)} s")
     async with world(tmp_path, settings=settings) as made:
-        made.gateway.sessions.add(Session(Transport.TCP, "10.0.0.1:1", made.clock(), lambda: None))
+        session = Session(Transport.TCP, "10.0.0.1:1", made.clock(), lambda: None)
+        session.groups.add((0, 0, 0))
+        made.gateway.sessions.add(session)
         made.clock.now += int(1.2 * interval * SECOND)
         await housekeeping.evict_silent_clients(made.gateway)
         assert len(made.gateway.sessions) == 1
@@ -126,7 +129,7 @@ async def test_a_user_has_as_many_tokens_as_are_configured(tmp_path: Path, monke
         gateway = await Gateway.open(config, store, ROOT)
         try:
             await gateway.tokens.create(gateway.users.root, "first", 0)
-            with pytest.raises(Exception, match="which is the limit"):
+            with pytest.raises(CommandError, match=r"personal access tokens: 1: .+max_tokens_per_user"):
                 await gateway.tokens.create(gateway.users.root, "second", 0)
         finally:
             await gateway.close()
@@ -276,7 +279,7 @@ def test_files_of_the_process_are_in_the_folders_that_are_configured(start: Star
     gateway.line("stop  ")
     written = tomllib.loads((tmp_path / "data/running/current_config.toml").read_text())
     assert address.startswith(written["http"]["address"])
-    assert (tmp_path / "data/said/whippet.log").exists()
+    assert (tmp_path / "data/said/iggy-server.log").exists()
 
 
 def test_websocket_at_its_own_address_has_the_certificate_that_is_configured(start: Start, tmp_path: Path) -> None:

@@ -19,13 +19,15 @@ def server_logs(log_folder: Path | None) -> str:
 
 
 def test_the_log_is_that_of_the_file(tmp_path: Path) -> None:
-    (tmp_path / "whippet.log").write_bytes(b"first\nsecond \xff\n")
+    (tmp_path / "iggy-server.log").write_bytes(b"first\nsecond \xff\n")
     assert server_logs(tmp_path) == "first\nsecond \N{REPLACEMENT CHARACTER}\n"
 
 
 def test_a_long_log_is_its_last_whole_lines(tmp_path: Path) -> None:
     line = b"x" * 99 + b"\n"
-    (tmp_path / "whippet.log").write_bytes(b"first\n" + line * (snapshot.LOG_BYTES_MAX // len(line) + 1) + b"last\n")
+    (tmp_path / "iggy-server.log").write_bytes(
+        b"first\n" + line * (snapshot.LOG_BYTES_MAX // len(line) + 1) + b"last\n"
+    )
     found = server_logs(tmp_path)
     assert found.endswith("x\nlast\n")
     assert set(found[:-5].splitlines()) == {"x" * 99}

@@ -22,7 +22,8 @@ _numbers = itertools.count()
 WAYS = [(version, transport) for version in environments.VERSIONS for transport in ("tcp", "ws")]
 WAYS.append((environments.NEWEST, "quic"))
 """The older ones cannot be made to speak QUIC from Python."""
-USUAL = {way for way in WAYS if way[0] != environments.BETWEEN}
+USUAL = {("0.6.0", "tcp"), ("0.8.0", "ws"), *(way for way in WAYS if way[0] == environments.NEWEST)}
+"""Each released wire over each transport. The other ways are for `make test-long`."""
 
 
 @pytest.fixture(scope="session", params=mostly_long(WAYS, USUAL), ids="-".join)

@@ -101,7 +101,7 @@ def test_the_roster_is_this_server_alone_at_the_address_that_clients_use(
 def test_options_are_described_and_of_an_unknown_scope_refused(
     answers: dict[str, Any], refusal: Callable[[str], str | None]
 ) -> None:
-    assert struct.unpack_from("<I", answers["options"])[0] == 12
+    assert struct.unpack_from("<I", answers["options"])[0] == 13
     assert refusal("options of nothing") == "InvalidCommand"
 
 

@@ -112,6 +112,24 @@ async def test_what_came_while_the_clock_was_behind_does_not_expire_early(tmp_pa
         assert await store.retain(0, 0, expiry_us=100 * SECOND, max_bytes=None) == 2
 
 
+async def test_what_no_time_is_known_of_counts_as_young_from_when_that_was_noticed(tmp_path: Path) -> None:
+    clock = Clock()
+    async with partition_in(tmp_path, clock=clock, segment_bytes=2000) as partition:
+
+        async def times() -> set[int | None]:
+            return {segment.last_timestamp for segment in await partition.closed_segments()}
+
+        clock.now = NOON + YEARS
+        for _ in range(5):
+            await partition.append(sized(1, 1000))
+        for seconds in (10, 60, 3600):
+            clock.now = NOON + seconds * SECOND
+            assert await times() == {NOON + 10 * SECOND}
+        await partition.append(sized(1, 1000))
+        # What comes now tells that the others came no later.
+        assert await times() == {clock.now}
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 1000])
 async def test_reading_by_time_finds_what_came_after_the_clock_was_right_again(

@@ -187,3 +187,12 @@ def test_reserved_blocks_make_no_file_longer_and_are_given_back(tmp_path: Path) 
     with pytest.raises(OSError, match="Invalid argument"):
         files.reserve(handle, 0)
     files.close(handle)
+
+
+def test_the_names_in_a_folder_are_on_the_disk_once_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
+    Files().sync_folder(str(tmp_path))
+    assert synced == [str(tmp_path)]

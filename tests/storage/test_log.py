@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.storage.support.segments import FIRST_SEGMENT, FilesInMemoryOfTheSystem, joined, open_log, pieces, stamped
-from tests.storage.support.world import offsets, partition_in, sized, texts
+from tests.storage.support.world import offsets, partition_in, reached, settled, sized, texts
 from tests.support.clocks import NOON, Clock
+from tests.support.running import HANGS_S
 from whippet.storage.batch import header
-from whippet.storage.errors import ReadFailed
+from whippet.storage.errors import ReadFailed, WriteFailed
 from whippet.storage.files import Buffer, Files
+from whippet.storage.options import Durability
 from whippet.storage.producers import Producer, Record
 
 FOLDER = "streams/0/topics/0/partitions/0"
@@ -194,3 +200,93 @@ def test_a_record_of_a_producer_counts_if_its_batch_is_or_was_there(
     record = Record(Producer(b"p", 1, 1), base, messages, NOON, checksum)
     assert opened.log._counts(record, synced) is counts
     opened.abandon()
+
+
+class Reads(Files):
+    """Knows how many bytes were read of logs, one by one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_bytes: list[int] = []
+
+    def read(self, handle: int, length: int, position: int) -> bytes:
+        octets = super().read(handle, length, position)
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".log"):
+            self.log_bytes.append(len(octets))
+        return octets
+
+
+async def test_a_read_takes_from_the_disk_the_batches_that_it_returns_and_no_others(tmp_path: Path) -> None:
+    """The first read after a start, which checks what it returns, like every later one."""
+    batch = sized(2, 300)
+    async with partition_in(tmp_path, tail_bytes_max=0, segment_bytes=10 * len(batch)) as partition:
+        for _ in range(12):
+            await partition.append(sized(2, 300))
+    disk = Reads()
+    async with partition_in(tmp_path, files=disk, tail_bytes_max=0, segment_bytes=10 * len(batch)) as partition:
+        for count in (1, 2, 3, 4, 7):
+            for first in (4, 5):
+                disk.log_bytes.clear()
+                assert offsets(await partition.read(first, count)) == list(range(first, first + count))
+                batches = (first + count - 1) // 2 - first // 2 + 1
+                assert disk.log_bytes == [batches * len(batch)]
+
+
+class Full(Files):
+    """Takes the beginning of what it is given, and then nothing, once it is full."""
+
+    full = False
+
+    def write(self, handle: int, buffers: Sequence[Buffer], position: int) -> int:
+        if not self.full:
+            return super().write(handle, buffers, position)
+        if position % 1000 == 0:
+            return super().write(handle, [memoryview(buffers[0])[:10]], position)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+async def test_the_beginning_of_a_batch_that_did_not_fit_is_taken_off_the_file(tmp_path: Path) -> None:
+    batch = sized(1, 696)
+    assert len(batch) == 1000
+    disk, file = Full(), tmp_path / FOLDER / "00000000000000000000.log"
+    async with partition_in(tmp_path, files=disk) as partition:
+        await partition.append(sized(1, 696))
+        disk.full = True
+        with pytest.raises(WriteFailed):
+            await partition.append(sized(1, 696))
+        assert file.stat().st_size == 1000
+        disk.full = False
+        await partition.append(sized(1, 696))
+        assert file.stat().st_size == 2000
+
+
+class Held(Files):
+    """Syncs when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let, self.asked = threading.Event(), threading.Event()
+        self.let.set()
+
+    def sync(self, handle: int) -> None:
+        self.asked.set()
+        self.let.wait(HANGS_S)
+        super().sync(handle)
+
+
+async def test_a_read_from_the_disk_ends_where_the_promise_ended_when_it_began(tmp_path: Path) -> None:
+    disk = Held()
+    async with partition_in(tmp_path, files=disk, tail_bytes_max=0, durability=Durability.SYNCED) as partition:
+        await partition.append(texts("a", "b"))
+        disk.let.clear()
+        disk.asked.clear()
+        more = asyncio.create_task(partition.append(texts("c")))
+        await reached(disk.asked)
+        assert partition.readable == 2
+        await settled()
+        early = asyncio.create_task(partition.read(0, 10))
+        await settled()
+        disk.let.set()
+        assert offsets(await early) == [0, 1]
+        await more
+        assert offsets(await partition.read(0, 10)) == [0, 1, 2]

@@ -7,10 +7,18 @@ import random
 import pytest
 
 from whippet.storage import producer_file
-from whippet.storage.errors import InvalidProducer, ProducerFenced, SequenceForgotten, SequencePassed
+from whippet.storage.errors import (
+    InvalidProducer,
+    ProducerFenced,
+    SequenceForgotten,
+    SequenceGap,
+    SequencePassed,
+    UnknownProducer,
+)
 from whippet.storage.producers import (
     EPOCH_MAX,
     ID_BYTES_MAX,
+    MESSAGE_NUMBERS,
     NOBODYS,
     SEQUENCE_MAX,
     Bounds,
@@ -181,6 +189,41 @@ def test_a_new_sequence_or_epoch_is_a_new_send() -> None:
     assert known.find(Producer(b"p", 2, 10), 0) is None
     assert known.find(Producer(b"p", 3, 0), 0) is None
     assert known.find(Producer(b"q", 0, 0), 0) is None
+
+
+def counting(sequence: int, identity: bytes = b"p", epoch: int = 1) -> Producer:
+    return Producer(identity, epoch, sequence, counts_messages=True)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "kept"),
+    [
+        (0, MESSAGE_NUMBERS),  # what comes next: numbers on the wire begin anew, those that are kept do not
+        (MESSAGE_NUMBERS - 2, MESSAGE_NUMBERS - 2),
+        (MESSAGE_NUMBERS - 1, SequencePassed),  # inside of a send that is there
+        (1, SequenceGap),
+        (MESSAGE_NUMBERS // 2, SequenceGap),
+    ],
+)
+def test_numbers_of_messages_begin_anew_after_the_last_one(sequence: int, kept: int | type[Exception]) -> None:
+    known = Producers(Bounds(), [record(MESSAGE_NUMBERS - 2, 0)])
+    if isinstance(kept, int):
+        assert known.in_order(counting(sequence)).sequence == kept
+    else:
+        with pytest.raises(kept):
+            known.in_order(counting(sequence))
+
+
+def test_a_producer_that_counts_messages_begins_at_0_in_each_epoch() -> None:
+    known = Producers(Bounds(), [record(6, 0)])
+    assert known.in_order(counting(8)).sequence == 8
+    assert known.in_order(counting(0, epoch=2)).sequence == 0
+    assert known.in_order(counting(0, b"q")).sequence == 0
+    for stranger in (counting(8, epoch=2), counting(8, b"q")):
+        with pytest.raises(UnknownProducer):
+            known.in_order(stranger)
+    with pytest.raises(ProducerFenced):
+        known.find(known.in_order(counting(8, epoch=0)), 0)
 
 
 class Sender:

@@ -17,6 +17,7 @@ from tests.storage.support.segments import (
     read_log,
 )
 from whippet.storage import recovery
+from whippet.storage.files import Files
 from whippet.storage.segment import Damage, Segment
 
 KIB = 1 << 10
@@ -130,3 +131,12 @@ def test_opening_says_what_is_wrong_with_the_end_of_a_closed_segment(tmp_path: P
         assert damage.reason.startswith(
             "the file ends inside a batch header" if after == b"x" else f"no batch of partition {PARTITION}"
         )
+
+
+def test_a_deletion_that_was_not_decided_after_all_leaves_no_note(tmp_path: Path) -> None:
+    disk, folder = Files(), str(tmp_path)
+    recovery.withdraw_intent(disk, folder)
+    recovery.write_intent(disk, folder, recovery.Intent(purge=True))
+    assert [path.name for path in tmp_path.iterdir()] == ["intent.json"]
+    recovery.withdraw_intent(disk, folder)
+    assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind
-from whippet.storage.options import StoreOptions
+from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.store import Store
 
 
@@ -226,3 +226,15 @@ async def test_a_trim_after_a_purge_deletes_nothing_new(
         assert await partition.trim(before, purges) == 0
         assert (partition.first_offset, partition.messages_count) == (0, 8)
         assert await partition.trim(before, partition.purges) > 0
+
+
+async def test_what_was_accepted_and_is_not_written_yet_is_counted(tmp_path: Path) -> None:
+    batch = sized(1, 1000)
+    async with opened(tmp_path, durability=Durability.MEMORY, messages_required_to_save=1000) as store:
+        (partition,) = await with_topic(store)
+        assert store.unflushed_bytes == 0
+        for times in (1, 2):
+            await partition.append(sized(1, 1000))
+            assert store.unflushed_bytes == times * len(batch)
+        await partition.flush()
+        assert store.unflushed_bytes == 0

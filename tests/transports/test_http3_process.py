@@ -8,11 +8,14 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
 import pytest
 from curl_cffi.const import CurlHttpVersion
 from curl_cffi.requests import Response, Session
@@ -102,6 +105,43 @@ def test_requests_of_every_kind(curl: Curl) -> None:
     refused = curl.ask("GET", "/streams/r")
     assert (refused.status_code, refused.json()["field"]) == (404, None)
     assert curl.ask("GET", "/streams", headers={"authorization": "Bearer nobody"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "expected"),
+    [
+        ("GET", "/streams", 200, {"cache-control": "private, no-cache"}),
+        ("GET", f"{MESSAGES}?count=1", 200, {"cache-control": "no-store", "vary": "accept"}),
+        ("GET", "/clients", 200, {"cache-control": "no-store"}),
+        ("PATCH", "/users/login", 405, {"allow": "POST"}),
+        ("DELETE", "/streams/nowhere", 404, {}),
+    ],
+)
+def test_responses_have_the_headers_that_they_have_over_http_1(
+    curl: Curl, place: Place, method: str, path: str, status: int, expected: dict[str, str]
+) -> None:
+    port = place.gateway.line(r"http://\S+:(\d+)").group(1)
+    token = curl.ask("POST", "/personal-access-tokens", json={"name": f"{time.time_ns()}", "expiry": 0}).json()["token"]
+    bearer = {"authorization": f"Bearer {token}"}
+    newer = curl.ask(method, path, headers=bearer)
+    older = httpx.request(method, f"http://127.0.0.1:{port}{path}", headers=bearer)
+    assert newer.status_code == older.status_code == status
+    for headers in (newer.headers, older.headers):
+        written = parsedate_to_datetime(str(headers["date"]))
+        assert abs(time.time() - written.timestamp()) < DEADLINE_S
+        assert str(headers["date"]).endswith(" GMT")
+        assert expected.items() <= dict(headers).items()
+    # Clients of HTTP/1.1 are told that there is HTTP/3. A page of another size is compressed by another client.
+    names = [{name for name in headers if name not in OF_ONE} for headers in (newer.headers, older.headers)]
+    assert names[0] == names[1]
+
+
+OF_ONE = ("alt-svc", "content-encoding", "content-length")
+
+
+def test_what_is_refused_before_the_application_sees_it_has_a_date(curl: Curl) -> None:
+    refused = curl.ask("GET", "/ping", headers={f"a{number}": "b" for number in range(200)})
+    assert (refused.status_code, bool(refused.headers["date"])) == (431, True)
 
 
 def test_large_bodies_go_both_ways(curl: Curl) -> None:

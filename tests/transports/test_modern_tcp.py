@@ -275,7 +275,7 @@ async def test_operations_and_codes_that_there_are_not_are_refused(tmp_path: Pat
                     octets = frame(operation, b"body", client=client.client, number=1, session=client.session)
                     reply = await client.say(octets)
                     assert (reply.evicted, reply.head[216], reply.body) == (None, Code.INVALID_COMMAND, b"")
-            for code in (0, 2, 15, 105, 500, 607, 2**31, 2**32 - 1, *OF_CODE):
+            for code in (0, 2, 16, 105, 500, 607, 2**31, 2**32 - 1, *OF_CODE):
                 octets = frame(READ, b"body", client=client.client, session=client.session, code=code)
                 reply = await client.say(octets)
                 assert (reply.refused, reply.body) == (Code.INVALID_COMMAND, b""), code
@@ -498,11 +498,11 @@ async def test_only_the_versions_that_are_spoken_may_log_in(tmp_path: Path) -> N
         client = await stranger(world)
         for spoken in (packed(0, 11, 0), packed(0, 11, 7), packed(0, 11, 1023)):
             assert (await client.register(protocol=spoken)).evicted is None
-        for other in (0, packed(0, 10, 1023), packed(0, 12, 0), packed(1, 0, 0), 2**32 - 1):
+        for other in (0, packed(0, 10, 1023), packed(0, 12, 3), packed(1, 0, 0), 2**32 - 1):
             reply = await client.register(protocol=other)
             assert reply.evicted == Reason.INCOMPATIBLE_PROTOCOL
             newest, oldest = struct.unpack_from("<II", reply.head, 144)
-            assert 1 <= oldest == packed(0, 11, 0) <= newest == packed(0, 11, 1023)
+            assert 1 <= oldest == packed(0, 11, 0) <= newest == packed(0, 12, 2)
             assert reply.head[128:144] == CLIENT
         # Who was logged in still is.
         assert not await client.refused(ask.GetMe())
@@ -689,6 +689,34 @@ async def test_numbers_are_a_watermark(tmp_path: Path) -> None:
         assert not await client.refused(ask.CreateStream("last"), number=2**64 - 1)
         assert await client.refused(ask.CreateStream("after"), number=8) == Code.REQUEST_ALREADY_APPLIED
         assert [stream.name for stream in await client.get(ask.GetStreams())] == ["last"]
+
+
+async def test_a_poll_returns_as_much_as_official_clients_ask_for(tmp_path: Path) -> None:
+    """100 MB: 5,000 messages of 20 KB, in batches as they are sent."""
+    async with served(tmp_path) as world:
+        client = await with_topic(world)
+        for number in range(10):
+            batch = batch_of(*[bytes(20_000)] * 500, ids=range(500 * number + 1, 500 * number + 501))
+            assert not await client.refused(sending(batch))
+        first = ask.Strategy(ask.StrategyKind.FIRST)
+        polled = await client.get(ask.PollMessages(ME, 0, 0, 0, first, 5_000, False))
+        assert (polled.messages_count, polled.current_offset) == (5_000, 4_999)
+
+
+async def test_clients_may_count_what_concerns_one_partition_apart(tmp_path: Path) -> None:
+    """As those of Java do: in a sequence that is behind the other one, or ahead of it."""
+    async with served(tmp_path) as world:
+        client = await with_topic(world)
+        change = client.next_number
+        for apart in (1, 2, 50, 51):
+            octets = client.asked(sending(batch_of(b"%d" % apart, ids=[apart])), number=apart)
+            answered = await client.say(octets)
+            assert not answered.refused
+            assert (await client.say(octets)).whole == answered.whole
+            assert not await client.refused(ask.StoreConsumerOffset(ME, 0, 0, 0, 0), number=apart)
+            assert not await client.refused(ask.CreateStream(f"stream {apart}"), number=change)
+            change += 1
+        assert await client.payloads() == [b"1", b"2", b"50", b"51"]
 
 
 async def test_early_clients_send_under_the_number_that_the_next_change_takes(tmp_path: Path) -> None:

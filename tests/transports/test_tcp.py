@@ -794,3 +794,20 @@ async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplo
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
         "1 connections did not end in time and are cut"
     ]
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+async def test_what_is_wrong_with_a_send_is_nothing_to_those_who_may_not_send_it(tmp_path: Path, size: int) -> None:
+    async with served(tmp_path) as world:
+        root, alice, stranger = await world.root(), await world.stranger(), await world.stranger()
+        await make_topic(root)
+        assert (await root.ask(ask.CreateUser("alice", "alicealice", UserStatus.ACTIVE, None)))[0] == 0
+        assert (await alice.ask(ask.LoginUser("alice", "alicealice", "test", "test")))[0] == 0
+        cut_off = frame(101, message_body(size)[:-7])
+        for client, code in ((root, None), (alice, Code.UNAUTHORIZED), (stranger, Code.UNAUTHENTICATED)):
+            await client.send(cut_off)
+            status, _ = await client.answer()
+            if code is None:
+                assert status not in (0, Code.UNAUTHORIZED, Code.UNAUTHENTICATED)
+            else:
+                assert status == code

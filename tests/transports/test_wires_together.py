@@ -19,6 +19,7 @@ from tests.transports.support.raw import OK, Raw, asked, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Partitioning, PartitioningKind
+from whippet.app.errors import Code
 from whippet.storage import batch as batches
 
 SEND = 101
@@ -200,6 +201,26 @@ async def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
         assert first != second
 
 
+async def test_each_wire_is_told_the_sizes_that_its_servers_count(tmp_path: Path) -> None:
+    """117 messages of 57 bytes: with headers of 64 bytes before 0.9, and as they are in the log since."""
+    async with served(tmp_path) as world:
+        new, old = await with_topic(world), await world.root()
+        made = batches.build([batches.Message(bytes(57), number + 1) for number in range(117)], 0, bytes)
+        to = Partitioning(PartitioningKind.PARTITION_ID, 0)
+        assert not await new.refused(ask.SendMessages(0, 0, to, (made,)))
+        whole, topic = await new.get(ask.GetStream("s")), await new.get(ask.GetTopic("s", "t"))
+        (listed,) = await new.get(ask.GetStreams())
+        in_log = 256 + (48 + 57) * 117
+        sizes = {listed.size_bytes, whole.info.size_bytes, whole.topics[0].size_bytes, topic.info.size_bytes}
+        assert sizes | {topic.partitions[0].size_bytes} == {in_log}
+        assert (await new.get(ask.GetStats())).messages_size_bytes == in_log
+        for request in (ask.GetStream("s"), ask.GetTopic("s", "t"), ask.GetStreams(), ask.GetStats()):
+            status, payload = await old.ask(request)
+            assert status == 0
+            assert struct.pack("<Q", (64 + 57) * 117) in payload
+            assert struct.pack("<Q", in_log) not in payload
+
+
 async def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path: Path) -> None:
     """Keys go where they go on the other wire; what one has committed the other goes on from."""
 
@@ -220,6 +241,9 @@ async def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path
         assert (status, struct.unpack("<IQQ", payload)[2]) == (0, 2)
         assert await old.ask(ask.StoreConsumerOffset(ME, 0, 0, 1, 0)) == OK
         assert (await new.get(ask.GetConsumerOffset(ME, 0, 0, 1))).stored_offset == 0
+        missing = ask.GetConsumerOffset(ME, 0, 0, 7)
+        assert await old.ask(missing) == OK
+        assert await new.refused(missing) == Code.PARTITION_NOT_FOUND
         group = ("s", "t", "g")
         assert (await old.ask(ask.CreateConsumerGroup(*group)))[0] == 0
         assert await old.ask(ask.JoinConsumerGroup(*group)) == OK

@@ -179,6 +179,9 @@ class Claim:
     def hold(self, size: int) -> None:
         """It has so many bytes, whatever there was room for. What its account has no room for is in excess: that is not
         counted as used, because others, who can do nothing about it, would have to wait for it."""
+        if size <= self.held and not self.excess:
+            self.give_back(self.held - size)
+            return
         room = self.account.room
         spare = (room.limit - room.used - self.account.held) // 2
         fitting = min(size, self.held + max(spare, 0))
@@ -257,9 +260,13 @@ class Claim:
 
     def close(self) -> None:
         """Gives back what there is, and waits no more."""
-        self.stop_waiting()
-        self.account.claims.discard(self)
-        self.account.room.excess -= self.excess
+        if self.is_waiting:
+            self.stop_waiting()
+        account = self.account
+        room = account.room
+        account.claims.discard(self)
+        room.excess -= self.excess
         self.owed = self.excess = 0
-        self.give_back(self.held)
-        self.account.room.end_beyond(self)
+        if self.held:
+            self.give_back(self.held)
+        room.end_beyond(self)

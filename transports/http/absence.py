@@ -10,8 +10,6 @@ def refuse_topic(call: Call) -> None:
     """Unless stream and topic are there."""
     stream = call.api.gateway.streams.find(call.stream)
     if stream is None:
-        raise CommandError(Code.STREAM_ID_NOT_FOUND, f"Stream with ID: {call.stream} was not found.")
+        raise CommandError(Code.STREAM_ID_NOT_FOUND, about=(call.stream,))
     if stream.topics.find(call.topic) is None:
-        raise CommandError(
-            Code.TOPIC_ID_NOT_FOUND, f"Topic with ID: {call.topic} for stream with ID: {call.stream} was not found."
-        )
+        raise CommandError(Code.TOPIC_ID_NOT_FOUND, about=(call.topic, call.stream))

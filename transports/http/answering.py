@@ -22,7 +22,8 @@ TEXT = (b"content-type", b"text/plain; charset=utf-8")
 VIEW = (b"iggy-view", b"0")
 """Of the consensus, which a single node does not need; clients of 0.9 may look for it."""
 PRIVATE = (b"cache-control", b"private, no-cache")
-SECRET = (b"cache-control", b"no-store")
+NO_STORE = (b"cache-control", b"no-store")
+VARY = (b"vary", b"accept-encoding")
 
 COMPRESSED_BYTES_MIN = 1024
 ASIDE_BYTES_MIN = 128 * 1024
@@ -53,7 +54,9 @@ def tagged(answer: Answer, wanted: bytes | None) -> Answer:
     tag = b'W/"%016x"' % xxhash.xxh3_64_intdigest(answer.body)
     headers = (*answer.headers, (b"etag", tag), PRIVATE)
     if wanted is not None and _has(wanted, tag):
-        return Answer(HTTPStatus.NOT_MODIFIED, b"", [header for header in headers if header is not JSON])
+        varies = (VARY,) if len(answer.body) >= COMPRESSED_BYTES_MIN else ()
+        kept = [header for header in headers if header[0] != b"content-type"]
+        return Answer(HTTPStatus.NOT_MODIFIED, b"", (*kept, *varies))
     return Answer(answer.status, answer.body, headers)
 
 
@@ -65,14 +68,13 @@ def _has(wanted: bytes, tag: bytes) -> bool:
 async def compressed(answer: Answer, accepted: bytes | None) -> Answer:
     if len(answer.body) < COMPRESSED_BYTES_MIN:
         return answer
-    vary = (b"vary", b"accept-encoding")
     name = None if accepted is None else chosen(accepted)
     if name is None:
-        return Answer(answer.status, answer.body, (*answer.headers, vary))
+        return Answer(answer.status, answer.body, (*answer.headers, VARY))
     compress = _COMPRESSORS[name]
     body = answer.body
     smaller = compress(body) if len(body) < ASIDE_BYTES_MIN else await asyncio.to_thread(compress, body)
-    return Answer(answer.status, smaller, (*answer.headers, vary, (b"content-encoding", name)))
+    return Answer(answer.status, smaller, (*answer.headers, VARY, (b"content-encoding", name)))
 
 
 def _gzip(body: bytes) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from whippet.app.access.access_tokens import AccessTokens
@@ -11,10 +12,11 @@ from whippet.app.access.tickets import Tickets
 from whippet.app.config.listeners import Http
 from whippet.app.gateway import Gateway
 from whippet.app.leases import Leases
+from whippet.app.places import Places, Setting
 from whippet.storage.batch import Limits
 from whippet.transports.admission.shared import Rooms
+from whippet.transports.http.errors import no_place
 from whippet.transports.http.metrics import Scrapes
-from whippet.transports.http.places import Places, Setting
 from whippet.transports.http.tailing import Tails
 
 
@@ -32,15 +34,15 @@ class Api:
         readers, channel = self.config.readers, gateway.config.websocket.channel
         self.waiting = Places(
             "waiting polls",
-            "too_many_waiting",
             Setting("http.readers.waiting", readers.waiting),
             Setting("http.readers.waiting_per_user", readers.waiting_per_user),
+            partial(no_place, "too_many_waiting"),
         )
         self.subscriptions = Places(
             "subscriptions",
-            "too_many_subscriptions",
             Setting("websocket.channel.subscriptions_total", channel.subscriptions_total),
             Setting("websocket.channel.subscriptions_per_user", channel.subscriptions_per_user),
+            partial(no_place, "too_many_subscriptions"),
         )
         self.tails = Tails(readers)
         self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)

@@ -5,13 +5,12 @@ The composition root creates it and hands it to the HTTP server. It opens nothin
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator, Sequence
+import logging
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from whippet.app.config import Config, ConfigError
@@ -19,6 +18,7 @@ from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpMetrics
 from whippet.app.telemetry.measured import Measured
 from whippet.transports.http import dashboard, metrics, routes
+from whippet.transports.http.answering import send_answer
 from whippet.transports.http.api import Api
 from whippet.transports.http.cors import Cors
 from whippet.transports.http.dashboard import Dashboard
@@ -28,6 +28,8 @@ from whippet.transports.http.hosts import Hosts, Known
 from whippet.transports.http.operation import Operation
 from whippet.transports.http.router import Router
 
+_log = logging.getLogger(__name__)
+
 METRICS = tuple(operation for operation in routes.OPERATIONS if operation.handler is metrics.get_metrics)
 """For a listener that has nothing else to offer."""
 
@@ -36,14 +38,13 @@ def create(api: Api, operations: Sequence[Operation] = routes.OPERATIONS, addres
     """`address` is where the listener is; that of HTTP, where nothing is said."""
     cors, hosts = api.config.cors, Hosts(api.config.allowed_hosts, address or api.config.address)
     has_dashboard = is_shown(api.gateway.config) and operations is not METRICS
-    application = Starlette(
+    application = Application(
         middleware=[
-            Middleware(Counted, measured=api.gateway.measured),
+            Middleware(Outermost, measured=api.gateway.measured),
             *([] if hosts.is_any else [Middleware(Known, hosts=hosts)]),
             *([Middleware(Cors, config=cors)] if cors.enabled else []),
             *([Middleware(Dashboard, files=dashboard.answers())] if has_dashboard else []),
         ],
-        exception_handlers={Exception: _bug},
     )
     application.router = Router([Endpoint(api, operation) for operation in configured(operations, api.config.metrics)])
     return application
@@ -68,19 +69,27 @@ def configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator
             yield msgspec.structs.replace(operation, path=config.endpoint, public=not config.require_token)
 
 
-class Counted:
-    """Around everything: whatever becomes of it, a request was there."""
+class Application(Starlette):
+    def build_middleware_stack(self) -> ASGIApp:
+        """Leaves out the two layers in which Starlette handles exceptions: they would cost every request as much as
+        its permissions do, and endpoints let no exception out."""
+        stack: ASGIApp = self.router
+        for cls, args, kwargs in reversed(self.user_middleware):
+            stack = cls(stack, *args, **kwargs)
+        return stack
+
+
+class Outermost:
+    """Counts every request, whatever becomes of it, and answers where something around the endpoints has a defect."""
 
     def __init__(self, application: ASGIApp, measured: Measured) -> None:
         self._application = application
         self._measured = measured
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._measured.http_requests += 1
-        return self._application(scope, receive, send)
-
-
-def _bug(request: Request, exception: Exception) -> Response:
-    """Endpoints let no exception out; this is for what is around them."""
-    answer = of_bug()
-    return Response(answer.body, answer.status, media_type="application/json")
+        try:
+            await self._application(scope, receive, send)
+        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+            _log.exception("%s %s ended in a defect", scope.get("method"), scope.get("path"))
+            await send_answer(of_bug(), send)

@@ -36,6 +36,13 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
     return caller
 
 
+def has_ended(api: Api, header: bytes | None) -> bool:
+    """Whether an access token has ended with all sessions of its user."""
+    if header is None or not header.startswith(SCHEME) or not header.isascii():
+        return False
+    return api.tokens.has_ended(header[len(SCHEME) :].decode())
+
+
 class TicketQuery(msgspec.Struct, frozen=True):
     ticket: str = ""
 

@@ -21,7 +21,7 @@ from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
 from whippet.transports.admission.room import FREE_BYTES
 from whippet.transports.http import bearer, bodies, expanding, parameters
-from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer, Headers, compressed, send_answer, tagged
+from whippet.transports.http.answering import JSON, NO_STORE, VIEW, Answer, Headers, compressed, send_answer, tagged
 from whippet.transports.http.api import Api
 from whippet.transports.http.bodies import Gone, members_of
 from whippet.transports.http.errors import Refused, not_found, of_bug, of_command, of_refusal
@@ -46,7 +46,7 @@ class Endpoint:
         self._query = operation.query or (CatalogueQuery if operation.catalogue else parameters.NoQuery)
         limit = api.config.max_request_size
         self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
-        self._headers: Headers = (JSON, SECRET, VIEW) if operation.secret else (JSON, VIEW)
+        self._headers: Headers = (JSON, VIEW) if operation.catalogue else (JSON, NO_STORE, VIEW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _stay)
@@ -84,6 +84,8 @@ class Endpoint:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
                 call.authorization = bearer.of_ticket(api, scope["query_string"])
+            if operation.ended_too and bearer.has_ended(api, call.authorization):
+                return await self._encoded(None, headers)
             call.caller = await bearer.authenticate(api, call.authorization)
             session.login = call.caller.user.login
         call.parameters = parameters.decode_path(scope["path_params"])

@@ -49,6 +49,11 @@ class Refused(Exception):
         self.headers = headers
 
 
+def no_place(code: str, sentence: str) -> Refused:
+    """There are as many of something as are allowed."""
+    return Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code=code)
+
+
 _CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "payload_too_large",
     HTTPStatus.UNPROCESSABLE_ENTITY: "unprocessable_entity",

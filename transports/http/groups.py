@@ -45,11 +45,7 @@ async def get_group(call: Call) -> ConsumerGroupDetails:
     found = await call.ask(ask.GetConsumerGroup(call.stream, call.topic, call.parameters["group"]))
     if found is None:
         absence.refuse_topic(call)
-        group = call.parameters["group"]
-        raise CommandError(
-            Code.CONSUMER_GROUP_ID_NOT_FOUND,
-            f"Consumer group with ID: {group} for topic with ID: {call.topic} was not found.",
-        )
+        raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, about=(call.parameters["group"], call.topic))
     return _details(found)
 
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 from whippet.app.readiness import Readiness
-from whippet.transports.http.answering import JSON, SECRET, Answer
+from whippet.transports.http.answering import JSON, NO_STORE, Answer
 from whippet.transports.http.errors import RETRY_AFTER
 from whippet.transports.http.operation import Call
 
@@ -58,7 +58,7 @@ async def get_ready(call: Call) -> Answer:
 
 
 def live() -> Answer:
-    return Answer(HTTPStatus.OK, msgspec.json.encode(Live()), (JSON, SECRET))
+    return Answer(HTTPStatus.OK, msgspec.json.encode(Live()), (JSON, NO_STORE))
 
 
 def ready(readiness: Readiness) -> Answer:
@@ -67,8 +67,8 @@ def ready(readiness: Readiness) -> Answer:
     seconds = round(readiness.seconds, 3)
     status, problems = readiness.stage.value, readiness.certificates.problems()
     if readiness.is_ready:
-        return Answer(HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds, problems)), (JSON, SECRET))
+        return Answer(HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds, problems)), (JSON, NO_STORE))
     body = NotReady(
         status, recovery, seconds, problems, reason=f"The server is not ready; it is {readiness.sentence()}"
     )
-    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, msgspec.json.encode(body), (JSON, SECRET, RETRY_AFTER))
+    return Answer(HTTPStatus.SERVICE_UNAVAILABLE, msgspec.json.encode(body), (JSON, NO_STORE, RETRY_AFTER))

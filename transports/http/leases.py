@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -22,12 +22,13 @@ from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config.formats import PERIOD
 from whippet.app.errors import Code, CommandError
 from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
-from whippet.transports.http.answering import JSON, SECRET, VIEW, Answer
+from whippet.transports.http.answering import JSON, NO_STORE, VIEW, Answer
 from whippet.transports.http.errors import RETRY_AFTER, Refused
 from whippet.transports.http.messages import FRAME_JSON_BYTES, Kind, Start, one_beginning, strategy_of
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call
-from whippet.transports.http.parameters import one_spelling
+from whippet.transports.http.parameters import another_spelling, one_spelling
+from whippet.transports.http.texts import Period
 from whippet.transports.http.unpacking import PolledMessage, messages_of
 
 TURNS_MAX = 64
@@ -63,21 +64,20 @@ class LeasedMessages(msgspec.Struct, frozen=True):
 
 
 class LeaseQuery(msgspec.Struct, frozen=True):
-    expiry: str = ""
+    expiry: Period = ""
     """Such as `30s`; absent: as the server has it."""
 
 
 class LeasePollQuery(msgspec.Struct, frozen=True):
     partition_id: U32 | UnsetType = UNSET
     """If absent, the lease's partitions that have messages take turns."""
-    partition: U32 | UnsetType = UNSET
-    """Another spelling of `partition_id`."""
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
     """Where to begin; `next` if absent."""
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
-    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
-    """Another spelling of `kind`, for the beginnings that need no value."""
+    start: Annotated[Start, another_spelling("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
+    """For the beginnings that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
 
@@ -118,7 +118,7 @@ async def take_lease(call: Call) -> Answer:
         ) from None
     found = await _assignment(call, lease)
     where = call.scope["raw_path"] + b"/" + lease.id.encode()
-    headers = (JSON, SECRET, VIEW, (b"location", where))
+    headers = (JSON, NO_STORE, VIEW, (b"location", where))
     return Answer(HTTPStatus.CREATED, msgspec.json.encode(_details(call, lease, found)), headers)
 
 

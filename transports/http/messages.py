@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
@@ -17,15 +17,15 @@ from whippet.app.errors import Code, CommandError
 from whippet.storage.options import Durability
 from whippet.storage.producers import Producer
 from whippet.transports import offload
-from whippet.transports.http import incoming, outgoing, parameters, waiting
+from whippet.transports.http import contexts, incoming, outgoing, parameters, waiting
 from whippet.transports.http.answering import JSON, VIEW, Answer
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.incoming import Ready
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call
 from whippet.transports.http.packing import NewMessages, PartitioningBody, pack
-from whippet.transports.http.parameters import one_spelling
-from whippet.transports.http.texts import Key
+from whippet.transports.http.parameters import another_spelling, one_spelling
+from whippet.transports.http.texts import Key, Name, Period
 from whippet.transports.turns import Turn
 
 _log = logging.getLogger(__name__)
@@ -62,6 +62,9 @@ class Confirmations(msgspec.Struct, frozen=True):
     confirmations: list[Confirmation]
 
 
+NOT_WITH_JSON = "Not with a JSON body, which names its destination itself"
+
+
 class SendQuery(msgspec.Struct, frozen=True):
     """`partition_id` (or `partition`) and `key` are for bodies that do not name a destination themselves; without them
     the partitions take turns. `durability` is the level that the batch must reach before the response, where that is
@@ -69,10 +72,9 @@ class SendQuery(msgspec.Struct, frozen=True):
 
     ack: Literal["replicated", "none"] = "replicated"
     durability: Literal["memory", "written", "synced"] | UnsetType = UNSET
-    partition_id: U32 | UnsetType = UNSET
-    partition: U32 | UnsetType = UNSET
-    """Another spelling of `partition_id`."""
-    key: Key | UnsetType = UNSET
+    partition_id: Annotated[U32, Meta(description=NOT_WITH_JSON)] | UnsetType = UNSET
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    key: Annotated[Key, Meta(description=f"{NOT_WITH_JSON}, and not with `partition_id`")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         one_spelling("partition_id", self.partition_id, "partition", self.partition)
@@ -87,20 +89,19 @@ Start = Literal["first", "last", "next"]
 
 
 class PollQuery(msgspec.Struct, frozen=True):
-    consumer_id: str = "1"
+    consumer_id: Name = "1"
     partition_id: U32 | UnsetType = UNSET
     """Partition 0 if absent."""
-    partition: U32 | UnsetType = UNSET
-    """Another spelling of `partition_id`."""
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
     """Where to begin; `offset` if absent."""
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
-    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
-    """Another spelling of `kind`, for the beginnings that need no value."""
+    start: Annotated[Start, another_spelling("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
+    """For the beginnings that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
-    wait: str = ""
+    wait: Period = ""
     """How long to wait for messages if there are none, such as `20s`; after that the response has none."""
 
     def __post_init__(self) -> None:
@@ -140,6 +141,8 @@ async def send_messages(call: Call) -> Answer:
     request = ask.SendMessages(
         call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
     )
+    if isinstance(body, NewMessages):
+        contexts.check(call, request, body.context)
     if query.ack == "none":
         # Nobody will hear of a refusal that comes later.
         admit(call.api.gateway, call.session, ask.SendMessages, Destination(call.stream, call.topic))
@@ -273,8 +276,8 @@ async def poll_messages(call: Call) -> Answer:
 class FlushQuery(msgspec.Struct, frozen=True):
     """Iggy's SDK for Rust repeats in the query what is in the path."""
 
-    partition_id: U32 | UnsetType = UNSET
-    fsync: Literal["true", "false"] | UnsetType = UNSET
+    partition_id: Annotated[U32, another_spelling("partition")] | UnsetType = UNSET
+    fsync: Annotated[Literal["true", "false"], another_spelling("fsync")] | UnsetType = UNSET
 
 
 async def flush(call: Call) -> None:

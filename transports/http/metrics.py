@@ -11,7 +11,7 @@ import time
 from http import HTTPStatus
 
 from whippet.app.telemetry import metrics
-from whippet.transports.http.answering import Answer, compressed
+from whippet.transports.http.answering import NO_STORE, Answer, compressed
 from whippet.transports.http.operation import Call
 
 OFTEN_SECONDS = 0.005
@@ -49,5 +49,5 @@ async def get_metrics(call: Call) -> Answer:
     as_openmetrics = b"application/openmetrics-text" in headers.get(b"accept", b"")
     text = await call.api.scrapes.text(call, as_openmetrics=as_openmetrics)
     kind = metrics.OPENMETRICS_TYPE if as_openmetrics else metrics.TEXT_TYPE
-    answer = Answer(HTTPStatus.OK, text, ((b"content-type", kind.encode()),))
+    answer = Answer(HTTPStatus.OK, text, ((b"content-type", kind.encode()), NO_STORE, (b"vary", b"accept")))
     return await compressed(answer, headers.get(b"accept-encoding"))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import requests as ask
 from whippet.app.commands.requests import Consumer, ConsumerKind
-from whippet.transports.http import absence, parameters
+from whippet.transports.http import absence, contexts, parameters
+from whippet.transports.http.contexts import Context
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call
+from whippet.transports.http.parameters import another_spelling
+from whippet.transports.http.texts import Name
 
 
 class ConsumerOffset(msgspec.Struct, frozen=True):
@@ -21,8 +26,7 @@ class ConsumerOffset(msgspec.Struct, frozen=True):
 class PartitionQuery(msgspec.Struct, frozen=True):
     partition_id: U32 | UnsetType = UNSET
     """Partition 0 if absent."""
-    partition: U32 | UnsetType = UNSET
-    """Another spelling of `partition_id`."""
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
         parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
@@ -33,14 +37,25 @@ class PartitionQuery(msgspec.Struct, frozen=True):
         return 0 if given is UNSET else given
 
 
-class OffsetQuery(PartitionQuery, frozen=True):
-    consumer_id: str = "1"
+ConsumerWord = Literal["consumer"]
+"""Clients from 0.12 on say it; offsets of groups are changed by the connections of their members."""
+
+
+class ReaderQuery(PartitionQuery, frozen=True):
+    consumer_kind: ConsumerWord = "consumer"
+
+
+class OffsetQuery(ReaderQuery, frozen=True):
+    consumer_id: Name = "1"
 
 
 class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
-    consumer_id: U32 | str | None = 1
+    consumer_id: U32 | Name | None = 1
     partition_id: U32 | None = None
     offset: U64
+    consumer_kind: ConsumerWord = "consumer"
+    context: Context | None = None
+    """Of the partition, as the client knows it."""
 
     def __post_init__(self) -> None:
         check_u64(self.offset)
@@ -59,13 +74,13 @@ async def get_offset(call: Call) -> ConsumerOffset | None:
 async def store_offset(call: Call) -> None:
     body: NewOffset = call.body
     given = 1 if body.consumer_id is None else body.consumer_id
-    await call.ask(
-        ask.StoreConsumerOffset(_consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset)
-    )
+    request = ask.StoreConsumerOffset(_consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset)
+    contexts.check(call, request, body.context)
+    await call.ask(request)
 
 
 async def delete_offset(call: Call) -> None:
-    query: PartitionQuery = call.query
+    query: ReaderQuery = call.query
     consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
     await call.ask(ask.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
 

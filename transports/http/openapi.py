@@ -15,7 +15,7 @@ import msgspec
 from whippet.app.version import version
 from whippet.transports.http.errors import ErrorBody
 from whippet.transports.http.operation import Operation
-from whippet.transports.http.parameters import KINDS
+from whippet.transports.http.parameters import KINDS, SPELLING
 from whippet.transports.http.routes import OPERATIONS
 
 REFERENCE = "#/components/schemas/{name}"
@@ -30,6 +30,7 @@ REFUSALS = {
     "422": "The body is JSON, but not what is needed",
     "default": "Any other failure",
 }
+NOT_EMPTY = r"[^\r\n]"
 REFUSED = "#/components/responses/refused_{status}"
 
 
@@ -109,7 +110,8 @@ def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mappin
     if operation.body is not None:
         content: dict[str, Any] = {"application/json": {"schema": by_type[_key(operation.body)]}}
         content |= {
-            form.media: {"schema": {"type": "string", "description": form.description}} for form in operation.forms
+            form.media: {"schema": {"type": "string", "pattern": NOT_EMPTY, "description": form.description}}
+            for form in operation.forms
         }
         said["requestBody"] = {"required": True, "content": content}
     said["responses"] = _responses(operation, by_type)
@@ -117,11 +119,17 @@ def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mappin
 
 
 def _query(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    required = schema.get("required", ())
-    return [
-        {"name": name, "in": "query", "required": name in required, "schema": described}
-        for name, described in schema["properties"].items()
-    ]
+    properties = schema["properties"]
+    spellings = {each[SPELLING]: name for name, each in properties.items() if SPELLING in each}
+    parameters = []
+    for name, described in properties.items():
+        if SPELLING in described:
+            continue
+        parameter = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": described}
+        if name in spellings:
+            parameter["description"] = f"`{spellings[name]}` is another spelling of it"
+        parameters.append(parameter)
+    return parameters
 
 
 def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str, Any]:

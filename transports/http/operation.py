@@ -53,6 +53,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     handler: Handler
     public: bool = False
     """Served without a token; the `Authorization` header is not even looked at."""
+    ended_too: bool = False
+    """Done already for an access token that has ended with all sessions of its user."""
     ticket: bool = False
     """May be asked for with `?ticket=`, by clients that cannot send the header."""
     query: type[msgspec.Struct] | None = None
@@ -81,9 +83,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     text: str | None = None
     """The plain text that a success answers, where it is always the same."""
     catalogue: bool = False
-    """Reads metadata: may be asked for with a consistency, and answers with an ETag."""
-    secret: bool = False
-    """The answer is for nobody's cache."""
+    """Reads metadata: may be asked for with a consistency, and answers with an ETag. No cache may keep the
+    answers of other operations."""
 
 
 class Call:

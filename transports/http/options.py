@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -24,6 +24,8 @@ class OptionValue(msgspec.Struct, frozen=True):
     """Never empty."""
     explicit: bool
     """Whether somebody has chosen it."""
+    kind: Kind
+    """For clients from 0.12 on."""
 
 
 class OptionBody(msgspec.Struct, frozen=True):
@@ -32,6 +34,12 @@ class OptionBody(msgspec.Struct, frozen=True):
     default_value: list[int]
     """The bytes of the value, numbers little-endian."""
     description: str
+    updatable: bool
+    """Whether it may be changed; the others are fixed when their owner is made."""
+    resettable: bool
+    secret: bool
+    read_only: bool
+    critical: bool
 
 
 async def describe(call: Call) -> list[OptionBody]:
@@ -39,17 +47,37 @@ async def describe(call: Call) -> list[OptionBody]:
     if scope is None:
         raise CommandError(Code.INVALID_COMMAND, f"options are there for {', '.join(SCOPES)}")
     found: Sequence[answers.OptionDescription] = await call.ask(ask.DescribeOptions(scope))
-    return [OptionBody(each.key, NAMES[each.kind], list(each.default), each.description) for each in found]
+    return [
+        OptionBody(
+            each.key,
+            NAMES[each.kind],
+            list(each.default),
+            each.description,
+            *(bool(each.flags & flag) for flag in answers.OptionFlags),
+        )
+        for each in found
+    ]
 
 
-def of_texts(texts: dict[str, str] | None) -> tuple[Option, ...]:
-    return tuple(Option(key, ValueKind.STRING, value.encode()) for key, value in (texts or {}).items())
+OptionText = str | int | bool
+"""A value in JSON. What it amounts to is found out by the command, which reads texts."""
+
+
+def of_texts(values: Mapping[str, OptionText] | None) -> tuple[Option, ...]:
+    texts = {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in (values or {}).items()
+    }
+    return tuple(Option(key, ValueKind.STRING, text.encode()) for key, text in texts.items())
 
 
 def texts_of(explicit: Sequence[Option], derived: Sequence[Option]) -> dict[str, OptionValue]:
     """By key, in the order of the keys."""
-    found = {option.key: OptionValue(text_of(option), True) for option in explicit}
-    found |= {option.key: OptionValue(text_of(option), False) for option in derived if option.key not in found}
+    found = {option.key: OptionValue(text_of(option), True, NAMES[option.kind]) for option in explicit}
+    found |= {
+        option.key: OptionValue(text_of(option), False, NAMES[option.kind])
+        for option in derived
+        if option.key not in found
+    }
     return dict(sorted(found.items()))
 
 

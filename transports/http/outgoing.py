@@ -20,14 +20,14 @@ import msgspec
 
 from whippet.app.commands import answers
 from whippet.transports import offload
-from whippet.transports.http.answering import VIEW, Answer, compressed, weights_of
+from whippet.transports.http.answering import NO_STORE, VIEW, Answer, compressed, weights_of
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.incoming import BATCH, NDJSON, OCTETS, TEXT
 from whippet.transports.http.operation import Call
 from whippet.transports.http.unpacking import PolledMessages, messages_of, payloads_of
 
 JSON = "application/json"
-VARY = (b"vary", b"accept, accept-encoding")
+VARY = (b"vary", b"accept")
 
 
 def form_of(accept: bytes | None) -> str:
@@ -62,16 +62,17 @@ async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
     headers = (
         (b"content-type", _TYPES.get(form, form).encode()),
         VIEW,
+        NO_STORE,
+        VARY,
         (b"iggy-partition", b"%d" % polled.partition_id),
         (b"iggy-count", b"%d" % polled.messages_count),
         (b"iggy-current-offset", b"%d" % polled.current_offset),
         (b"iggy-next-offset", b"%d" % polled.next_offset),
     )
-    found = await compressed(Answer(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
-    return found._replace(headers=[VARY if header[0] == b"vary" else header for header in found.headers])
+    return await compressed(Answer(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
 
 
-async def _json(call: Call, polled: answers.Polled) -> bytes:
+async def json_of(call: Call, polled: answers.Polled) -> bytes:
     messages: Any = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
     found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
     encode = msgspec.json.Encoder().encode
@@ -107,7 +108,7 @@ async def _octets(call: Call, polled: answers.Polled) -> bytes:
 
 
 FORMS: Mapping[str, Callable[[Call, answers.Polled], Awaitable[bytes]]] = {
-    JSON: _json,
+    JSON: json_of,
     NDJSON: _ndjson,
     BATCH: _batches,
     TEXT: _text,

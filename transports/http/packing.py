@@ -13,17 +13,20 @@ import struct
 from array import array
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 import numpy as np
 import xxhash
+from msgspec import Meta
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
 from whippet.transports.http import bodies, userheaders
 from whippet.transports.http.bodies import unfit
+from whippet.transports.http.contexts import Context
+from whippet.transports.http.texts import base64_of
 from whippet.transports.wire.classic import batching
 from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain
 from whippet.transports.wire.classic.message import frame_type, rows, uniform_checksums
@@ -35,24 +38,36 @@ _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-
 _DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
 
 
+Id = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": U128_MAX})]
+IdText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_UUID.pattern}|[0-9]{{1,38}})$"})]
+
+
 class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
     """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
 
     kind: Literal["balanced", "partition_id", "messages_key"]
-    value: bytes
+    value: Annotated[bytes, base64_of(longest=255)]
+
+
+_DESTINATIONS = [
+    {"properties": {"kind": {"const": kind}, "value": {"minLength": characters}}}
+    for kind, characters in (("balanced", 0), ("partition_id", 8), ("messages_key", 4))
+]
 
 
 class MessageBody(msgspec.Struct, frozen=True, gc=False):
     """`id` is a number or a text: a number of up to 128 bits, or a UUID; 0 has the server make one."""
 
-    payload: bytes
-    id: int | str | None = 0
+    payload: Annotated[bytes, base64_of(shortest=1)]
+    id: Id | IdText | None = 0
     user_headers: userheaders.Incoming = None
 
 
 class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    partitioning: PartitioningBody
-    messages: list[MessageBody]
+    partitioning: Annotated[PartitioningBody, Meta(extra_json_schema={"anyOf": _DESTINATIONS})]
+    messages: Annotated[list[MessageBody], Meta(extra_json_schema={"minItems": 1})]
+    context: Context | None = None
+    """Of the partition, as a client from 0.12 on knows it."""
 
 
 _MESSAGES = msgspec.json.Decoder(list[MessageBody])
@@ -75,7 +90,7 @@ def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessag
         else:
             if not outer.messages:
                 bodies.refuse_duplicates(around)
-                return NewMessages(outer.partitioning, messages)
+                return NewMessages(outer.partitioning, messages, outer.context)
     found: NewMessages = bodies.decode_once(decoder, body)
     names = [name for name, _ in bodies.refuse_duplicates(body, tuple)]
     for name in names:

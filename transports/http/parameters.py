@@ -25,6 +25,25 @@ U32_MAX = 2**32 - 1
 NAME_BYTES = range(1, 256)
 QUERY_FIELDS_MAX = 64
 NAME_SHOWN_MAX = 64
+SPELLING = "x-another-spelling-of"
+
+
+def schema_of_text(lengths: range) -> dict[str, Any]:
+    """Describes texts by their length in UTF-8. A JSON Schema counts characters, of which each has up to four bytes, so
+    texts that are not ASCII are described as shorter than they may be."""
+    shortest, longest = lengths[0], lengths[-1]
+    return {
+        "minLength": shortest,
+        "maxLength": longest,
+        "pattern": rf"^([\x00-\x7f]*|[\s\S]{{0,{longest // 4}}})$",
+        "description": f"{shortest} to {longest} bytes of UTF-8",
+    }
+
+
+def another_spelling(of: str) -> msgspec.Meta:
+    """Marks a parameter that means the same as another one. The OpenAPI document does not list it: both together are
+    refused."""
+    return msgspec.Meta(extra_json_schema={SPELLING: of})
 
 
 def identifier(text: str) -> Identifier:
@@ -56,16 +75,20 @@ def _fsync(text: str) -> bool:
     return meaning
 
 
+_NAME: Mapping[str, Any] = {"type": "string", **schema_of_text(NAME_BYTES)}
 KINDS: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
     name: (parse, schema)
     for names, parse, schema in (
         (
             "stream topic group user consumer",
             identifier,
-            {"type": "string", "minLength": 1, "maxLength": 255, "description": "A number or a name"},
+            {
+                **_NAME,
+                "description": f"A number, or a name of {_NAME['description']}",
+            },
         ),
         ("partition client", _number, {"type": "integer", "minimum": 0, "maximum": U32_MAX}),
-        ("name lease", _name, {"type": "string", "minLength": 1, "maxLength": 255}),
+        ("name lease", _name, _NAME),
         ("scope", _name, {"type": "string", "enum": ["topic", "stream", "user"]}),
         ("fsync", _fsync, {"type": "string", "enum": ["true", "false", "fsync=true", "fsync=false"]}),
     )

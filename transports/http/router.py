@@ -6,7 +6,7 @@ spellings lead to the same route. A literal segment wins over a name where it ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from http import HTTPStatus
 
 from starlette import routing
@@ -76,13 +76,14 @@ class Router(routing.Router):
 
     def _endpoint(self, scope: Scope) -> ASGIApp:
         method: str = scope["method"]
-        allowed: set[str] = set()
+        allowed: Iterable[str] = ()
         for node, parameters in _walk(self._root, scope["raw_path"].split(b"/"), 1, {}):
             endpoint = node.endpoints.get(method)
             if endpoint is not None:
                 scope["path_params"] = parameters
                 return endpoint
-            allowed |= node.endpoints.keys()
+            # Those of the path itself come first, and those of a name that could stand in its place are not of it.
+            allowed = allowed or node.endpoints
         if allowed:
             allow = (b"allow", ", ".join(sorted(allowed)).encode())
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method Not Allowed", headers=(allow,))

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from whippet.app.commands import requests as ask
 from whippet.app.config.limits import Limit
 from whippet.transports.http import (
+    deferred,
     groups,
     health,
     incoming,
@@ -35,6 +36,12 @@ from whippet.transports.http.operation import Operation
 from whippet.transports.http.unpacking import PolledMessages
 
 CREATED, NO_CONTENT = int(HTTPStatus.CREATED), int(HTTPStatus.NO_CONTENT)
+
+_RECREATED = (409, "The partition was deleted and created again since the client has seen it: look it up again")
+_DEFERRED_REFUSALS = (
+    _RECREATED,
+    (429, "As many polls wait as are allowed, of the user or of all: ask without `wait_us`, or later"),
+)
 
 _SYSTEM = (
     Operation(
@@ -354,6 +361,28 @@ _MESSAGES = (
         ),
     ),
     Operation(
+        name="poll_messages_deferred",
+        method="GET",
+        path="/streams/{stream}/topics/{topic}/messages/deferred",
+        summary="Read messages of one partition, as soon as there are enough",
+        subject="messages",
+        handler=deferred.poll,
+        query=deferred.DeferredQuery,
+        answer=deferred.DeferredMessages,
+        refusals=_DEFERRED_REFUSALS,
+    ),
+    Operation(
+        name="poll_and_commit_messages_deferred",
+        method="POST",
+        path="/streams/{stream}/topics/{topic}/messages/deferred",
+        summary="The same, for clients that store their offset with it",
+        subject="messages",
+        handler=deferred.poll,
+        query=deferred.DeferredQuery,
+        answer=deferred.DeferredMessages,
+        refusals=_DEFERRED_REFUSALS,
+    ),
+    Operation(
         name="tail_messages",
         method="GET",
         path="/streams/{stream}/topics/{topic}/messages/tail",
@@ -394,6 +423,7 @@ _MESSAGES = (
         handler=offsets.store_offset,
         body=offsets.NewOffset,
         status=NO_CONTENT,
+        refusals=(_RECREATED,),
     ),
     Operation(
         name="delete_consumer_offset",
@@ -402,7 +432,7 @@ _MESSAGES = (
         summary="Forget how far a consumer has come",
         subject="messages",
         handler=offsets.delete_offset,
-        query=offsets.PartitionQuery,
+        query=offsets.ReaderQuery,
         status=NO_CONTENT,
     ),
 )
@@ -528,7 +558,6 @@ _USERS = (
         handler=tickets.make_ticket,
         status=CREATED,
         answer=tickets.TicketDetails,
-        secret=True,
     ),
     Operation(
         name="get_users",
@@ -642,7 +671,6 @@ _ACCESS = (
         public=True,
         body=logins.Login,
         answer=logins.Identity,
-        secret=True,
     ),
     Operation(
         name="log_out",
@@ -650,6 +678,7 @@ _ACCESS = (
         path="/users/logout",
         summary="End the access token of this request",
         subject="access",
+        ended_too=True,
         handler=logins.log_out,
         status=NO_CONTENT,
     ),
@@ -663,7 +692,6 @@ _ACCESS = (
         public=True,
         body=logins.TokenBody,
         answer=logins.Identity,
-        secret=True,
     ),
     Operation(
         name="get_personal_access_tokens",
@@ -684,7 +712,6 @@ _ACCESS = (
         handler=personal_tokens.create_token,
         body=personal_tokens.NewPersonalAccessToken,
         answer=personal_tokens.RawToken,
-        secret=True,
     ),
     Operation(
         name="delete_personal_access_token",
@@ -705,7 +732,6 @@ _ACCESS = (
         public=True,
         body=logins.TokenBody,
         answer=logins.Identity,
-        secret=True,
     ),
 )
 

@@ -22,6 +22,8 @@ from whippet.transports import listening
 from whippet.transports.handshakes import Handshakes
 from whippet.transports.http.protocol import Door, Protocol
 
+ANNOUNCED_SECONDS = 86_400
+"""How long a browser may remember that there is HTTP/3."""
 SWEEPS = 8
 """How often the deadlines are looked at in the shortest time that a client is given."""
 SWEEP_SECONDS_MAX = 1.0
@@ -60,6 +62,10 @@ class HttpServer:
         self.serving = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
         """Ends with `stop`. When it ends before, the listener has failed."""
         self._sweeping = asyncio.create_task(self._sweep(), name="http deadlines")
+
+    def announce_http3(self, port: int) -> None:
+        """Tells browsers, in every response from now on, that there is HTTP/3, and on which port."""
+        self._server.add_header("alt-svc", f'h3=":{port}"; ma={ANNOUNCED_SECONDS}')
 
     def _protocol(self, **given: Any) -> Protocol:
         return Protocol(self.door, **given)
@@ -100,6 +106,13 @@ class _Uvicorn(uvicorn.Server):
         self._tls = tls
         self._door = door
         self._handshakes: Handshakes | None = None
+
+    def add_header(self, name: str, value: str) -> None:
+        self.config.headers.append((name, value))
+        if self.config.loaded:
+            added = name.encode(), value.encode()
+            self.config.encoded_headers = [*self.config.encoded_headers, added]
+            self.server_state.default_headers = [*self.server_state.default_headers, added]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """With TLS the connections of a client that is not through its handshake count as well."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
 from whippet.app.model.sessions import Transport
 from whippet.transports.http import bytesizes
-from whippet.transports.http.answering import TEXT, VIEW, Answer
+from whippet.transports.http.answering import NO_STORE, TEXT, VIEW, Answer
 from whippet.transports.http.errors import not_found
+from whippet.transports.http.numbers import f32
 from whippet.transports.http.operation import Call
 
 ANYWHERE = frozenset({"0.0.0.0", "::"})
@@ -100,6 +102,8 @@ class Node(msgspec.Struct, frozen=True):
     endpoints: Endpoints
     role: str
     status: str
+    replica_id: int = 0
+    """For clients from 0.12 on; there is one node."""
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True):
@@ -109,14 +113,18 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
 class NewSnapshot(msgspec.Struct, frozen=True):
     compression: Literal["Stored", "Deflated", "Bzip2", "Zstd", "Lzma", "Xz"]
-    snapshot_types: list[
-        Literal["FilesystemOverview", "ProcessList", "ResourceUsage", "Test", "ServerLogs", "ServerConfig", "All"]
+    snapshot_types: Annotated[
+        list[
+            Literal["FilesystemOverview", "ProcessList", "ResourceUsage", "Test", "ServerLogs", "ServerConfig", "All"]
+        ],
+        Meta(extra_json_schema={"anyOf": [{"items": {"not": {"const": "All"}}}, {"maxItems": 1}]}),
     ]
+    """All of them, or those that are wanted."""
 
 
 async def index(call: Call) -> Answer:
-    # SDKs and load balancers compare this text: it names the API, not the program.
-    return Answer(HTTPStatus.OK, b"Iggy API", (TEXT,))
+    # SDKs and load balancers compare this text: it names the API, not the program. Browsers are sent to the dashboard.
+    return Answer(HTTPStatus.OK, b"Iggy API", (TEXT, (b"vary", b"accept")))
 
 
 async def ping(call: Call) -> Answer:
@@ -125,8 +133,10 @@ async def ping(call: Call) -> Answer:
 
 async def get_stats(call: Call) -> Stats:
     found: answers.Stats = await call.ask(ask.GetStats())
-    named = {name: getattr(found, name) for name in found.__struct_fields__ if not name.startswith("server_")}
+    other = ("server_", "classic_")
+    named = {name: getattr(found, name) for name in found.__struct_fields__ if not name.startswith(other)}
     named |= {name: bytesizes.text(named[name]) for name in SIZES}
+    named |= {name: f32(named[name]) for name in USAGES}
     return Stats(
         **named,
         iggy_server_version=found.server_version,
@@ -135,6 +145,7 @@ async def get_stats(call: Call) -> Stats:
     )
 
 
+USAGES = ("cpu_usage", "total_cpu_usage")
 SIZES = (
     "memory_usage",
     "total_memory",
@@ -189,6 +200,7 @@ async def make_snapshot(call: Call) -> Answer:
     headers = (
         (b"content-type", b"application/zip"),
         (b"content-disposition", b'attachment; filename="' + name + b'"'),
+        NO_STORE,
         VIEW,
     )
     return Answer(HTTPStatus.OK, made.content, headers)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Literal
 
@@ -28,16 +29,17 @@ from whippet.app.commands.messages import Followed
 from whippet.app.config.listeners import HttpReaders
 from whippet.app.errors import CommandError, of_storage
 from whippet.app.feeds import Cursor, Encode, Feed, Feeds, Part, Piece, Position
+from whippet.app.places import Places, Setting
 from whippet.storage.batch import FRAME_BYTES
 from whippet.storage.errors import StorageError
 from whippet.storage.partition import Partition
 from whippet.transports import offload
 from whippet.transports.admission.room import FREE_BYTES
 from whippet.transports.http import bearer, userheaders
-from whippet.transports.http.answering import SECRET, VIEW, Headers
+from whippet.transports.http.answering import NO_STORE, VIEW, Headers
+from whippet.transports.http.errors import no_place
 from whippet.transports.http.operation import Call
 from whippet.transports.http.outlets import Direct, Indirect, Outlet, until_gone
-from whippet.transports.http.places import Places, Setting
 from whippet.transports.http.protocol import CONNECTION, Protocol
 from whippet.transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
 from whippet.transports.turns import POLL_BYTES_MIN
@@ -50,7 +52,7 @@ SWEPT_TOGETHER = 32
 RETRY_MS = 1000
 HEADERS: Headers = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    SECRET,
+    NO_STORE,
     # A proxy that gathers what it passes on would make a tail useless.
     (b"x-accel-buffering", b"no"),
     (b"connection", b"close"),
@@ -329,9 +331,9 @@ class Tails:
         self._limits = limits
         self.places = Places(
             "tails",
-            "too_many_tails",
             Setting("http.readers.tails", limits.tails),
             Setting("http.readers.tails_per_user", limits.tails_per_user),
+            partial(no_place, "too_many_tails"),
         )
         self._tails: set[Tail] = set()
         self._sweeping: asyncio.Task[None] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,7 @@ from whippet.transports.http.errors import Refused
 from whippet.transports.http.messages import Start
 from whippet.transports.http.numbers import U64, check_u64
 from whippet.transports.http.operation import Call
+from whippet.transports.http.parameters import another_spelling
 from whippet.transports.http.tailing import HEADERS, Events, cursor_of, following, position_of
 
 PARTITIONS_MAX = 128
@@ -26,8 +27,7 @@ LAST_EVENT_ID = b"last-event-id"
 class TailQuery(msgspec.Struct, frozen=True):
     partition_id: str | UnsetType = UNSET
     """A number, or `all`; partition 0 if absent."""
-    partition: str | UnsetType = UNSET
-    """Another spelling of `partition_id`."""
+    partition: Annotated[str, another_spelling("partition_id")] | UnsetType = UNSET
     start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
     """`first` begins with the oldest message, `last` with the newest one that there is, `next` with the first one to
     come, or, with `consumer`, after what that consumer has stored."""

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from whippet.app.commands import answers
 from whippet.app.commands import requests as ask
+from whippet.app.commands.topics import PARTITIONS_MAX
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import Option
 from whippet.transports.http import bytesizes, options
-from whippet.transports.http.numbers import U8, U32, U64, check_u64
+from whippet.transports.http.contexts import NO_OWNER, Context
+from whippet.transports.http.numbers import U8, U32, U64, NumberText, check_u64, number_of
 from whippet.transports.http.operation import Call
-from whippet.transports.http.options import OptionValue
+from whippet.transports.http.options import OptionText, OptionValue
 from whippet.transports.http.parameters import NAME_BYTES
 from whippet.transports.http.texts import Algorithm, ChangedTopicOptions, Name, TopicOptions
 
 ALGORITHMS = {"none": 1, "gzip": 2}
 ALGORITHM_NAMES = {number: name for name, number in ALGORITHMS.items()}
+
+
+def _between(low: int, high: int) -> Meta:
+    """Describes bounds that the command checks, with an error of its own."""
+    return Meta(extra_json_schema={"allOf": [{"minimum": low, "maximum": high}]})
 
 
 class Partition(msgspec.Struct, frozen=True):
@@ -29,6 +39,8 @@ class Partition(msgspec.Struct, frozen=True):
     messages_count: int
     first_offset: int
     next_offset: int
+    context: Context
+    """For clients from 0.12 on."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -55,11 +67,11 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     """Expiry in us, size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited."""
 
     name: Name
-    partitions_count: U32
+    partitions_count: Annotated[U32, _between(0, PARTITIONS_MAX)]
     compression_algorithm: Algorithm | None = None
     message_expiry: U64 | None = 0
     max_topic_size: U64 | None = 0
-    replication_factor: U8 | None = None
+    replication_factor: Annotated[U8, _between(1, 255)] | None = None
     options: TopicOptions | None = None
 
     def __post_init__(self) -> None:
@@ -68,26 +80,30 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What is absent, null or 0 stays as it is."""
+    """What is absent, null or 0 stays as it is. Clients from 0.12 on name only what changes, and in `reset` the options
+    for which the server's default is to hold again."""
 
-    name: Name
+    name: Name | None = None
+    reset: Annotated[
+        list[Literal["message_expiry", "max_topic_size"]], Meta(extra_json_schema={"uniqueItems": True})
+    ] = []
     compression_algorithm: Algorithm | None = None
-    message_expiry: U64 | None = None
-    max_topic_size: U64 | None = None
-    replication_factor: U8 | None = None
+    message_expiry: U64 | NumberText | None = None
+    max_topic_size: U64 | NumberText | None = None
+    replication_factor: Annotated[U8, _between(1, 255)] | None = None
     options: ChangedTopicOptions | None = None
 
     def __post_init__(self) -> None:
-        check_u64(self.message_expiry, self.max_topic_size)
+        check_u64(number_of(self.message_expiry), number_of(self.max_topic_size))
         _check_algorithm(self.compression_algorithm)
 
 
 class NewPartitions(msgspec.Struct, frozen=True):
-    partitions_count: U32
+    partitions_count: Annotated[U32, _between(1, PARTITIONS_MAX)]
 
 
 class PartitionsCount(msgspec.Struct, frozen=True):
-    partitions_count: U32
+    partitions_count: Annotated[U32, _between(1, PARTITIONS_MAX)]
 
 
 class SegmentsCount(msgspec.Struct, frozen=True):
@@ -124,16 +140,20 @@ async def create_topic(call: Call) -> TopicDetails:
 
 async def update_topic(call: Call) -> None:
     body: ChangedTopic = call.body
-    _check_name(body.name)
+    if body.name is not None:
+        _check_name(body.name)
     _check_factor(body.replication_factor)
+    if body.name is None or body.reset:
+        await call.ask(ask.PatchTopic(call.stream, call.topic, _patched(body), tuple(body.reset)))
+        return
     await call.ask(
         ask.UpdateTopic(
             stream=call.stream,
             topic=call.topic,
             name=body.name,
             compression_algorithm=_algorithm(body.compression_algorithm),
-            message_expiry=body.message_expiry or None,
-            max_topic_size=body.max_topic_size or None,
+            message_expiry=number_of(body.message_expiry) or None,
+            max_topic_size=number_of(body.max_topic_size) or None,
             replication_factor=body.replication_factor,
             options=options.of_texts(body.options),
         )
@@ -164,6 +184,18 @@ async def delete_segments(call: Call) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- pieces
+
+
+def _patched(body: ChangedTopic) -> tuple[Option, ...]:
+    """What is named, as options. Compression is fixed for clients that change a topic in this way."""
+    named = {
+        "name": body.name,
+        "compression_algorithm": body.compression_algorithm,
+        "message_expiry": number_of(body.message_expiry) or None,
+        "max_topic_size": number_of(body.max_topic_size) or None,
+    }
+    texts: dict[str, OptionText] = {key: value for key, value in named.items() if value is not None}
+    return options.of_texts(texts | (body.options or {}))
 
 
 def topics(found: Sequence[answers.TopicInfo]) -> list[Topic]:
@@ -204,6 +236,7 @@ def _partition(info: answers.PartitionInfo) -> Partition:
         info.messages_count,
         info.first_offset,
         info.next_offset,
+        Context(info.incarnation, NO_OWNER, info.incarnation),
     )
 
 

@@ -11,12 +11,13 @@ import base64
 import binascii
 import struct
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from whippet.app.model.options import ValueKind
 from whippet.storage.batch import Readable
+from whippet.transports.http.texts import base64_of
 
 Kind = Literal[
     "raw",
@@ -46,7 +47,7 @@ class HeaderPart(msgspec.Struct, frozen=True, gc=False):
     """A key or a value: UTF-8 for a string, one byte for a bool, little-endian for numbers."""
 
     kind: Kind
-    value: bytes
+    value: Annotated[bytes, base64_of(longest=PART_BYTES_MAX)]
 
 
 class HeaderEntry(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +55,7 @@ class HeaderEntry(msgspec.Struct, frozen=True, gc=False):
     value: HeaderPart
 
 
-Incoming = list[HeaderEntry] | dict[str, HeaderPart] | str | None
+Incoming = list[HeaderEntry] | dict[str, HeaderPart] | Annotated[str, base64_of()] | None
 Outgoing = list[HeaderEntry] | str
 
 

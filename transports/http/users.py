@@ -21,7 +21,9 @@ from whippet.transports.http.texts import NoOptions, Password, Username
 Status = Literal["active", "inactive"]
 STATUSES = {UserStatus.ACTIVE: "active", UserStatus.INACTIVE: "inactive"}
 Value = TypeVar("Value")
-ById = Annotated[dict[int, Value], msgspec.Meta(extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}})]
+ById = Annotated[
+    dict[int, Value], msgspec.Meta(extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}})
+]
 _NUMBERS = {name: number for number, name in STATUSES.items()}
 
 

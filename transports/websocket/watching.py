@@ -60,12 +60,12 @@ class _Watch(Subscription):
             return None, None
         stream = self.channel.api.gateway.streams.find(identifier(wanted.stream))
         if stream is None:
-            raise CommandError(Code.STREAM_ID_NOT_FOUND, f"there is no stream {wanted.stream!r}")
+            raise CommandError(Code.STREAM_ID_NOT_FOUND, about=(wanted.stream,))
         if wanted.topic is UNSET:
             return stream, None
         topic = stream.topics.find(identifier(wanted.topic))
         if topic is None:
-            raise CommandError(Code.TOPIC_ID_NOT_FOUND, f"stream {stream.name!r} has no topic {wanted.topic!r}")
+            raise CommandError(Code.TOPIC_ID_NOT_FOUND, about=(wanted.topic, stream.name))
         return stream, topic
 
     @property

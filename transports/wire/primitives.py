@@ -59,6 +59,10 @@ class Reader:
         return self._at == self._end
 
     @property
+    def left(self) -> int:
+        return self._end - self._at
+
+    @property
     def position(self) -> int:
         return self._at
 
@@ -260,16 +264,16 @@ def partitioning(value: Partitioning) -> bytes:
             return _KIND_AND_LENGTH.pack(value.kind, len(value.key)) + value.key
 
 
-_STRATEGIES = {int(kind): kind for kind in StrategyKind}
-_WITH_VALUE = (StrategyKind.OFFSET, StrategyKind.TIMESTAMP)
+STRATEGIES = {int(kind): kind for kind in StrategyKind}
+VALUED_STRATEGIES = (StrategyKind.OFFSET, StrategyKind.TIMESTAMP)
 
 
 def read_strategy(reader: Reader) -> Strategy:
     number, value = reader.unpack(_STRATEGY)
-    kind = _STRATEGIES.get(number)
+    kind = STRATEGIES.get(number)
     if kind is None:
         raise CommandError(Code.INVALID_COMMAND, f"there is no polling strategy of kind {number}")
-    return Strategy(kind, value if kind in _WITH_VALUE else 0)
+    return Strategy(kind, value if kind in VALUED_STRATEGIES else 0)
 
 
 def strategy(value: Strategy) -> bytes:

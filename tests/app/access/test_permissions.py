@@ -35,6 +35,7 @@ manage_topics   G.manage_streams G.manage_topics S.manage_stream S.manage_topics
 manage_topic    G.manage_streams G.manage_topics S.manage_stream S.manage_topics T.manage_topic
 poll_messages   G.manage_streams G.read_streams G.manage_topics G.read_topics G.poll_messages S.manage_stream S.read_stream S.manage_topics S.read_topics S.poll_messages T.manage_topic T.read_topic T.poll_messages
 send_messages   G.manage_streams G.manage_topics G.send_messages S.manage_stream S.manage_topics S.send_messages T.manage_topic T.send_messages
+route_messages  G.manage_streams G.read_streams G.manage_topics G.read_topics G.poll_messages G.send_messages S.manage_stream S.read_stream S.manage_topics S.read_topics S.poll_messages S.send_messages T.manage_topic T.read_topic T.poll_messages T.send_messages
 """  # noqa: E501
 GRANTED_BY = {line.split()[0]: set(line.split()[1:]) for line in TABLE.strip().splitlines()}
 

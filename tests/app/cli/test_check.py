@@ -41,7 +41,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_a_sound_folder_is_described(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(folder)]) == 0
     shown = capsys.readouterr().out
-    assert "stream 0, topic 0, partition 1: 10 messages in 3 segments, offsets 0 to 10" in shown
+    assert "stream 0, topic 0, partition 1: 10 messages in 3 segments, first offset 0, next offset 10" in shown
     assert "2 partitions, 0 of them damaged" in shown
 
 

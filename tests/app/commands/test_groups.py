@@ -258,9 +258,19 @@ async def test_an_auto_commit_is_a_commit(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         await made.fill()
         anne, bert = await made.readers(2)
-        await two_members_and_a_promise(anne, bert)
+        await anne.join()
         assert len(payloads(await anne.poll(2, auto_commit=True))) == 10
+        await bert.join()
         assert await made.owned() == [[0, 1], [2]]
+
+
+async def test_a_promised_partition_is_not_read_by_its_owner_who_names_it(tmp_path: Path) -> None:
+    async with reading(tmp_path) as made:
+        await made.fill()
+        anne, bert = await made.readers(2)
+        await two_members_and_a_promise(anne, bert)
+        polled = await anne.poll(2)
+        assert (payloads(polled), polled.owned) == ([], False)
 
 
 async def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_committed(tmp_path: Path) -> None:

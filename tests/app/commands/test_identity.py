@@ -37,6 +37,8 @@ async def replace_alice(made: World) -> None:
 async def test_the_late_close_of_an_evicted_session_removes_no_other_one(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         evicted = await made.root()
+        await make_group(evicted)
+        await evicted.ask(ask.JoinConsumerGroup("s", "t", "g"))
         made.clock.now += 10**9
         await housekeeping.evict_silent_clients(made.gateway)
         later = Person(made.gateway, evicted.session.address)
@@ -63,6 +65,20 @@ async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_
         await successor.log_in("root", "root's password")
         await successor.ask(ask.JoinConsumerGroup("s", "t", "g"))
         assert await polling.ask(ask.SyncConsumerGroup("s", "t", "g")) is None
+
+
+async def test_who_has_set_a_new_password_may_log_out_once(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        await made.user("alice")
+        alice = await made.logged_in("alice")
+        await alice.ask(ask.ChangePassword("alice", "alicealice", "another"))
+        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+        await alice.ask(ask.LogoutUser())
+        assert await refusal(alice.ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
+        assert await refusal(made.person().ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
+        await alice.log_in("alice", "another")
+        await alice.ask(ask.LogoutUser())
+        assert await refusal(alice.ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
 
 
 async def test_a_session_is_of_its_user_and_not_of_the_next_one_with_the_number(tmp_path: Path) -> None:

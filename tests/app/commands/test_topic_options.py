@@ -28,7 +28,8 @@ def options(**texts: str) -> tuple[Option, ...]:
 def described(info: answers.TopicInfo) -> tuple[dict[str, str], dict[str, str]]:
     """The explicit ones and the derived ones."""
     explicit, derived = ({one.key: to_text(one) for one in part} for part in (info.explicit, info.derived))
-    assert sorted([*explicit, *derived]) == sorted(CATALOGUE.keys() - OWN)
+    same = {"enforce_fsync"} if "durability" in explicit and "enforce_fsync" not in explicit else set()
+    assert sorted([*explicit, *derived]) == sorted(CATALOGUE.keys() - OWN - same)
     assert (list(explicit), list(derived)) == (sorted(explicit), sorted(derived))
     return explicit, derived
 
@@ -86,6 +87,20 @@ async def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_pat
         assert partition.durability is Durability.SYNCED
 
 
+async def test_a_topic_with_enforce_fsync_is_synced_before_a_send_is_answered_also_after_a_start(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as here:
+        info = await made(await here.root(), options=options(enforce_fsync="true"))
+        assert described(info)[0] == {"enforce_fsync": "true"}
+        assert described(info)[1]["durability"] == "persisted"
+        after = await changed(await here.root(), options=options(message_expiry="1 h"))
+        assert described(after)[0] == {"enforce_fsync": "true", "message_expiry": "3600000000"}
+    async with world(tmp_path) as here:
+        (partition,) = here.store.partitions_of(0, 0)
+        assert partition.durability is Durability.SYNCED
+
+
 async def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression_choose_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
@@ -131,7 +146,8 @@ async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"options": options(enforce_fsync="true")}, Code.UNSUPPORTED_OPTION_KEY),
+        ({"options": options(fsync="true")}, Code.UNSUPPORTED_OPTION_KEY),
+        ({"options": options(enforce_fsync="true", durability="replicated")}, Code.INVALID_OPTION_VALUE),
         ({"options": options(durability="always")}, Code.INVALID_OPTION_VALUE),
         ({"options": (Option("segment_size", ValueKind.UINT32, bytes(4)),)}, Code.INVALID_OPTION_VALUE),
         ({"options": options(**{f"{i}": "x" for i in range(1025)})}, Code.OPTIONS_BLOCK_TOO_LARGE),
@@ -141,7 +157,10 @@ async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None
         ({"partitions": 65, "options": options(preallocate_segments="true")}, Code.INVALID_OPTION_VALUE),
         ({"compression_algorithm": 4}, Code.INVALID_COMMAND),
     ],
-    ids=["key", "value", "kind", "many", "size", "size field", "size and default", "reserved", "compression"],
+    ids=[
+        *("key", "contradiction", "value", "kind", "many", "size", "size field", "size and default", "reserved"),
+        "compression",
+    ],
 )
 async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
     async with world(tmp_path) as here:

@@ -165,6 +165,7 @@ system.message_deduplication.enabled | app/commands/test_deduplication.py | Mess
 system.message_deduplication.max_entries | app/commands/test_deduplication.py | max_entries
 system.message_deduplication.expiry | app/commands/test_deduplication.py | MessageDeduplication(max_entries=5, expiry=2)
 system.recovery.recreate_missing_state | storage/test_catalog.py | recreate_missing_state
+system.sharding.pin_cores | app/config/test_config_store_options.py | IGGY_SYSTEM_SHARDING_PIN_CORES
 system.sharding.cpu_allocation | app/config/test_config_store_options.py | IGGY_SYSTEM_SHARDING_CPU_ALLOCATION
 system.protocol.oldest | transports/test_modern_tcp.py | oldest
 system.protocol.newest | transports/test_modern_tcp.py | newest
@@ -191,6 +192,8 @@ system.limits.silence_before_login | transports/test_tcp_tls.py | silence_before
 system.limits.frame_time | app/test_settings.py | frame_time=7.0
 system.limits.session_answers | transports/test_modern_tcp.py | session_answers
 system.limits.session_memory | transports/test_modern_tcp.py | session_memory
+system.limits.waiting_polls | transports/test_next_conversation.py | waiting_polls=9
+system.limits.waiting_polls_per_user | transports/test_next_conversation.py | waiting_polls_per_user=5
 system.limits.producers | storage/test_append_once.py | producers_max
 system.limits.producer_answers | storage/test_append_once.py | producer_answers_max
 system.limits.stop_time | app/test_settings.py | IGGY_SYSTEM_LIMITS_STOP_TIME
@@ -214,6 +217,14 @@ cluster.enabled | transports/http/test_system.py | Cluster(enabled=True
 cluster.name | transports/http/test_system.py | name="my-cluster"
 cluster.node.current.name | transports/http/test_system.py | CurrentNode(name=
 cluster.node.current.ip | transports/http/test_system.py | ip="192.0.2.7"
+cluster.nodes[].name | app/config/test_config_roster.py | NODES_0_NAME
+cluster.nodes[].ip | app/config/test_config_roster.py | NODES_0_IP
+cluster.nodes[].advertised_address | app/config/test_config_roster.py | advertised_address
+cluster.nodes[].replica_id | app/config/test_config_roster.py | NODES_0_REPLICA_ID
+cluster.nodes[].ports.tcp | app/config/test_config_roster.py | NODES_0_PORTS_TCP
+cluster.nodes[].ports.quic | app/config/test_config_roster.py | NODES_0_PORTS_QUIC
+cluster.nodes[].ports.http | app/config/test_config_roster.py | NODES_0_PORTS_HTTP
+cluster.nodes[].ports.websocket | app/config/test_config_roster.py | NODES_0_PORTS_WEBSOCKET
 """
 """A key, the file of the test that shows its effect, and the words that set it there: its variable, the name of its
 field, or that of the option of the store that is made of it."""

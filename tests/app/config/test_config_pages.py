@@ -55,7 +55,7 @@ def test_the_sample_file_is_the_defaults() -> None:
     loaded = load({"IGGY_CONFIG_PATH": str(ROOT / "deploy" / "server.toml")}, "/")
     assert loaded.config == Config()
     assert loaded.warnings == ()
-    assert "default" not in loaded.origins.values()
+    assert "default" not in loaded.origins.values(), "every key is in the file"
 
 
 def test_no_line_of_the_sample_is_too_long() -> None:
@@ -84,6 +84,7 @@ def test_each_printed_line_says_where_its_value_comes_from(
     lines = [" ".join(line.split()) for line in output.out.splitlines()]
     assert lines[0] == "# file: server.toml"
     assert 'path = "data" # server.toml' in lines
+    assert any(line.startswith('address = "127.0.0.1:8090" ') for line in output.out.splitlines())
     assert "web_ui = true # IGGY_HTTP_WEB_UI" in lines
     assert 'size = "1 GiB" # default' in lines
     assert output.err == "warning: IGGY_ZZZ: unknown variable; ignored\n"

@@ -111,15 +111,6 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
         "https://",
     ),
     (
-        {
-            "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER": "https://a.example",
-            "HTTP_JWT_TRUSTED_ISSUERS_0_AUDIENCE": "a",
-            "HTTP_JWT_TRUSTED_ISSUERS_0_JWKS_URL": "https://a.example/keys",
-        },
-        "HTTP_JWT_TRUSTED_ISSUERS_0_ISSUER",
-        "trusted_issuers.0.user_id",
-    ),
-    (
         {"HTTP_CORS_ALLOW_CREDENTIALS": "true", "HTTP_CORS_ALLOWED_ORIGINS": "[*]"},
         "HTTP_CORS_ALLOW_CREDENTIALS",
         "http.cors.allowed_origins",
@@ -140,6 +131,10 @@ COMBINATIONS: list[tuple[dict[str, str], str, str]] = [
 ]
 
 EMPTIED = {
+    '[quic.certificate]\nself_signed = false\ncert_file = ""': "server.toml: quic.certificate.cert_file: "
+    "quic.certificate.cert_file is needed while quic.certificate.self_signed is false",
+    '[quic.certificate]\nself_signed = false\nkey_file = " "': "server.toml: quic.certificate.key_file: "
+    "quic.certificate.key_file is needed",
     '[cluster]\nenabled = true\nname = ""': "server.toml: cluster.name: cluster.name must not be empty",
     '[cluster]\nenabled = true\nnode.current.ip = ""': "server.toml: cluster.node.current.ip: cluster.node.current.ip",
 }

@@ -103,6 +103,12 @@ def test_an_allocation_uses_the_cores_that_it_names(text: str, shards: int, cpus
     assert resolve(parse_allocation(text), BIG) == (shards, cpus)
 
 
+def test_no_core_is_pinned_where_that_is_switched_off(start: Any) -> None:
+    loaded = start(IGGY_SYSTEM_SHARDING_CPU_ALLOCATION="2..4", IGGY_SYSTEM_SHARDING_PIN_CORES="false")
+    options = store_options(loaded.config, BIG)
+    assert (options.shards, options.cpus) == (2, ())
+
+
 @pytest.mark.parametrize(("text", "cpus"), [("all", ()), ("2", ()), ("0..2", (0, 1))])
 def test_only_cores_that_were_named_are_pinned(text: str, cpus: tuple[int, ...]) -> None:
     assert resolve(parse_allocation(text), Machine((0, 1), {})) == (2, cpus)

@@ -53,7 +53,7 @@ def messages(page: Page) -> Locator:
 def test_a_browser_is_led_to_the_page_and_a_wrong_password_leads_no_further(page: Page, server: Server) -> None:
     sign_in(page, server, "/", password="wrong")
     assert page.url == f"{server.url}/ui"
-    expect(page.get_by_role("alert")).to_have_text("The user name or the password is wrong.")
+    expect(page.get_by_role("alert")).to_have_text("Invalid credentials: the user name or the password is wrong.")
     expect(page.get_by_label("Password")).to_have_value("")
     expect(page.locator("#dashboard")).to_be_hidden()
     assert page.evaluate("sessionStorage.length") == 0

@@ -75,7 +75,7 @@ def test_a_command_is_answered_or_refused_with_an_error_that_says_what_it_is(pag
     assert page.evaluate("client.call('create_stream', { name: 'made' }).then(({ name }) => name)") == "made"
     assert refusal(page, "client.call('create_stream', { name: 'made' })") == [
         *(True, "WhippetError", "stream_name_already_exists", 1012),
-        *("there is a stream 'made' already", "name"),
+        *("Stream with name: made already exists.", "name"),
     ]
     assert refusal(page, "client.call('fly')")[2:4] == ["not_found", 404]
 

@@ -59,7 +59,7 @@ async def test_what_is_still_in_hand_is_waited_for() -> None:
     found = known.before(7, 1, SEND, 11, append=True, counted=False)
     assert found is in_hand
     in_hand.set_result("done")
-    assert before(known, 7, 1, 11, SEND) == "done"
+    assert before(known, 7, 1, 11, SEND, counted=False) == "done"
 
 
 async def test_numbers_begin_with_one_and_may_have_gaps() -> None:
@@ -86,7 +86,7 @@ async def test_a_counted_request_under_a_number_that_was_used_is_refused() -> No
     assert code(known, 7, 1, 12) == Code.INVALID_COMMAND
     assert code(known, 7, 1, 11, 129) == Code.INVALID_COMMAND
     answer(known, 2, 12)
-    assert code(known, 7, 1, 13, counted=False) == Code.INVALID_COMMAND
+    assert code(known, 7, 1, 13) == Code.INVALID_COMMAND
 
 
 async def test_early_clients_repeat_the_newest_number_for_what_concerns_one_partition() -> None:
@@ -104,11 +104,52 @@ async def test_early_clients_repeat_the_newest_number_for_what_concerns_one_part
     assert code(known, 7, 2, 32) == Code.INVALID_COMMAND
 
 
+async def test_what_concerns_one_partition_may_have_a_sequence_of_its_own() -> None:
+    """As Java's clients count it, together with what they read."""
+
+    known = enter(sessions(kept=10), 7)
+    answer(known, 1, 11)
+    answer(known, 2, 12)
+    for number in (1, 9, 4):
+        assert before(known, 7, number, 20 + number, SEND, counted=False) is None
+        answer(known, number, 20 + number, SEND, counted=False)
+    assert before(known, 7, 3, 13) is None
+    answer(known, 3, 13)
+    # Whatever comes again is answered as it was, in both sequences.
+    assert [before(known, 7, number, 20 + number, SEND, counted=False) for number in (1, 9, 4)] == [
+        "160 1 21",
+        "160 9 29",
+        "160 4 24",
+    ]
+    assert [before(known, 7, number, 10 + number) for number in (1, 2, 3)] == ["128 1 11", "128 2 12", "128 3 13"]
+    assert code(known, 7, 2, 14) == Code.INVALID_COMMAND
+
+
+async def test_messages_of_a_sequence_of_their_own_are_recognised_after_the_client_came_back() -> None:
+    all_of_them = sessions()
+    known = enter(all_of_them, 7)
+    answer(known, 4, 24, SEND, counted=False)
+    all_of_them.leave(known)
+    again = enter(all_of_them, 9)
+    assert before(again, 9, 4, 24, SEND, counted=False) == "160 4 24"
+    assert before(again, 9, 4, 25, SEND, counted=False) is None
+
+
+async def test_what_was_not_done_in_a_sequence_of_its_own_leaves_the_other_one_alone() -> None:
+    known = enter(sessions(), 7)
+    answer(known, 2, 12)
+    answer(known, 2, 22, SEND, counted=False)
+    known.forget(7, 2, counted=False)
+    assert before(known, 7, 2, 22, SEND, counted=False) is None
+    assert before(known, 7, 2, 12) == "128 2 12"
+    assert code(known, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
+
+
 async def test_what_was_not_done_may_be_asked_again() -> None:
     known = enter(sessions(), 7)
     answer(known, 1, 11)
     answer(known, 2, 12)
-    known.forget(7, 2)
+    known.forget(7, 2, counted=True)
     assert before(known, 7, 2, 12) is None
     answer(known, 2, 13)
     assert before(known, 7, 2, 13) == "128 2 13"
@@ -118,7 +159,7 @@ async def test_what_was_not_done_may_be_asked_again() -> None:
 async def test_what_was_done_and_is_not_kept_is_not_done_again() -> None:
     known = enter(sessions(), 7)
     answer(known, 1, 11)
-    known.lose(7, 1)
+    known.lose(7, 1, counted=True)
     assert code(known, 7, 1, 11) == Code.REQUEST_ALREADY_APPLIED
     assert not known
 

@@ -149,17 +149,30 @@ def test_a_commit_of_another_partition_moves_nothing() -> None:
     assert world.owned == [[0, 1, 3], [2]]
 
 
-def test_a_promised_partition_is_skipped_in_turn_and_read_when_named() -> None:
+def test_a_promised_partition_is_skipped_in_turn_and_not_read_when_named() -> None:
     world = World(3)
     world.join(ANNE)
-    world.poll(ANNE, 2, last_offset=0)
+    world.poll(ANNE, 2, last_offset=4)
     world.join(BERT)
     assert [world.group.partition_to_poll(ANNE, None) for _ in range(4)] == [0, 1, 0, 1]
-    world.poll(ANNE, 2, last_offset=4)
+    assert world.group.partition_to_poll(ANNE, 2) is None
     world.commit(2, 0)
     assert world.owned == [[0, 1, 2], []]
     world.commit(2, 4)
     assert world.owned == [[0, 1], [2]]
+
+
+def test_what_was_being_read_when_the_partition_was_promised_is_handed_out() -> None:
+    world = World(2)
+    world.join(ANNE)
+    world.poll(ANNE, 1, last_offset=0)
+    assert world.group.partition_to_poll(ANNE, 1) == 1
+    world.join(BERT)
+    assert world.group.polled(ANNE, 1, 4)
+    world.commit(1, 0)
+    assert world.owned == [[0, 1], []]
+    world.commit(1, 4)
+    assert world.owned == [[0], [1]]
 
 
 def test_a_promise_that_is_too_old_is_kept_without_a_commit() -> None:

@@ -80,9 +80,9 @@ def test_a_text_becomes_an_option_of_texts() -> None:
     [
         ([from_text("", "v")], Code.UNSUPPORTED_OPTION_KEY, "1 to 255 bytes"),
         ([from_text("ä" * 128, "v")], Code.UNSUPPORTED_OPTION_KEY, "ääää"),
-        ([from_text("k", "")], Code.INVALID_OPTION_VALUE, "'k': its value has 0 bytes"),
-        ([from_text("k", "ä" * 128)], Code.INVALID_OPTION_VALUE, "'k': its value has 256 bytes"),
-        ([from_text("k", "v"), from_text("k", "v")], Code.INVALID_OPTION_VALUE, "'k' is there twice"),
+        ([from_text("k", "")], Code.INVALID_OPTION_VALUE, "'k': it has 0 bytes"),
+        ([from_text("k", "ä" * 128)], Code.INVALID_OPTION_VALUE, "'k': it has 256 bytes"),
+        ([from_text("k", "v"), from_text("k", "v")], Code.INVALID_OPTION_VALUE, "'k' is given twice"),
         ([from_text(f"{i}", "v") for i in range(OPTIONS_MAX + 1)], Code.OPTIONS_BLOCK_TOO_LARGE, "1025 options"),
         ([from_text(f"{i}".zfill(100), "v" * 255) for i in range(275)], Code.OPTIONS_BLOCK_TOO_LARGE, "100375 bytes"),
     ],

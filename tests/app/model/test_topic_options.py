@@ -10,13 +10,14 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
 from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
 from whippet.storage.catalog import TopicDocument
-from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
+from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
 
 DAY = 86_400_000_000
 KINDS = {
     "compression_algorithm": ValueKind.STRING,
     "consumer_offset_durability": ValueKind.STRING,
     "durability": ValueKind.STRING,
+    "enforce_fsync": ValueKind.BOOL,
     "max_topic_size": ValueKind.UINT64,
     "message_deduplication": ValueKind.BOOL,
     "message_deduplication_expiry": ValueKind.UINT64,
@@ -62,6 +63,8 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
         ("compression_algorithm", "gzip", "gzip"),
         ("compression_algorithm", " None ", "none"),
         ("durability", "persisted", "persisted"),
+        ("enforce_fsync", "True", True),
+        ("enforce_fsync", "false", False),
         ("durability", "REPLICATED", "replicated"),
         ("consumer_offset_durability", "Persisted", "persisted"),
         ("message_expiry", "7 days", 7 * DAY),
@@ -154,6 +157,7 @@ def test_the_compression_may_be_said_with_its_number() -> None:
         (of_kind("messages_required_to_save", 5, ValueKind.UINT64), "a number from 1"),
         (from_text("messages_required_to_save", "many"), "'many'"),
         (of_kind("size_of_messages_required_to_save", GIB + 1), "at most 1 GiB"),
+        (from_text("enforce_fsync", "persisted"), "'persisted': true or false is needed"),
         (from_text("preallocate_segments", "yes"), "'yes': true or false is needed"),
         (Option("preallocate_segments", ValueKind.BOOL, b"\x02"), r"b'\\x02' \(bool\): true or false is needed"),
         (Option("segment_size", ValueKind.UINT64, b"\x00\x00\x10"), r"b'\\x00\\x00\\x10' \(uint64\)"),
@@ -174,7 +178,8 @@ def test_a_value_that_cannot_be_is_refused_by_its_key_with_what_would_be_right(o
     [
         ("segment_sise", "did you mean segment_size?"),
         ("max_size", "did you mean max_topic_size?"),
-        ("enforce_fsync", "there are compression_algorithm, consumer_offset_durability, durability, "),
+        ("enforce_sync", "did you mean enforce_fsync?"),
+        ("colour", "there are compression_algorithm, consumer_offset_durability, durability, enforce_fsync, "),
         ("Durability", "did you mean durability?"),
         ("x" * 255, "xxx"),
     ],
@@ -226,6 +231,7 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
         "compression_algorithm": "none",
         "consumer_offset_durability": "replicated",
         "durability": "replicated",
+        "enforce_fsync": "false",
         "max_topic_size": "18446744073709551615",
         "message_expiry": "18446744073709551615",
         "messages_required_to_save": "1",
@@ -234,6 +240,40 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
         "size_of_messages_required_to_save": "1048576",
     }
     assert list(texts(derived)) == sorted(KINDS.keys() - OWN)
+
+
+@pytest.mark.parametrize(
+    ("said", "explicit", "derived"),
+    [
+        ({"enforce_fsync": "true"}, {"enforce_fsync": "true"}, {"durability": "persisted"}),
+        ({"enforce_fsync": "false"}, {"enforce_fsync": "false"}, {"durability": "replicated"}),
+        ({"durability": "persisted"}, {"durability": "persisted"}, {}),
+        (
+            {"durability": "persisted", "enforce_fsync": "true"},
+            {"durability": "persisted", "enforce_fsync": "true"},
+            {},
+        ),
+    ],
+)
+def test_enforce_fsync_is_durability_under_another_name(
+    said: dict[str, str], explicit: dict[str, str], derived: dict[str, str]
+) -> None:
+    chosen = choose([from_text(key, text) for key, text in said.items()])
+    described = defaults().describe(document(options=chosen))
+    names = ("durability", "enforce_fsync")
+    shown = [{key: text for key, text in texts(part).items() if key in names} for part in described]
+    assert shown == [explicit, derived]
+    synced = settings_of(chosen, StoreOptions(path="")).durability is Durability.SYNCED
+    assert synced is ((explicit | derived)["durability"] == "persisted")
+
+
+@pytest.mark.parametrize(("durability", "enforce_fsync"), [("replicated", "true"), ("persisted", "false")])
+def test_enforce_fsync_and_durability_that_contradict_each_other_are_refused(
+    durability: str, enforce_fsync: str
+) -> None:
+    error = refused(from_text("enforce_fsync", enforce_fsync), from_text("durability", durability))
+    assert error.code == Code.INVALID_OPTION_VALUE
+    assert f"'durability' ({durability}) and 'enforce_fsync' ({enforce_fsync}) contradict" in str(error)
 
 
 def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
@@ -277,7 +317,7 @@ def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None
     explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
     assert texts(derived)["compression_algorithm"] == "zstd"
-    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN)
+    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN - {"enforce_fsync"})
 
 
 def test_what_was_chosen_can_be_said_again() -> None:

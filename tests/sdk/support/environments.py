@@ -18,6 +18,9 @@ import pytest
 
 VERSIONS = ("0.6.0", "0.7.0", "0.8.0", "0.9.0")
 NEWEST = VERSIONS[-1]
+PRE_RELEASE = "0.9.1.dev5"
+"""Its wire is that of the next release. Its calls are not those of the released versions, so it has programs of its
+own."""
 CLASSIC = "0.8.0"
 """The last version before the wire changed."""
 BETWEEN = "0.7.0"

@@ -43,6 +43,7 @@ LEFT_SECONDS = 15
 """For so long those who have gone may be thought to be there."""
 CACHED = {
     "whippet.app.commands.requests.Partitioning": 1100,
+    "whippet.app.commands.requests.Consumer": 1100,
     "whippet.app.access.tickets.Ticket": 70,
     "whippet.app.access.throttle._Count": 100,
     "whippet.app.telemetry.measured.Histogram": 1000,

@@ -291,6 +291,22 @@ async def test_a_password_is_changed_by_who_knows_the_current_one(tmp_path: Path
         assert await alice.refused("PUT", "/users/root/password", wrong) == (403, 41, None)
 
 
+async def test_who_has_set_a_new_password_may_log_out_though_their_token_has_ended(tmp_path: Path) -> None:
+    """Official clients do so before they log in with the new one."""
+    async with calling(tmp_path) as world:
+        alice, forged = await world.user("alice"), "a.b.c"
+        await alice.put("/users/alice/password", {"current_password": "alicealice", "new_password": "another"})
+        assert (await alice.refused("GET", "/streams"))[:2] == (401, 40)
+        for _ in range(2):
+            assert (await alice.ask("DELETE", "/users/logout")).status_code == 204
+        assert (await alice.refused("GET", "/streams"))[:2] == (401, 40)
+        for token in (forged, "Bearer", ""):
+            assert (await Caller(world.client, token).ask("DELETE", "/users/logout")).status_code == 401
+        alice = await world.log_in("alice", "another")
+        assert (await alice.ask("DELETE", "/users/logout")).status_code == 204
+        assert (await alice.ask("DELETE", "/users/logout")).status_code == 401
+
+
 async def test_permissions_go_in_and_come_out_as_they_are(tmp_path: Path) -> None:
     topic = {"manage_topic": False, "read_topic": True, "poll_messages": True, "send_messages": False}
     stream = {

@@ -52,6 +52,25 @@ async def test_a_wrong_method_says_which_are_allowed(tmp_path: Path) -> None:
         assert response.headers["allow"] == "DELETE, POST"
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        *(
+            ("/users/login", "POST"),
+            ("/users/logout", "DELETE"),
+            ("/users/me", "GET, HEAD"),
+            ("/users/bob", "DELETE, GET, HEAD, PUT"),
+        ),
+        *(("/personal-access-tokens/login", "POST"), ("/personal-access-tokens/mine", "DELETE")),
+    ],
+)
+async def test_the_methods_of_a_path_are_its_own(tmp_path: Path, path: str, allowed: str) -> None:
+    """And not those of the users or tokens that could have the same name."""
+    async with calling(tmp_path) as world:
+        response = await world.stranger.ask("PATCH", path)
+        assert (response.status_code, response.headers["allow"]) == (405, allowed)
+
+
 async def test_a_bug_in_a_handler_is_logged_and_tells_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def broken(call: Call) -> None:
         raise RuntimeError("a secret")

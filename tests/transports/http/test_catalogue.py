@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from starlette.requests import Request
 
-from tests.transports.http.support.calling import Calling, calling
+from tests.transports.http.support.calling import Calling, calling, with_topic
 from whippet.app.commands import requests as ask
 
 U64_MAX = 2**64 - 1
@@ -118,6 +118,8 @@ async def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(t
         await root.post("/streams", {"name": "s"})
         made = await root.post("/streams/s/topics", TOPIC | {"message_expiry": 0, "max_topic_size": 0})
         options = made.pop("options")
+        (incarnation,) = {each.pop("context")["incarnation"] for each in made["partitions"]}
+        assert incarnation > 0
         partition = {"created_at": world.clock(), "segments_count": 1, "current_offset": 0, "size": "0 B"}
         assert made == {
             "id": 0,
@@ -134,7 +136,7 @@ async def test_a_topic_has_the_members_of_both_generations_and_resolved_limits(t
         }
         assert list(options) == sorted(options)
         for value in options.values():
-            assert list(value) == ["value", "explicit"]
+            assert list(value) == ["value", "explicit", "kind"]
             assert isinstance(value["value"], str)
             assert value["value"]
             assert value["explicit"] is False
@@ -164,8 +166,8 @@ async def test_a_topic_takes_limits_options_and_what_old_clients_send(tmp_path: 
         found = (made["compression_algorithm"], made["message_expiry"], made["max_topic_size"])
         assert found == ("gzip", 5_000_000, 2**33)
         assert (made["id"], made["replication_factor"]) == (0, 2)
-        assert made["options"]["durability"] == {"value": "persisted", "explicit": True}
-        assert made["options"]["segment_size"] == {"value": "134217728", "explicit": True}
+        assert made["options"]["durability"] == {"value": "persisted", "explicit": True, "kind": "string"}
+        assert made["options"]["segment_size"] == {"value": "134217728", "explicit": True, "kind": "uint64"}
 
 
 async def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Path) -> None:
@@ -181,7 +183,11 @@ async def test_a_topic_is_refused_with_the_numbers_of_the_reference(tmp_path: Pa
             ({"name": "x", "partitions_count": 1001}, (400, 2015, None)),
             ({"name": "x", "replication_factor": 0}, (400, 2018, None)),
             ({"name": "x", "max_topic_size": 1000}, (400, 1019, None)),
-            ({"name": "x", "options": {"enforce_fsync": "true"}}, (400, 4041, None)),
+            ({"name": "x", "options": {"fsync": "true"}}, (400, 4041, None)),
+            (
+                {"name": "x", "options": {"enforce_fsync": "true", "durability": "replicated"}},
+                (400, 4042, None),
+            ),
             ({"name": "x", "options": {"durability": "perhaps"}}, (400, 4042, None)),
             ({"name": "x", "compression_algorithm": "lz4"}, (422, 422, None)),
             ({"name": "x", "max_topic_size": "1 GB"}, (422, 422, "max_topic_size")),
@@ -330,6 +336,28 @@ async def test_what_has_not_changed_is_not_sent_again(tmp_path: Path) -> None:
         tag = (await root.ask("GET", "/streams")).headers["etag"]
         await root.put("/streams/s", {"name": "renamed"})
         assert (await root.ask("GET", "/streams", if_none_match=tag)).status_code == 200
+
+
+async def test_what_has_not_changed_varies_with_what_the_response_would_vary_with(tmp_path: Path) -> None:
+    async with calling(tmp_path) as world:
+        root = world.root
+        await root.post("/streams", {"name": "s" * 255})
+        for count, vary in ((1, None), (8, "accept-encoding")):
+            for number in range(count):
+                await root.post("/streams", {"name": f"{count} {number}"})
+            first = await root.ask("GET", "/streams")
+            again = await root.ask("GET", "/streams", if_none_match=first.headers["etag"])
+            assert (first.status_code, again.status_code) == (200, 304)
+            assert first.headers.get("vary") == again.headers.get("vary") == vary
+
+
+async def test_only_what_has_a_tag_may_be_kept_by_a_cache(tmp_path: Path) -> None:
+    messages = "/streams/s/topics/t/messages"
+    async with with_topic(tmp_path) as world:
+        for path in ("/stats", "/clients", "/limits", "/metrics", messages, f"{messages}?count=1", "/health/ready"):
+            for accept in ("*/*", "application/json, text/plain"):
+                response = await world.root.ask("GET", path, accept=accept)
+                assert (response.status_code, response.headers["cache-control"]) == (200, "no-store"), path
 
 
 async def test_metadata_may_be_asked_for_with_a_consistency(tmp_path: Path) -> None:

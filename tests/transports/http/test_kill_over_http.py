@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,7 +72,8 @@ def round_of_sends(start: Start, answers: dict[str, dict[int, Place]], count: in
     for each in answered:
         for _ in range(count):
             assert each.acquire(timeout=TIMEOUT_S), f"seed {SEED}: a producer is not answered"
-    gateway.process.kill()
+    gateway.signal(signal.SIGKILL)
+    gateway.end()
     for sender in senders:
         sender.join(TIMEOUT_S)
         assert not sender.is_alive()
@@ -99,7 +101,8 @@ def test_a_numbered_send_that_is_repeated_after_kill_9_is_there_once(tmp_path: P
         with contextlib.closing(client(first)) as http:
             http.post("/streams", json={"name": "s"}).raise_for_status()
             http.post("/streams/s/topics", json={"name": "t", "partitions_count": PARTITIONS}).raise_for_status()
-        first.process.kill()
+        first.signal(signal.SIGKILL)
+        first.end()
         for number in range(kills):
             # Now and then it is killed before it has answered anybody.
             count = chance.choice((0, chance.randrange(3), chance.randrange(3, 30)))

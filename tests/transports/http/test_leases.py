@@ -137,7 +137,7 @@ async def test_a_lease_sends_no_heartbeats_and_is_not_evicted_for_that(tmp_path:
         member = await made.lease()
         made.served.world.clock.now += 3_600_000_000
         await housekeeping.evict_silent_clients(made.gateway)
-        assert [one.transport for one in made.gateway.sessions] == [Transport.HTTP]
+        assert [one.transport for one in made.gateway.sessions].count(Transport.HTTP) == 1
         assert (await made.client.get(member.path, headers=made.fresh_token())).status_code == 200
 
 

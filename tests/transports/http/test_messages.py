@@ -497,7 +497,7 @@ async def test_an_offset_is_refused_with_the_numbers_of_the_reference(tmp_path: 
             assert await root.refused("GET", path) == expected
             assert await root.refused("PUT", path, {"offset": 0}) == expected
             assert await root.refused("DELETE", f"{path}/1") == expected
-        assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 404, None)
+        assert await root.refused("GET", f"{OFFSETS}?partition_id=9") == (404, 3007, "partition_id")
 
 
 async def test_a_send_to_a_full_topic_is_refused_by_name_with_its_limit(tmp_path: Path) -> None:

@@ -163,6 +163,21 @@ async def test_a_connection_that_rests_too_long_is_closed_and_one_that_talks_is_
         assert ended.result()
 
 
+async def test_http3_is_announced_once_it_is_served(tmp_path: Path) -> None:
+    async with serving(tmp_path) as world:
+        link, ping = await world.link(), world.request("GET", "/ping")
+        first = await link.ask(ping)
+        assert "alt-svc" not in first.headers
+        world.server.announce_http3(3000)
+        seen = await link.ask(ping)
+        assert seen.headers["alt-svc"] == 'h3=":3000"; ma=86400'
+        while seen.headers["date"] == first.headers["date"]:
+            # uvicorn makes the headers of all responses anew each second.
+            await asyncio.sleep(SHORT / 10)
+            seen = await link.ask(ping)
+        assert seen.headers["alt-svc"] == 'h3=":3000"; ma=86400'
+
+
 async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
     """Neither the time that a request takes here, nor that of one that was sent before its turn."""
 

@@ -144,6 +144,8 @@ async def test_every_form_is_compressed_for_who_asks_for_it(tmp_path: Path, acce
         assert int(zipped.headers["content-length"]) < int(plain.headers["content-length"])
         assert zipped.content == plain.content
         assert plain.headers["vary"] == zipped.headers["vary"] == "accept, accept-encoding"
+        short = await world.root.ask("GET", f"{MESSAGES}?count=1", accept=accept)
+        assert short.headers["vary"] == "accept"
 
 
 async def test_answers_of_batches_are_bounded_and_whole(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ async def test_the_cluster_is_this_node(tmp_path: Path) -> None:
                     "endpoints": {"tcp": 0, "quic": 0, "http": 3000, "websocket": 0},
                     "role": "leader",
                     "status": "healthy",
+                    "replica_id": 0,
                 }
             ],
         }
@@ -146,7 +147,9 @@ async def test_options_are_described_with_the_bytes_of_their_defaults(tmp_path: 
         assert found["preallocate_segments"]["kind"] == "bool"
         assert found["message_expiry"]["default_value"] == [255] * 8
         for each in found.values():
-            assert list(each) == ["kind", "default_value", "description"]
+            flags = ["updatable", "resettable", "secret", "read_only", "critical"]
+            assert list(each) == ["kind", "default_value", "description", *flags]
+        assert (found["message_expiry"]["resettable"], found["durability"]["updatable"]) == (True, False)
         for scope in ("stream", "user"):
             assert await world.root.get(f"/options/{scope}") == []
         assert await world.root.refused("GET", "/options/nope") == (400, 3, None)

@@ -182,6 +182,9 @@ async def served(
             yield world
             world.close_links()
             await until_nobody_is_left(world)
+            for session in gateway.sessions:
+                # Sessions of 0.12 wait for their clients.
+                session.end()
             assert listener.rooms.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == 0
         finally:
@@ -191,8 +194,13 @@ async def served(
 
 
 async def until_nobody_is_left(world: Served) -> None:
-    while world.connections or any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
+    while world.connections or _is_answering():  # noqa: ASYNC110
         await asyncio.sleep(0)
+
+
+def _is_answering() -> bool:
+    names = [str(task.get_coro()) for task in asyncio.all_tasks()]
+    return any("_work" in name or "_respond_later" in name for name in names)
 
 
 def message_body(*sizes: int, partition_id: int = 0) -> bytes:

@@ -13,17 +13,20 @@ import pytest
 import websockets
 
 from tests.support.clocks import Seconds
+from tests.transports.support import raw
 from tests.transports.support.crowded import crowded, waiting
 from tests.transports.websocket.support.browsing import refusal, root, sending, stranger, with_topic
 from tests.transports.websocket.support.talking import frame, handshake, talking
 from whippet.app import housekeeping
 from whippet.app.commands import registry
+from whippet.app.commands import requests as ask
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import connections
 from whippet.transports.admission.frames import AHEAD_MAX
 from whippet.transports.http import routes
 from whippet.transports.websocket import text
 from whippet.transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
+from whippet.transports.wire.classic import requests
 
 ELSEWHERE = {
     "get_me": "get_session; `get_me` is the user, as over HTTP",
@@ -31,6 +34,9 @@ ELSEWHERE = {
     "get_poll_routing": "for clients that look for the node of a partition",
     "get_offset_routing": "for clients that look for the node of a partition",
     "join_consumer_group": "join_consumer_group",
+    "get_partition_route": "for clients that ask where a partition is before they send to it",
+    "await_messages": "`wait` of poll_messages, and subscriptions",
+    "fetch_messages": "subscriptions to several partitions",
 }
 
 
@@ -619,7 +625,12 @@ async def test_a_send_to_a_full_topic_is_refused(tmp_path: Path) -> None:
 
 async def test_with_heartbeats_on_a_channel_that_sends_no_pings_is_not_evicted(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
-        browser, _ = await with_topic(world), await world.root()
+        browser, silent = await with_topic(world), await world.root()
+        await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
+        await browser.ask("join_consumer_group", stream="s", topic="t", group="g")
+        joining = requests.encode_request(ask.JoinConsumerGroup("s", "t", "g"))
+        await silent.send(raw.frame(604, bytes(joining)))
+        assert await silent.answer() == raw.OK
         assert len(world.gateway.sessions) == 2
         world.serves.world.clock.now += 3600 * 1_000_000
         await housekeeping.evict_silent_clients(world.gateway)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from whippet.app.commands import answers as say
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
@@ -82,10 +84,24 @@ PARTITION = structure(
     size_bytes=U64,
     messages_count=U64,
 )
+
+
+def before_09(part: Part, field: str = "size_bytes") -> Part:
+    """The same with the size as servers before 0.9 count it."""
+
+    def write(value: Any) -> Readable:
+        classic = value.classic_size_bytes
+        return part.write(value if classic is None else msgspec.structs.replace(value, **{field: classic}))
+
+    return Part(part.read, write)
+
+
+_STREAM, _TOPIC, _PARTITION = before_09(STREAM), before_09(TOPIC), before_09(PARTITION)
+
 GROUP = structure(say.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
 MEMBER = structure(say.GroupMember, id=U32, partitions=counted(U32, U32))
-STREAM_DETAILS = times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
-TOPIC_DETAILS = times(TOPIC, "partitions_count", PARTITION, say.TopicDetails, "partitions")
+STREAM_DETAILS = times(_STREAM, "topics_count", _TOPIC, say.StreamDetails, "topics")
+TOPIC_DETAILS = times(_TOPIC, "partitions_count", _PARTITION, say.TopicDetails, "partitions")
 GROUP_DETAILS = times(GROUP, "members_count", MEMBER, say.GroupDetails, "members")
 
 USER = structure(say.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME)
@@ -181,7 +197,7 @@ STATS = Part(_read_stats, _write_stats)
 SNAPSHOT = Part(lambda reader: say.Snapshot(bytes(reader.rest())), lambda snapshot: snapshot.content)
 
 LAYOUTS: dict[int, Part] = {
-    10: STATS,
+    10: before_09(STATS, "messages_size_bytes"),
     11: SNAPSHOT,
     12: CLUSTER,
     20: CLIENT,
@@ -196,10 +212,10 @@ LAYOUTS: dict[int, Part] = {
     44: LOGGED_IN,
     120: OFFSET,
     200: STREAM_DETAILS,
-    201: repeated(STREAM),
+    201: repeated(_STREAM),
     202: STREAM_DETAILS,
     300: TOPIC_DETAILS,
-    301: repeated(TOPIC),
+    301: repeated(_TOPIC),
     302: TOPIC_DETAILS,
     600: GROUP_DETAILS,
     601: repeated(GROUP),

@@ -21,6 +21,7 @@ CODE_BYTES = 4
 PAYLOAD_BYTES_MAX = 10 * 1024 * 1024
 """Of every request but send_messages, whose limit is the operator's."""
 SEND_MESSAGES = 101
+GET_CONSUMER_OFFSET = 120
 OK = 0
 
 HEADER = struct.Struct("<II")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from whippet.app.commands import requests as ask
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Limits, Readable
+from whippet.transports.wire import poll_request
 from whippet.transports.wire.classic import sends
 from whippet.transports.wire.classic.dialect import LONG, Dialect
 from whippet.transports.wire.classic.frames import SEND_MESSAGES
@@ -25,7 +26,6 @@ from whippet.transports.wire.primitives import (
     STATUS,
     STR8,
     STR32,
-    STRATEGY,
     U8,
     U32,
     U64,
@@ -39,12 +39,6 @@ from whippet.transports.wire.primitives import (
 )
 
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
-POLL = (
-    {"consumer": CONSUMER}
-    | S
-    | T
-    | {"partition_id": PARTITION, "strategy": STRATEGY, "count": U32, "auto_commit": FLAG}
-)
 LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
     code: (request, structure(request, **parts))
     for code, request, parts in (
@@ -72,7 +66,6 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
         (42, ask.CreatePersonalAccessToken, {"name": NAME, "expiry": U64}),
         (43, ask.DeletePersonalAccessToken, {"name": NAME}),
         (44, ask.LoginWithPersonalAccessToken, {"token": NAME}),
-        (100, ask.PollMessages, POLL),
         (102, ask.FlushUnsavedBuffer, S | T | {"partition_id": U32, "fsync": FLAG}),
         (120, ask.GetConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
         (121, ask.StoreConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION, "offset": U64}),
@@ -124,6 +117,8 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
         (605, ask.LeaveConsumerGroup, S | T | G),
     )
 }
+
+LAYOUTS[100] = ask.PollMessages, poll_request.POLL
 
 _READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
 _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items()}

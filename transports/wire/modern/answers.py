@@ -68,6 +68,7 @@ CLIENT = Part(lambda reader: bytes(reader.take(CLIENT_BYTES)), lambda client: cl
 ROUTING = structure(say.Routing, client=CLIENT, number=U64, watermark=U64, node=classic.NODE)
 
 LAYOUTS: dict[int, Part] = classic.LAYOUTS | {
+    10: classic.STATS,
     13: counted(U32, OPTION),
     31: USER_DETAILS,
     32: repeated(USER),

@@ -45,6 +45,9 @@ OF_CODE = {code: operation for operation, code in CODES.items()}
 PLAIN = frozenset({READ, LOGOUT, DELETE_SEGMENTS, SEND_MESSAGES})
 """Their replies have no section of results; those of all others begin with one."""
 
+OF_ONE_PARTITION = frozenset({SEND_MESSAGES, 161, 162})
+"""What clients need not count among the requests of a session: unless its body has a checksum, they do not."""
+
 MEMBERSHIPS = frozenset({148, 149})
 """Joining and leaving a consumer group: both end with the connection."""
 

@@ -40,15 +40,25 @@ def decode(body: memoryview) -> Registration:
     reader = Reader(body)
     protocol = reader.u32()
     _, sdk_version = read_name(reader), read_name(reader)
+    return Registration(protocol, read_login(reader, sdk_version))
+
+
+def protocol_of(body: memoryview) -> int:
+    """What a registration begins with, whatever follows."""
+    return Reader(body).u32()
+
+
+def read_login(reader: Reader, sdk_version: str) -> LoginUser | LoginWithPersonalAccessToken:
+    """The rest of a registration."""
     who = read_name(reader)
     rest = reader.rest()
     after = Reader(rest)
     if len(rest) >= 4 and after.u32() == len(rest) - 4:
-        return Registration(protocol, LoginWithPersonalAccessToken(who))
+        return LoginWithPersonalAccessToken(who)
     after = Reader(rest)
     password = read_str8(after)
     context = text(after.sized())
-    return Registration(protocol, LoginUser(who, password, sdk_version, context))
+    return LoginUser(who, password, sdk_version, context)
 
 
 def encode(protocol: int, login: LoginUser | LoginWithPersonalAccessToken, sdk: str, version: str) -> bytes:

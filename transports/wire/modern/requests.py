@@ -11,6 +11,7 @@ from whippet.app.commands import requests as ask
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage.batch import Readable
+from whippet.transports.wire import poll_request
 from whippet.transports.wire.classic import requests as classic
 from whippet.transports.wire.classic.frames import SEND_MESSAGES
 from whippet.transports.wire.modern import operations, sends, tlv
@@ -96,7 +97,7 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
             {"username": NAME, "password": STR8, "status": STATUS, "permissions": PERMISSIONS} | OPTIONS,
         ),
         (35, ask.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)} | OPTIONS),
-        (103, ask.GetPollRouting, classic.POLL),
+        (103, ask.GetPollRouting, poll_request.LAYOUT),
         (123, ask.GetOffsetRouting, OFFSET_OF),
         (202, ask.CreateStream, {"name": NAME} | OPTIONS),
         (204, ask.UpdateStream, S | {"name": NAME} | OPTIONS),
@@ -104,7 +105,7 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
     )
 }
 LAYOUTS[14] = ask.AttachSession, ATTACH
-LAYOUTS[104] = ask.PollMessages, structure(ask.PollMessages, **classic.POLL)
+LAYOUTS[104] = ask.PollMessages, poll_request.POLL
 LAYOUTS[121] = (
     ask.StoreConsumerOffset,
     ACKNOWLEDGED(structure(ask.StoreConsumerOffset, **OFFSET_OF, offset=U64)),

@@ -27,6 +27,8 @@ RIGHTS = {
     "poll": f"{TOPIC_READ} T.manage_topic T.read_topic G.poll_messages S.poll_messages T.poll_messages",
     "send": "G.manage_streams G.manage_topics G.send_messages S.manage_stream S.manage_topics S.send_messages "
     "T.manage_topic T.send_messages",
+    "route": f"{TOPIC_READ} T.manage_topic T.read_topic G.poll_messages S.poll_messages T.poll_messages "
+    "G.send_messages S.send_messages T.send_messages",
 }
 
 

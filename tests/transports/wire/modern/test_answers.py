@@ -61,7 +61,7 @@ def test_an_answer_that_the_protocol_has_no_layout_for_has_an_empty_body() -> No
     assert decode(503, b"something") is None
 
 
-CHANGED = {13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
+CHANGED = {10, 13, 31, 32, 33, 103, 123, 200, 201, 202, 300, 301, 302, 606}
 
 
 def test_only_what_the_protocol_has_changed_is_laid_out_anew() -> None:

@@ -23,6 +23,7 @@ LAYOUTS: dict[int, type[ask.Request]] = {
     101: ask.SendMessages,
 }
 ON_PRIMARY = 104
+OF_0_12 = {105, 106, 107, 109}
 
 
 def decode(code: int, body: bytes) -> Any:
@@ -40,7 +41,7 @@ def refused(code: int, body: bytes) -> Code:
 
 
 def test_every_command_but_the_logins_has_a_layout_and_every_layout_is_of_a_command() -> None:
-    assert set(LAYOUTS) == {command.code for command in COMMANDS} - operations.LOGINS | {ON_PRIMARY}
+    assert set(LAYOUTS) == {command.code for command in COMMANDS} - operations.LOGINS - OF_0_12 | {ON_PRIMARY}
     assert set(LAYOUTS.values()) == set(worlds.REQUESTS)
 
 

@@ -226,7 +226,11 @@ _OF_A_COUNT = dict.fromkeys(
 _OF_A_TYPE: dict[str, st.SearchStrategy[Any]] = {"int": U64, "float": F32, "str": TEXT}
 STATS = st.builds(
     say.Stats,
-    **{name: _OF_A_COUNT.get(name, _OF_A_TYPE[str(kind)]) for name, kind in say.Stats.__annotations__.items()},
+    **{
+        name: _OF_A_COUNT.get(name, _OF_A_TYPE[str(kind)])
+        for name, kind in say.Stats.__annotations__.items()
+        if name != "classic_size_bytes"
+    },
 )
 _LOGGED_IN = st.builds(say.LoggedIn, user_id=U32)
 

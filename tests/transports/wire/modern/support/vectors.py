@@ -5,9 +5,7 @@ Of a header only the bytes that are not 0, each run behind its position; `(0*n)`
 
 from __future__ import annotations
 
-import re
-
-HEADER_BYTES = 256
+from tests.transports.wire.support.captured import HEADER_BYTES, octets_of
 
 VECTORS: dict[str, tuple[str, str]] = {
     # asked: Ping before login
@@ -408,13 +406,7 @@ VECTORS: dict[str, tuple[str, str]] = {
 
 def octets(name: str) -> bytes:
     """The whole frame."""
-    header, body = VECTORS[name]
-    found = bytearray(HEADER_BYTES)
-    for run in header.split():
-        at, digits = run.split(":")
-        run_octets = bytes.fromhex(digits)
-        found[int(at) : int(at) + len(run_octets)] = run_octets
-    return bytes(found) + bytes.fromhex(re.sub(r"\(0\*(\d+)\)", lambda zeros: "00" * int(zeros[1]), body))
+    return octets_of(*VECTORS[name])
 
 
 def body(name: str) -> bytes:

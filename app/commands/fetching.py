@@ -1,0 +1,241 @@
+"""Reading as clients of 0.12 do it: where a partition is, polls that may be deferred, fetches over many partitions.
+
+None of these waits for messages: app/waiting.py does that before, so that who asks is looked at again afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from whippet.app.commands import answers, offsets
+from whippet.app.commands import requests as ask
+from whippet.app.commands.asking import who_asks
+from whippet.app.commands.messages import Followed, poll_messages, start_of
+from whippet.app.commands.partitions import find_partition
+from whippet.app.commands.requests import ConsumerKind, StrategyKind
+from whippet.app.commands.target import Target
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.catalogue import Topic
+from whippet.storage.errors import PartitionClosed
+from whippet.storage.partition import Partition
+
+if TYPE_CHECKING:
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.identity import Login
+    from whippet.app.model.sessions import Session
+
+WAIT_US_MAX = 600_000_000
+TIMEOUT_US_MAX = 630_000_000
+SPARE_US = 1_000_000
+"""A client gives up at the earliest so long after the wait is over."""
+BYTES_MIN = 344
+"""One batch of one small message."""
+POLL_HEAD_BYTES = 40
+TARGETS_AT_ONCE = 100
+"""So many partitions of a fetch are read in one turn of the loop."""
+
+
+async def get_partition_route(
+    gateway: Gateway, session: Session, request: ask.GetPartitionRoute, target: Target
+) -> answers.PartitionRoute:
+    topic = target.topic
+    find_partition(target, request.partition_id)
+    incarnation = topic.incarnation(request.partition_id)
+    return answers.PartitionRoute(incarnation, gateway.catalogue_version, len(topic.partitions))
+
+
+def check_incarnation(
+    gateway: Gateway,
+    login: Login | None,
+    request: ask.SendMessages | ask.PollMessages | ask.GetConsumerOffset | ask.StoreConsumerOffset | ask.Request,
+    known: int,
+) -> None:
+    """Refuses a request for one partition whose client knows another incarnation of it. To be called in the same turn
+    in which the request is carried out; what is not there is for that to refuse."""
+    who_asks(gateway, login)
+    if isinstance(request, ask.SendMessages):
+        is_named = request.partitioning.kind is ask.PartitioningKind.PARTITION_ID
+        partition_id = request.partitioning.partition_id if is_named else None
+    else:
+        partition_id = request.partition_id  # type: ignore[attr-defined]
+    stream = gateway.streams.find(request.stream)  # type: ignore[union-attr]
+    topic = None if stream is None else stream.topics.find(request.topic)  # type: ignore[union-attr]
+    if topic is None or partition_id is None or topic.partition(partition_id) is None:
+        return
+    incarnation = topic.incarnation(partition_id)
+    if incarnation != known:
+        raise CommandError(
+            Code.PARTITION_RECREATED, f"partition {partition_id} has incarnation {incarnation}, not {known}"
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def check_deferral(request: ask.PollMessagesDeferred | ask.FetchMessages | ask.AwaitMessages) -> None:
+    """Refuses waits, timeouts and counts that the protocol does not allow."""
+    wait, timeout, needed = request.wait_us, request.request_timeout_us, request.min_count
+    is_poll = isinstance(request, ask.PollMessagesDeferred)
+    if wait > WAIT_US_MAX:
+        raise CommandError(Code.INVALID_COMMAND, f"a wait of {wait} us is longer than {WAIT_US_MAX}")
+    if not 0 < timeout <= TIMEOUT_US_MAX:
+        raise CommandError(
+            Code.INVALID_COMMAND, f"a request timeout of {timeout} us: 1 to {TIMEOUT_US_MAX} are allowed"
+        )
+    if (wait or not is_poll) and timeout < wait + SPARE_US:
+        raise CommandError(Code.INVALID_COMMAND, f"a request timeout of {timeout} us leaves no time after {wait} us")
+    if isinstance(request, ask.AwaitMessages):
+        _check_unique(partition_id for partition_id, _ in request.starts)
+        return
+    if not 1 <= needed <= request.count:
+        raise CommandError(Code.INVALID_COMMAND, f"a wait for {needed} of {request.count} messages")
+    if request.max_bytes is None or request.max_bytes < BYTES_MIN:
+        raise CommandError(
+            Code.INVALID_COMMAND, f"an answer of {request.max_bytes} bytes: at least {BYTES_MIN} are needed"
+        )
+    if isinstance(request, ask.FetchMessages):
+        _check_targets(request)
+
+
+def _check_targets(request: ask.FetchMessages) -> None:
+    _check_unique(target.partition_id for target in request.targets)
+    for target in request.targets:
+        if target.strategy.kind not in (StrategyKind.OFFSET, StrategyKind.NEXT):
+            raise CommandError(
+                Code.INVALID_COMMAND, f"a fetch begins at an offset or the next one, not at {target.strategy.kind.name}"
+            )
+        if not BYTES_MIN <= target.max_bytes <= request.max_bytes:
+            raise CommandError(
+                Code.INVALID_COMMAND,
+                f"{target.max_bytes} bytes of one partition: {BYTES_MIN} to {request.max_bytes} are possible",
+            )
+
+
+def _check_unique(partitions: Iterable[int | None]) -> None:
+    numbers = list(partitions)
+    if len(set(numbers)) < len(numbers):
+        raise CommandError(Code.INVALID_COMMAND, "a partition is there twice")
+
+
+async def locate_messages(gateway: Gateway, session: Session, request: ask.LocateMessages, target: Target) -> Followed:
+    """Partitions that are not there are left out: whoever reads hears of that."""
+    topic, consumer = target.topic, offsets.consumer_of(target.topic, request.consumer)
+    partitions: list[Partition] = []
+    starts: list[int] = []
+    for partition_id, strategy in request.starts:
+        numbers = range(len(topic.partitions)) if partition_id is None else (partition_id,)
+        for number in numbers:
+            partition = topic.partition(number)
+            if partition is None:
+                continue
+            partitions.append(partition)
+            starts.append(await start_of(partition, strategy, partition.offset_of(*consumer)))
+    return Followed(tuple(partitions), tuple(starts))
+
+
+async def await_messages(
+    gateway: Gateway, session: Session, request: ask.AwaitMessages, target: Target
+) -> tuple[int, ...]:
+    located = ask.LocateMessages(request.consumer, request.stream, request.topic, request.starts)
+    partitions, starts = await locate_messages(gateway, session, located, target)
+    return tuple(
+        partition.place.partition
+        for partition, start in zip(partitions, starts, strict=True)
+        if partition.readable > start
+    )
+
+
+async def poll_deferred(
+    gateway: Gateway, session: Session, request: ask.PollMessagesDeferred, target: Target
+) -> answers.PolledAt:
+    """What there is by now."""
+    polled = await poll_messages(gateway, session, request, target)
+    incarnation = target.topic.incarnation(polled.partition_id) if polled.owned else 0
+    return answers.PolledAt(polled, incarnation, gateway.catalogue_version)
+
+
+async def fetch_messages(
+    gateway: Gateway, session: Session, request: ask.FetchMessages, target: Target
+) -> answers.Fetched:
+    """What there is by now, of all partitions together no more than the request allows. Reading begins at any of them,
+    so that a partition that always has enough for a whole answer does not keep the others from being read."""
+    left, room = request.count, request.max_bytes if request.room is None else min(request.room, request.max_bytes)
+    first = random.randrange(len(request.targets))
+    sections = []
+    for count, wanted in enumerate(request.targets[first:] + request.targets[:first], 1):
+        if not count % TARGETS_AT_ONCE:
+            # What is in memory is read without a wait: others get their turn here.
+            await asyncio.sleep(0)
+        section = await _fetch(gateway, session, request, target.topic, wanted, left, room)
+        left -= section.messages_count
+        room -= sum(map(len, section.batches))
+        sections.append(section)
+    gateway.measured.messages_polled += request.count - left
+    return answers.Fetched(tuple(sections), gateway.catalogue_version)
+
+
+async def _fetch(
+    gateway: Gateway,
+    session: Session,
+    request: ask.FetchMessages,
+    topic: Topic,
+    wanted: ask.FetchTarget,
+    left: int,
+    room: int,
+) -> answers.Section:
+    number = wanted.partition_id
+    start = wanted.strategy.value
+    partition = topic.partition(number)
+    if partition is None:
+        return answers.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
+    incarnation = topic.incarnation(number)
+    if wanted.incarnation != incarnation:
+        return answers.Section(number, Code.PARTITION_RECREATED, 0, 0, incarnation, start)
+    try:
+        consumer = offsets.consumer_of(topic, request.consumer)
+        owned = offsets.partition_to_poll(gateway, session, topic, consumer, number)
+        if owned is None:
+            return answers.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
+        if wanted.strategy.kind is StrategyKind.NEXT:
+            start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer))
+        nothing = answers.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
+        if not left or room <= 0:
+            return nothing
+        found = await partition.read(start, left, min(room, wanted.max_bytes))
+        is_first = room >= request.max_bytes or left == request.count
+        if not found.messages or (not is_first and sum(map(len, found.buffers)) > room):
+            # One message alone that is larger than what is left belongs into an answer of its own.
+            return nothing
+        if not await offsets.after_poll(
+            gateway, session, topic, consumer, partition, found.next_offset - 1, _committing(request, wanted)
+        ):
+            is_group = request.consumer.kind is ConsumerKind.GROUP
+            status = Code.CONSUMER_GROUP_PARTITION_NOT_OWNED if is_group else 0
+            return answers.Section(number, status, 0, 0, incarnation, start)
+    except PartitionClosed:
+        return answers.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
+    return answers.Section(
+        number,
+        0,
+        max(partition.readable - 1, 0),
+        found.messages,
+        incarnation,
+        found.next_offset,
+        tuple(found.buffers),
+    )
+
+
+def _committing(request: ask.FetchMessages, wanted: ask.FetchTarget) -> ask.PollMessages:
+    """The part of a fetch that is for one partition, as a poll."""
+    return ask.PollMessages(
+        request.consumer,
+        request.stream,
+        request.topic,
+        wanted.partition_id,
+        wanted.strategy,
+        request.count,
+        request.auto_commit,
+    )

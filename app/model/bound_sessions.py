@@ -1,0 +1,123 @@
+"""Sessions of 0.12 clients, which outlive their connections: whoever comes back with the secret goes on with theirs.
+
+What lives on is the session that acts, with its login and its group memberships, and which of its requests were done.
+Only a digest of the secret is kept. A session without a connection ends after a while, or when there are too many; then
+the one goes first that the user with the most of them has been away from for longest, so that nobody can push out the
+sessions of others. Nothing of this outlives the server.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from whippet.app.model.done_requests import DoneRequests, Remembered
+from whippet.app.model.identity import Login
+from whippet.app.model.sessions import Session
+
+
+class BoundSession:
+    __slots__ = ("client", "connection", "left_at", "login", "number", "requests", "secret_digest", "session")
+
+    def __init__(
+        self, number: int, client: bytes, secret_digest: bytes, session: Session, login: Login, remembered: Remembered
+    ) -> None:
+        self.number = number
+        self.client = client
+        self.secret_digest = secret_digest
+        self.session = session
+        self.login = login
+        self.requests = DoneRequests(remembered)
+        self.connection: object | None = None
+        """What it is bound to; None: the client is away."""
+        self.left_at = 0
+
+
+class BoundSessions:
+    def __init__(
+        self, memory_us: int, away_max: int, clock: Callable[[], int], on_end: Callable[[Session], None]
+    ) -> None:
+        """`memory_us` is for how long a session waits for its client; `away_max` is how many of them may wait."""
+        self._memory_us = memory_us
+        self._away_max = away_max
+        self._clock = clock
+        self._on_end = on_end
+        self.remembered = Remembered()
+        self._by_number: dict[int, BoundSession] = {}
+        self._by_client: dict[bytes, list[BoundSession]] = {}
+        self._away: dict[int, BoundSession] = {}
+        """In the order in which their connections ended, and the same for each user."""
+        self._away_of: dict[str, dict[int, BoundSession]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def away_count(self) -> int:
+        return len(self._away)
+
+    def begin(self, bound: BoundSession, connection: object) -> None:
+        self.forget_old()
+        bound.connection = connection
+        self._by_number[bound.number] = bound
+        self._by_client.setdefault(bound.client, []).append(bound)
+
+    def find(self, client: bytes, number: int, secret_digest: bytes) -> BoundSession | None:
+        """Of a client that knows the secret; number 0 is that of any session of the client."""
+        self.forget_old()
+        found = None
+        for bound in self._by_client.get(client, ()):
+            is_known = hmac.compare_digest(bound.secret_digest, secret_digest)
+            if is_known and number in (0, bound.number):
+                found = bound
+        return found
+
+    def bind(self, bound: BoundSession, connection: object) -> None:
+        """Another connection takes over."""
+        bound.connection = connection
+        self._come_back(bound)
+
+    def leave(self, bound: BoundSession, connection: object) -> None:
+        """A connection has ended. Nothing happens if it is not the session's any more."""
+        if bound.connection is not connection or self._by_number.get(bound.number) is not bound:
+            return
+        if bound.session.login is None:
+            self.end(bound)
+            return
+        bound.connection = None
+        bound.left_at = self._clock()
+        session = bound.session
+        session.end = lambda: self.end(bound)
+        session.is_watched = True
+        self._away[bound.number] = bound
+        self._away_of.setdefault(bound.login.mark, {})[bound.number] = bound
+        self.forget_old()
+
+    def end(self, bound: BoundSession) -> None:
+        """The client has logged out, has been away for too long, or may not act as its user any more."""
+        if self._by_number.pop(bound.number, None) is None:
+            return
+        self._come_back(bound)
+        bound.requests.clear()
+        others = self._by_client[bound.client]
+        others.remove(bound)
+        if not others:
+            del self._by_client[bound.client]
+        self._on_end(bound.session)
+
+    def forget_old(self) -> None:
+        """Those that have waited for too long, and those that are too many."""
+        oldest = self._clock() - self._memory_us
+        while self._away and next(iter(self._away.values())).left_at <= oldest:
+            self.end(next(iter(self._away.values())))
+        while len(self._away) > self._away_max:
+            most = max(self._away_of.values(), key=len)
+            self.end(next(iter(most.values())))
+
+    def _come_back(self, bound: BoundSession) -> None:
+        if self._away.pop(bound.number, None) is None:
+            return
+        of_user = self._away_of[bound.login.mark]
+        del of_user[bound.number]
+        if not of_user:
+            del self._away_of[bound.login.mark]

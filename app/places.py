@@ -1,0 +1,66 @@
+"""Places for what stays: waiting polls, tails, subscriptions. There are so many for all users, and so many for each.
+
+Without the second limit, one user could take all places and nobody else would get any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from whippet.app.model.identity import Login
+
+
+class Setting(NamedTuple):
+    """A limit, and the key that it is set with."""
+
+    key: str
+    limit: int
+
+
+class Places:
+    def __init__(self, what: str, in_all: Setting, per_user: Setting, refusal: Callable[[str], Exception]) -> None:
+        """`what` is their name in sentences, in the plural; `refusal` makes an error of a sentence."""
+        self._what = what
+        self._refusal = refusal
+        self._in_all = in_all
+        self._per_user = per_user
+        self._taken: Counter[str] = Counter()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def users_count(self) -> int:
+        """Users who have at least one place."""
+        return len(self._taken)
+
+    @contextlib.contextmanager
+    def taken_by(self, login: Login) -> Iterator[None]:
+        self.take(login)
+        try:
+            yield
+        finally:
+            self.give_back(login)
+
+    def take(self, login: Login, count: int = 1) -> None:
+        """Refused if there are not so many places left, for this user or for anybody."""
+        if self._count + count > self._in_all.limit:
+            raise self._refused("The server has", self._in_all)
+        if self._taken.get(login.mark, 0) + count > self._per_user.limit:
+            raise self._refused("The user has", self._per_user)
+        self._taken[login.mark] += count
+        self._count += count
+
+    def give_back(self, login: Login, count: int = 1) -> None:
+        """`login` is the one that the places were taken for."""
+        self._count -= count
+        self._taken[login.mark] -= count
+        if not self._taken[login.mark]:
+            del self._taken[login.mark]
+
+    def _refused(self, whose: str, setting: Setting) -> Exception:
+        return self._refusal(f"{whose} as many {self._what} as are allowed ({setting.key} = {setting.limit})")

@@ -1,0 +1,36 @@
+"""Numbers that are given once in the life of a data folder: to sessions, and to partitions when they are made.
+
+They are reserved in blocks, and a block is on the disk before its first number is given, so that a server that was
+killed does not give a number again. Where the clock has come further than the blocks they go on from its milliseconds:
+that makes good for a folder that was restored without its reservation. Clients shift session numbers by 20 bits, which
+leaves 43 for them: milliseconds since 1970 need that many in the year 2248.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+BLOCK = 10_000
+
+
+class UniqueNumbers:
+    def __init__(
+        self, reserved: int, now_us: int, reserve: Callable[[int], Awaitable[None]], *, block: int = BLOCK
+    ) -> None:
+        """`reserved`: numbers below it may have been given away. `reserve` returns when it is raised on the disk."""
+        self._next = self._reserved = max(reserved, now_us // 1000)
+        self._reserve = reserve
+        self._block = block
+        self._reserving = asyncio.Lock()
+
+    async def next(self) -> int:
+        while self._next >= self._reserved:
+            async with self._reserving:
+                if self._next >= self._reserved:
+                    below = self._next + self._block
+                    await self._reserve(below)
+                    self._reserved = below
+        number = self._next
+        self._next += 1
+        return number

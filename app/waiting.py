@@ -1,0 +1,115 @@
+"""Waiting for messages before a poll or a fetch is carried out, whoever asks and over whatever.
+
+It ends when there is enough in all partitions together, when the time is over, or when whoever waits does not want to
+any more. What there is then is read by an ordinary command, which looks at who asks once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from whippet.app.commands import requests as ask
+from whippet.app.commands.messages import Followed
+from whippet.app.commands.registry import carry_out
+from whippet.storage.errors import StorageError
+
+if TYPE_CHECKING:
+    from whippet.app.gateway import Gateway
+    from whippet.app.model.sessions import Session
+
+PAUSE_SECONDS = 0.0005
+"""For each of many partitions: so long new messages in them gather before all are looked at again."""
+
+Deferred = ask.PollMessagesDeferred | ask.FetchMessages | ask.AwaitMessages
+
+
+class Wait:
+    """One of them. Made before anything is waited for, so that it can be ended at any time."""
+
+    __slots__ = ("_deadline", "_emptied", "_gateway", "_request", "_session", "ended", "followed")
+
+    def __init__(self, gateway: Gateway, session: Session, request: Deferred) -> None:
+        loop = asyncio.get_running_loop()
+        self._gateway = gateway
+        self._session = session
+        self._request = request
+        self._deadline = loop.time() + request.wait_us / 1_000_000
+        self.ended: asyncio.Future[None] = loop.create_future()
+        """Done when nobody wants to wait any more."""
+        self.followed = Followed((), ())
+        self._emptied: list[int] = []
+
+    def end(self) -> None:
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    async def is_needed(self) -> bool:
+        """Whether there is less than is wanted. Refuses whoever may not read."""
+        request = self._request
+        if not request.wait_us:
+            return False
+        located = ask.LocateMessages(request.consumer, request.stream, request.topic, _starts(request))
+        self.followed = await carry_out(self._gateway, self._session, located)
+        self._emptied = [partition.emptied for partition in self.followed.partitions]
+        if self.partitions_count < len(located.starts):
+            # A partition is not there: reading says so.
+            return False
+        return self._missing() > 0
+
+    @property
+    def partitions_count(self) -> int:
+        return len(self.followed.partitions)
+
+    async def over(self) -> None:
+        """Returns when there is enough, or nothing more to wait for."""
+        loop = asyncio.get_running_loop()
+        while not self.ended.done() and (missing := self._missing()) > 0 and loop.time() < self._deadline:
+            partitions, starts = self.followed
+            awaited: list[asyncio.Future[None]] = []
+            try:
+                for partition, start in zip(partitions, starts, strict=True):
+                    # More than is missing in all of them need not come in any of them.
+                    end = max(partition.readable, start)
+                    awaited.append(partition.awaited(end + (missing if len(partitions) == 1 else 1) - 1))
+                await asyncio.wait(
+                    (self.ended, *awaited),
+                    timeout=max(self._deadline - loop.time(), 0),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            except StorageError:
+                # A partition is being removed: reading says so.
+                return
+            finally:
+                is_gone = any(future.done() and future.exception() is not None for future in awaited)
+                for partition, future in zip(partitions, awaited, strict=False):
+                    if not future.done():
+                        partition.not_awaited(future)
+            if len(partitions) > 1 and not is_gone and self._missing() > 0:
+                # Whoever wants many messages of many partitions does not have all looked at for each of them.
+                pause = min(PAUSE_SECONDS * len(partitions), self._deadline - loop.time())
+                await asyncio.wait((self.ended,), timeout=max(pause, 0))
+            if is_gone or self._has_begun_anew():
+                return
+
+    def _missing(self) -> int:
+        there = sum(
+            max(partition.readable - start, 0)
+            for partition, start in zip(self.followed.partitions, self.followed.start, strict=True)
+        )
+        return self._request.min_count - there
+
+    def _has_begun_anew(self) -> bool:
+        """After a purge offsets begin anew: whoever waits for a later one hears that there is nothing."""
+        return [partition.emptied for partition in self.followed.partitions] != self._emptied
+
+
+def _starts(request: Deferred) -> tuple[tuple[int | None, ask.Strategy], ...]:
+    if isinstance(request, ask.FetchMessages):
+        return tuple((target.partition_id, target.strategy) for target in request.targets)
+    if isinstance(request, ask.AwaitMessages):
+        return request.starts
+    strategy = request.strategy
+    if strategy.kind is ask.StrategyKind.LAST:
+        strategy = ask.Strategy(strategy.kind, request.count)
+    return ((request.partition_id, strategy),)

@@ -1,0 +1,111 @@
+"""The reason of a refusal begins with Iggy's words, which programs look for, and says each thing once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.transports.http.support.calling import Calling, with_topic
+
+TOPIC = "/streams/s/topics/t"
+BOB = {"username": "bob", "password": "secret", "status": "active"}
+NEW_TOPIC = {"name": "new", "partitions_count": 1}
+NOWHERE = {"partitioning": {"kind": "partition_id", "value": "CQAAAA=="}, "messages": [{"payload": "eA=="}]}
+OPTIONS = {"retention.colour": "red"}
+
+REFUSALS: list[tuple[str, str, Any, str]] = [
+    ("POST", "/streams", {"name": "s"}, "Stream with name: s already exists."),
+    ("PUT", "/streams/other", {"name": "s"}, "Stream with name: s already exists."),
+    ("POST", "/streams", {"name": ""}, "Invalid stream name: it must have 1 to 255 bytes."),
+    ("DELETE", "/streams/7", None, "Stream with ID: 7 was not found."),
+    (
+        "POST",
+        "/streams/s/topics",
+        NEW_TOPIC | {"name": "t"},
+        "Topic with name: t for stream with ID: s already exists.",
+    ),
+    ("DELETE", "/streams/s/topics/7", None, "Topic with ID: 7 for stream with ID: s was not found."),
+    (
+        *("POST", "/streams/s/topics", NEW_TOPIC | {"partitions_count": 1001}),
+        "Too many partitions: a topic is made with 0 to 1000 partitions",
+    ),
+    ("POST", f"{TOPIC}/partitions", {"partitions_count": 1001}, "Too many partitions: 1 to 1000 partitions at a time"),
+    (
+        *("DELETE", f"{TOPIC}/partitions?partitions_count=9", None),
+        "Invalid partitions count: a topic of 3 partitions cannot lose 9 of them",
+    ),
+    ("POST", "/streams/s/topics", NEW_TOPIC | {"replication_factor": 0}, "Invalid replication factor"),
+    ("POST", "/streams/s/topics", NEW_TOPIC | {"options": OPTIONS}, "Unsupported option key: 'retention.colour' is no"),
+    (
+        *("POST", "/streams/s/topics", NEW_TOPIC | {"options": {"durability": "some"}}),
+        "Invalid option value for key: 'durability' is 'some': ",
+    ),
+    (
+        *("GET", f"{TOPIC}/messages?partition_id=9", None),
+        "Partition with ID: 9 for topic with ID: t for stream with ID: s was not found.",
+    ),
+    ("POST", f"{TOPIC}/messages", NOWHERE, "Partition with ID: 9 for topic with ID: t for stream with ID: s was not f"),
+    ("PUT", f"{TOPIC}/consumer-offsets", {"offset": 5}, "Invalid offset: "),
+    (
+        *("DELETE", f"{TOPIC}/consumer-offsets/5", None),
+        "Consumer offset for consumer with ID: 5 was not found: nothing is stored in ",
+    ),
+    (
+        *("POST", f"{TOPIC}/consumer-groups", {"name": "g"}),
+        "Consumer group with name: g for topic with ID: t already exists.",
+    ),
+    ("GET", f"{TOPIC}/consumer-groups/7", None, "Consumer group with ID: 7 for topic with ID: t was not found."),
+    ("DELETE", f"{TOPIC}/consumer-groups/x", None, "Consumer group with ID: x for topic with ID: t was not found."),
+    ("POST", "/users", BOB, "User already exists: 'bob'"),
+    ("POST", "/users", BOB | {"username": "x"}, "Invalid username: it must have 3 to 50 bytes."),
+    ("POST", "/users", BOB | {"username": "new", "password": "x"}, "Invalid password: it must have 3 to 100 bytes."),
+    ("DELETE", "/users/0", None, "Cannot delete user with ID: 0: it is the root user"),
+    ("DELETE", "/users/nobody", None, "Resource with key: nobody was not found: there is no such user"),
+    (
+        *("PUT", "/users/0/permissions", {"permissions": None}),
+        "Cannot change permissions for user with ID: 0: it is the root user",
+    ),
+    (
+        "POST",
+        "/users/login",
+        {"username": "bob", "password": "wrong"},
+        "Invalid credentials: the user name or the pass",
+    ),
+    (
+        *("POST", "/personal-access-tokens", {"name": "mine", "expiry": 0}),
+        "Personal access token: mine for user with ID: 0 already exists",
+    ),
+]
+
+
+async def filled(world: Calling) -> None:
+    root = world.root
+    await root.post("/streams", {"name": "other"})
+    await root.post(f"{TOPIC}/consumer-groups", {"name": "g"})
+    await root.post("/users", BOB)
+    await root.post("/personal-access-tokens", {"name": "mine", "expiry": 0})
+
+
+@pytest.mark.parametrize(("method", "path", "body", "begins"), REFUSALS)
+async def test_a_reason_begins_with_the_words_of_iggy(
+    tmp_path: Path, method: str, path: str, body: Any, begins: str
+) -> None:
+    async with with_topic(tmp_path) as world:
+        await filled(world)
+        response = await world.root.ask(method, path, body)
+        assert response.status_code >= 400
+        reason = response.json()["reason"]
+        assert reason.startswith(begins), reason
+        parts = [part.strip(" .").lower() for part in reason.split(": ")]
+        assert len(parts) == len(set(parts)), f"{reason} says something twice"
+
+
+async def test_who_may_do_nothing_is_told_so_in_the_words_of_iggy(tmp_path: Path) -> None:
+    async with with_topic(tmp_path) as world:
+        said = (await world.stranger.ask("GET", "/streams")).json()["reason"]
+        assert said == "Access token is missing: the request needs `Authorization: Bearer <token>`"
+        alice = await world.user()
+        said = (await alice.ask("POST", "/streams", {"name": "new"})).json()["reason"]
+        assert said == "Unauthorized: user 'alice' may not create_stream"

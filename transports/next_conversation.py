@@ -1,0 +1,428 @@
+"""The 0.12 binary protocol: see transports/conversation.py. It begins with a login, or with the secret of a session
+that was begun on another connection.
+
+1. The session that acts is not the connection's: it outlives it, with its login, its group memberships and the numbers
+   of its requests. `app/model/bound_sessions.py` keeps it.
+2. Whatever changes something is carried out once for each number. What comes again, because a connection was lost
+   before the reply had come, is answered with the same reply.
+3. A poll or a fetch that has to wait is answered later, while the requests behind it go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import xxhash
+
+from whippet.app.commands import fetching
+from whippet.app.commands import requests as ask
+from whippet.app.commands.registry import carry_out
+from whippet.app.errors import Code, CommandError, on_the_wire
+from whippet.app.gateway import Gateway
+from whippet.app.model.bound_sessions import BoundSession
+from whippet.app.model.done_requests import REQUESTS_MAX
+from whippet.app.model.identity import Login
+from whippet.app.model.sessions import Session
+from whippet.app.waiting import Deferred, Wait
+from whippet.storage.batch import Limits, Readable
+from whippet.transports import registering, turns
+from whippet.transports.registering import Evicted
+from whippet.transports.sending import checked
+from whippet.transports.turns import Responding
+from whippet.transports.wire import generations
+from whippet.transports.wire.generations import Generation
+from whippet.transports.wire.modern import frames as modern_frames
+from whippet.transports.wire.modern import registration as modern_registration
+from whippet.transports.wire.modern.frames import HEADER_BYTES, NOBODY, Reason
+from whippet.transports.wire.modern.operations import LOGINS, LOGOUT, PLAIN, READ, REGISTER, SEND_MESSAGES
+from whippet.transports.wire.next import frames, polls, registration
+from whippet.transports.wire.next.operations import (
+    BIND_SESSION,
+    CANCEL,
+    CODES,
+    OF_CODE,
+    PARTITION_CODES,
+    PARTITION_OPERATIONS,
+    POLL,
+)
+
+if TYPE_CHECKING:
+    from whippet.transports.conversation import Conversation
+
+_log = logging.getLogger(__name__)
+
+WAITING_MAX = REQUESTS_MAX
+"""Polls of one connection that wait: as many as a client has requests under way."""
+DIGESTED_BYTES = 2048
+"""The beginning of a send has the destination and the header of the batch, with the checksum of all that is in it."""
+
+SAID_ANEW = {
+    Code.NOT_RESOLVED_CONSUMER: Code.CONSUMER_GROUP_PARTITION_NOT_OWNED,
+    Code.PRODUCER_FENCED: Code.PRODUCER_EPOCH_FENCED,
+    Code.PRODUCER_SEQUENCE_PASSED: Code.PRODUCER_OUT_OF_ORDER,
+    Code.REQUEST_ALREADY_APPLIED: Code.PRODUCER_OUT_OF_ORDER,
+}
+"""Refusals that have another number in this protocol."""
+NOT_DONE = frozenset(
+    {
+        Code.ERROR,
+        Code.STALE_CLIENT,
+        Code.UNAUTHENTICATED,
+        Code.TRANSIENT_NOT_COMMITTED,
+        Code.TRANSIENT_NOT_ACCEPTED,
+        Code.PARTITION_RECREATED,
+        Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT,
+        Code.CANNOT_SYNC_FILE,
+        Code.IO_ERROR,
+    }
+)
+"""Whoever repeats what ended so wants it to be tried again; a status tells them that nothing was done."""
+
+
+class Outcome(NamedTuple):
+    """What is remembered of a reply: all that does not repeat the request."""
+
+    operation_number: int
+    body: tuple[Readable, ...]
+    status: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        """It was done, or finally refused."""
+        return not self.status
+
+    def reply(self, asked: frames.Request) -> list[Readable]:
+        return frames.reply(asked, self.operation_number, self.body, self.status, is_committed=self.is_final)
+
+
+class NextConversation:
+    def __init__(self, gateway: Gateway, session: Session, before: Conversation) -> None:
+        """`before` has had the connection until now, and has read its frames, which look the same."""
+        self.session = session
+        self.over = False
+        self.successor: Conversation | None = None
+        self.poll_bytes_max = before.poll_bytes_max
+        self.measure, self.refused, self.refuse = before.measure, before.refused, before.refuse
+        self._before = before
+        self._gateway = gateway
+        self._limits = Limits.of(gateway.store.options)
+        self._generation: Generation = generations.GENERATIONS[-1]
+        self._bound: BoundSession | None = None
+        self._waits: dict[int, Wait] = {}
+        """By the number of the request."""
+        self._closed = False
+
+    @property
+    def is_bound(self) -> bool:
+        return self._bound is not None
+
+    @property
+    def _acting(self) -> Session:
+        return self.session if self._bound is None else self._bound.session
+
+    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
+        asked = frames.request_of(frame)
+        self._acting.last_heartbeat = self._gateway.clock()
+        try:
+            return await self._answer(asked, frame[HEADER_BYTES:], to)
+        except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
+            return self._failed(asked, error)
+        finally:
+            # Its sessions may have been ended meanwhile, by a new password or by themselves.
+            self.session.login = self._acting.login
+
+    def _failed(self, asked: frames.Request, error: Exception) -> list[Readable]:
+        if isinstance(error, CommandError):
+            return self._refusal(asked, error)
+        if isinstance(error, Evicted):
+            self.over = True
+            return modern_frames.eviction(asked.client, error.reason)
+        _log.error(
+            "%s: operation %d, code %d ended in a defect",
+            self.session.address,
+            asked.operation,
+            asked.code,
+            exc_info=error,
+        )
+        return frames.reply(asked, 0, status=Code.ERROR)
+
+    def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
+        _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
+        if refused.code is Code.STALE_CLIENT:
+            self.over = True
+            return modern_frames.eviction(asked.client, Reason.STALE_CLIENT)
+        return frames.reply(asked, 0, status=_code(refused))
+
+    async def _answer(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
+        if self._closed:
+            raise CommandError(Code.DISCONNECTED)
+        if asked.client == NOBODY:
+            self.over = True
+            raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
+        if asked.operation == REGISTER:
+            return await self._register(asked, body)
+        if asked.operation == READ:
+            return await self._read(asked, body, to)
+        code = CODES.get(asked.operation)
+        if code is None:
+            raise CommandError(Code.INVALID_COMMAND, f"there is no operation {asked.operation}")
+        if self._bound is None:
+            raise CommandError(Code.UNAUTHENTICATED)
+        self._check(asked)
+        return await self._once(self._bound, asked, code, body)
+
+    def _check(self, asked: frames.Request) -> None:
+        """What a header says of the session is not believed, but a client that is mistaken has to hear that."""
+        bound = self._bound
+        if bound is None or (asked.session, asked.client) != (bound.number, bound.client):
+            raise Evicted(Reason.NO_SESSION)
+
+    # -------------------------------------------------------------------------------------------------------- changing
+
+    async def _once(self, bound: BoundSession, asked: frames.Request, code: int, body: memoryview) -> list[Readable]:
+        """What was asked before with this number is answered as it was then."""
+        number, operation, requests = asked.number, asked.operation, bound.requests
+        mark: bytes | int = asked.stamp
+        if asked.stamp == NOBODY:
+            mark = xxhash.xxh3_64_intdigest(body[:DIGESTED_BYTES] if operation == SEND_MESSAGES else body)
+        before = requests.before(number, operation, mark)
+        if before is not None:
+            outcome: Outcome = await asyncio.shield(before)
+            return outcome.reply(asked)
+        answer = requests.begin(number, operation, mark)
+        outcome = Outcome(0, (), Code.ERROR)
+        try:
+            outcome = await self._change(bound, asked, code, body)
+        finally:
+            if outcome.is_final:
+                requests.finish(number, sum(map(len, outcome.body)))
+            else:
+                requests.forget(number)
+            answer.set_result(outcome)
+        if operation == LOGOUT and outcome.is_final:
+            self._leave(bound)
+        return outcome.reply(asked)
+
+    async def _change(self, bound: BoundSession, asked: frames.Request, code: int, body: memoryview) -> Outcome:
+        gateway, operation = self._gateway, asked.operation
+        gateway.operations += 1
+        operation_number = gateway.catalogue_version
+        try:
+            request = self._generation.decode(code, body)
+            if type(request) is ask.SendMessages:
+                request = await checked(gateway, bound.session, request, self._limits)
+            if operation in PARTITION_OPERATIONS:
+                fetching.check_incarnation(gateway, bound.session.login, request, asked.incarnation)
+            answer = await carry_out(gateway, bound.session, request)
+        except CommandError as refused:
+            if operation in PLAIN or refused.code in NOT_DONE:
+                return Outcome(0, (), _code(refused))
+            return Outcome(operation_number, tuple(modern_frames.refusal(_code(refused))))
+        content = self._generation.encode(code, answer)
+        return Outcome(operation_number, tuple(content if operation in PLAIN else modern_frames.results(content)))
+
+    # --------------------------------------------------------------------------------------------------------- reading
+
+    async def _read(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
+        code, gateway = asked.code, self._gateway
+        if code == BIND_SESSION:
+            return self._bind(asked, body)
+        if code in LOGINS:
+            raise Evicted(Reason.MALFORMED_LOGIN)
+        if code in OF_CODE:
+            raise CommandError(Code.INVALID_COMMAND, f"command {code} has an operation of its own")
+        if asked.session:
+            self._check(asked)
+        acting = self._acting
+        if code == CANCEL:
+            if acting.login is None:
+                raise CommandError(Code.UNAUTHENTICATED)
+            if (wait := self._waits.get(asked.number)) is not None:
+                wait.end()
+            return []
+        request = self._generation.decode(code, body)
+        self._check_incarnation(asked, request, acting)
+        if not isinstance(request, Deferred):
+            answer = await carry_out(gateway, acting, request)
+            return frames.reply(asked, 0, self._generation.encode(code, answer))
+        if code != POLL:
+            fetching.check_deferral(request)
+        wait = Wait(gateway, acting, request)
+        if not await wait.is_needed():
+            return await self._found(asked, request, acting, to)
+        return self._defer(asked, request, acting, wait, to)
+
+    async def _found(self, asked: frames.Request, request: Deferred, acting: Session, to: Responding) -> list[Readable]:
+        """What there is by now."""
+        if isinstance(request, ask.AwaitMessages):
+            ready = await carry_out(self._gateway, acting, request)
+            return frames.reply(asked, 0, self._generation.encode(asked.code, ready))
+        turn = to.response_room()
+        most = self.poll_bytes_max
+        if request.max_bytes is not None:
+            most = min(most, request.max_bytes - fetching.POLL_HEAD_BYTES)
+        if isinstance(request, ask.FetchMessages):
+            # What the transport carries has to have room for the heads, too.
+            most = min(most, self.poll_bytes_max - polls.SECTION.size * len(request.targets))
+        granted = turns.granted(turn, most)
+        room = await turn.wait() if granted is None else granted
+        # The partition may have been made again during a wait.
+        self._check_incarnation(asked, request, acting)
+        answer = await carry_out(self._gateway, acting, msgspec.structs.replace(request, room=room))
+        return frames.reply(asked, 0, self._generation.encode(asked.code, answer))
+
+    def _check_incarnation(self, asked: frames.Request, request: ask.Request, acting: Session) -> None:
+        if asked.code in PARTITION_CODES:
+            fetching.check_incarnation(self._gateway, acting.login, request, asked.incarnation)
+
+    def _defer(
+        self, asked: frames.Request, request: Deferred, acting: Session, wait: Wait, to: Responding
+    ) -> list[Readable]:
+        login = acting.login
+        assert login is not None
+        if len(self._waits) >= WAITING_MAX or asked.number in self._waits:
+            raise CommandError(Code.TOO_MANY_WAITING_POLLS, f"{len(self._waits)} polls of this connection wait already")
+        self._gateway.waiting_polls.take(login, wait.partitions_count)
+        self._waits[asked.number] = wait
+        to.later(partial(self._later, asked, request, acting, login, wait))
+        return []
+
+    async def _later(
+        self,
+        asked: frames.Request,
+        request: Deferred,
+        acting: Session,
+        login: Login,
+        wait: Wait,
+        to: Responding,
+    ) -> list[Readable]:
+        count = wait.partitions_count
+        try:
+            await wait.over()
+            if self._closed:
+                return []
+            if wait.ended.done() and not isinstance(request, ask.AwaitMessages):
+                # Whoever has cancelled it does not look at messages any more: none are handed out.
+                request = msgspec.structs.replace(request, count=0)
+            return await self._found(asked, request, acting, to)
+        except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
+            return self._failed(asked, error)
+        finally:
+            self._gateway.waiting_polls.give_back(login, count)
+            del self._waits[asked.number]
+
+    # ---------------------------------------------------------------------------------------------- logging in, binding
+
+    async def _register(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+        gateway, session = self._gateway, self.session
+        if asked.session or asked.number:
+            raise Evicted(Reason.MALFORMED_LOGIN)
+        version = registering.version_of(body)
+        if version is not None and not registering.is_spoken(gateway, version):
+            return registering.refuse_version(gateway, session, asked.client, version)
+        try:
+            wanted = registration.decode(body)
+        except CommandError as unreadable:
+            _log.debug("%s: a registration that cannot be read: %s", session.address, unreadable)
+            raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
+        if not generations.of(wanted.protocol).has_bound_sessions:
+            raise Evicted(Reason.MALFORMED_LOGIN)
+        if self._bound is not None:
+            # Who logs in again has given up the session that was here.
+            self._leave(self._bound)
+        try:
+            await carry_out(gateway, session, wanted.login)
+        except CommandError as refused:
+            raise registering.refused_login(refused) from refused
+        number = await gateway.unique_numbers.next()
+        login, user = session.login, gateway.users.of(session.login)
+        if self._closed or login is None or user is None:
+            session.login = None
+            raise CommandError(Code.UNAUTHENTICATED)
+        bound = gateway.bound_sessions.find(asked.client, 0, wanted.secret_digest)
+        if self._bound is not None and self._bound is not bound:
+            # A second login of this connection was carried out at the same time.
+            self._leave(self._bound)
+            session.login = login
+        if bound is None or bound.session.stale or bound.session.login != login:
+            acting = Session(session.transport, session.address, gateway.clock(), session.end, session.reached_at)
+            acting.login = login
+            remembered = gateway.bound_sessions.remembered
+            bound = BoundSession(number, asked.client, wanted.secret_digest, acting, login, remembered)
+            gateway.sessions.remove(session)
+            gateway.sessions.add(acting)
+            gateway.bound_sessions.begin(bound, self)
+        self._take_over(bound, wanted.protocol)
+        gateway.operations += 1
+        content = modern_frames.results(self._registered(bound, user.id, wanted.protocol))
+        return frames.reply(asked, gateway.catalogue_version, content, is_committed=True)
+
+    def _bind(self, asked: frames.Request, body: memoryview) -> list[Readable]:
+        gateway, session = self._gateway, self.session
+        version = registering.version_of(body)
+        if version is not None and not registering.is_spoken(gateway, version):
+            return registering.refuse_version(gateway, session, asked.client, version)
+        wanted = registration.decode_binding(body)
+        if not generations.of(wanted.protocol).has_bound_sessions:
+            raise Evicted(Reason.MALFORMED_LOGIN)
+        bound = gateway.bound_sessions.find(wanted.client, wanted.session, wanted.secret_digest)
+        if bound is None or wanted.client != asked.client:
+            raise CommandError(Code.UNAUTHENTICATED, "there is no such session; log in again")
+        user = gateway.users.of(bound.session.login)
+        if user is None or bound.session.stale:
+            gateway.bound_sessions.end(bound)
+            raise CommandError(Code.UNAUTHENTICATED, "the session is over; log in again")
+        if self._bound is not None and self._bound is not bound:
+            self._leave(self._bound)
+        self._take_over(bound, wanted.protocol)
+        return frames.reply(asked, 0, self._registered(bound, user.id, wanted.protocol))
+
+    def _take_over(self, bound: BoundSession, protocol: int) -> None:
+        """The session goes on with this connection; one that it had before ends."""
+        gateway, session, acting = self._gateway, self.session, bound.session
+        before = bound.connection
+        gateway.bound_sessions.bind(bound, self)
+        if isinstance(before, NextConversation) and before is not self:
+            before._end_waits()
+            before.session.end()
+        self._generation = generations.of(protocol)
+        self._bound = bound
+        gateway.sessions.remove(session)
+        acting.transport, acting.address, acting.reached_at = session.transport, session.address, session.reached_at
+        acting.end, acting.is_watched = session.end, session.is_watched
+        acting.last_heartbeat = gateway.clock()
+
+    def _registered(self, bound: BoundSession, user_id: int, protocol: int) -> list[Readable]:
+        told = registering.announced(self._gateway, protocol)
+        answer = modern_registration.Registered(user_id, bound.number, told, self._generation.iggy_version)
+        return modern_registration.encode_answer(answer)
+
+    def _leave(self, bound: BoundSession) -> None:
+        """The session is over, the connection is not."""
+        self._end_waits()
+        self._gateway.bound_sessions.end(bound)
+        self._bound = None
+        self.session.login = None
+        self._gateway.sessions.add(self.session)
+
+    def _end_waits(self) -> None:
+        """Nobody is there any more to take the messages: none are handed out, and no offset is stored."""
+        for wait in self._waits.values():
+            wait.end()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._end_waits()
+        if self._bound is not None:
+            self._gateway.bound_sessions.leave(self._bound, self)
+        self._before.close()
+
+
+def _code(refused: CommandError) -> Code:
+    return on_the_wire(SAID_ANEW.get(refused.code, refused.code))

@@ -1,0 +1,33 @@
+"""Sends of clients since 0.9: their batches go to the log as they came."""
+
+from __future__ import annotations
+
+import msgspec
+
+from whippet.app.commands.registry import Destination, admit
+from whippet.app.commands.requests import SendMessages
+from whippet.app.errors import of_storage
+from whippet.app.gateway import Gateway
+from whippet.app.model.sessions import Session
+from whippet.storage.batch import HEADER, Limits, check, forget_numbers
+from whippet.storage.errors import InvalidBatch
+from whippet.transports import offload
+
+
+async def checked(gateway: Gateway, session: Session, request: SendMessages, limits: Limits) -> SendMessages:
+    """The log checks each batch that it is given, on the event loop; a large one is checked here, in a thread."""
+    (batch,) = request.batches
+    size, count = len(batch), HEADER.unpack_from(batch)[6]
+    is_large = offload.is_large(size, count)
+    if not is_large and request.producer is None:
+        return request
+    admit(gateway, session, SendMessages, Destination(request.stream, request.topic))
+    if request.producer is not None:
+        await offload.call(size, count, forget_numbers, batch)
+    if not is_large:
+        return request
+    try:
+        found = await offload.call(size, count, check, batch, limits)
+    except InvalidBatch as error:
+        raise of_storage(error) from error
+    return msgspec.structs.replace(request, checked=(found,))

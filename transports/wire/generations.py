@@ -1,0 +1,55 @@
+"""Which versions of the binary protocol are spoken here, and with which tables. The classic protocol has no versions.
+
+A client says its version when it logs in, and has the same tables from then on, on each of its connections. To speak
+another version is to add a row: see "Another generation of the wire" in ARCHITECTURE.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from whippet.app.commands.requests import Request
+from whippet.app.version import MODERN_IGGY_VERSION
+from whippet.storage.batch import Readable
+from whippet.transports.wire.modern import answers as modern_answers
+from whippet.transports.wire.modern import requests as modern_requests
+from whippet.transports.wire.modern.registration import packed
+from whippet.transports.wire.next import answers as next_answers
+from whippet.transports.wire.next import requests as next_requests
+
+
+class Generation(NamedTuple):
+    oldest: int
+    """Spoken from this version on, until the next generation begins."""
+    iggy_version: str
+    """What clients are told as the version of the server."""
+    decode: Callable[[int, memoryview], Request]
+    """A request, of its code and its body."""
+    encode: Callable[[int, Any], list[Readable]]
+    """The body of the answer to a code."""
+    has_bound_sessions: bool
+    """A session outlives its connection, and has many requests under way at once."""
+
+
+OF_0_11 = Generation(0, MODERN_IGGY_VERSION, modern_requests.decode, modern_answers.encode, has_bound_sessions=False)
+OF_0_12_0 = Generation(
+    packed(0, 12, 0),
+    MODERN_IGGY_VERSION,
+    next_requests.decode,
+    next_answers.OF_0_12_0.encode,
+    has_bound_sessions=True,
+)
+OF_0_12_2 = OF_0_12_0._replace(oldest=packed(0, 12, 2), encode=next_answers.OF_0_12_2.encode)
+GENERATIONS = (OF_0_11, OF_0_12_0, OF_0_12_2)
+"""The oldest first. What is newer than the newest version that is known speaks the last one, if it is let in."""
+
+
+def of(version: int) -> Generation:
+    found: Generation = next(one for one in reversed(GENERATIONS) if one.oldest <= version)
+    return found
+
+
+def text(version: int) -> str:
+    """A version as people write it."""
+    return f"{version >> 20}.{version >> 10 & 1023}.{version & 1023}"

@@ -1,0 +1,21 @@
+"""Operations of the 0.12 protocol, where they are not those of 0.9."""
+
+from __future__ import annotations
+
+from whippet.transports.wire.modern import operations as modern
+
+BIND_SESSION, CANCEL = 15, 108
+"""Codes that concern the connection; they are no commands."""
+UPDATE_RESOURCE = 16
+POLL, POLL_DEFERRED, AWAIT, FETCH = 100, 106, 107, 109
+"""AWAIT is what clients of 0.12.0 have instead of FETCH."""
+
+RETIRED = frozenset({14, 35, 102, 103, 104, 123, 204, 205, 304, 305})
+"""Commands that clients of this protocol do not have any more."""
+
+CODES = {operation: code for operation, code in modern.CODES.items() if code not in RETIRED} | {150: UPDATE_RESOURCE}
+OF_CODE = {code: operation for operation, code in CODES.items()}
+
+PARTITION_OPERATIONS = frozenset({160, 161, 162})
+PARTITION_CODES = frozenset({100, 106, 120})
+"""What is for one partition, and names its incarnation in the header."""

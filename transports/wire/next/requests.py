@@ -1,0 +1,150 @@
+"""Requests of 0.12 clients as bytes, where they are not those of 0.9 clients."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from whippet.app.commands import requests as ask
+from whippet.app.errors import Code, CommandError
+from whippet.app.model.options import OptionScope
+from whippet.storage.batch import Readable
+from whippet.transports.wire import poll_request
+from whippet.transports.wire.classic.frames import SEND_MESSAGES
+from whippet.transports.wire.modern import requests as modern
+from whippet.transports.wire.modern import sends, tlv
+from whippet.transports.wire.next import sends as numbered
+from whippet.transports.wire.next.operations import RETIRED, UPDATE_RESOURCE
+from whippet.transports.wire.primitives import (
+    CONSUMER,
+    FLAG,
+    IDENTIFIER,
+    NAME,
+    STRATEGY,
+    U8,
+    U32,
+    U64,
+    Part,
+    Reader,
+    counted,
+    structure,
+)
+
+S, T = {"stream": IDENTIFIER}, {"topic": IDENTIFIER}
+TARGET = structure(
+    ask.FetchTarget,
+    partition_id=U32,
+    strategy=STRATEGY,
+    max_bytes=U32,
+    incarnation=U64,
+    owner_generation=U64,
+)
+TARGETS_MAX = 1000
+
+
+def _some(part: Part) -> Part:
+    """One at least, and no more than a request may have."""
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        count = reader.u32()
+        if not 1 <= count <= TARGETS_MAX:
+            raise CommandError(Code.INVALID_COMMAND, f"a request is for 1 to {TARGETS_MAX} partitions, not {count}")
+        return tuple(part.read(reader) for _ in range(count))
+
+    return Part(read, counted(U32, part).write)
+
+
+TARGETS = _some(TARGET)
+STARTS = _some(
+    Part(
+        lambda reader: (reader.u32(), STRATEGY.read(reader)),
+        lambda start: b"".join((U32.write(start[0]), STRATEGY.write(start[1]))),
+    )
+)
+
+LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
+    code: layout for code, layout in modern.LAYOUTS.items() if code not in RETIRED
+} | {
+    code: (request, structure(request, **parts))
+    for code, request, parts in (
+        (100, ask.PollMessagesDeferred, poll_request.LAYOUT),
+        (105, ask.GetPartitionRoute, S | T | {"partition_id": U32}),
+        (
+            106,
+            ask.PollMessagesDeferred,
+            poll_request.LAYOUT | {"wait_us": U64, "min_count": U32, "max_bytes": U32, "request_timeout_us": U64},
+        ),
+        (
+            107,
+            ask.AwaitMessages,
+            {"consumer": CONSUMER} | S | T | {"wait_us": U64, "request_timeout_us": U64, "starts": STARTS},
+        ),
+        (
+            109,
+            ask.FetchMessages,
+            {"consumer": CONSUMER}
+            | S
+            | T
+            | {
+                "wait_us": U64,
+                "request_timeout_us": U64,
+                "min_count": U32,
+                "count": U32,
+                "max_bytes": U32,
+                "auto_commit": FLAG,
+                "targets": TARGETS,
+            },
+        ),
+    )
+}
+
+LAYOUTS[13] = ask.DescribeOptions, structure(partial(ask.DescribeOptions, with_columns=True), scope=modern.SCOPE)
+
+_READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
+_WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items()}
+
+
+PATCHES: dict[OptionScope, tuple[type[ask.Request], Part]] = {
+    scope: (request, structure(request, **parts, reset=counted(U8, NAME), options=tlv.REST))
+    for scope, request, parts in (
+        (OptionScope.TOPIC, ask.PatchTopic, S | T),
+        (OptionScope.STREAM, ask.PatchStream, S),
+        (OptionScope.USER, ask.PatchUser, {"user": IDENTIFIER}),
+    )
+}
+"""What is updated says the scope in front."""
+_SCOPES = {request: (scope, part) for scope, (request, part) in PATCHES.items()}
+
+
+def _read_patch(body: memoryview) -> ask.Request:
+    reader = Reader(body)
+    _, part = PATCHES[modern.SCOPE.read(reader)]
+    return part.read(reader)  # type: ignore[no-any-return]
+
+
+def decode(code: int, body: memoryview) -> ask.Request:
+    """The command that a body asks for, or a CommandError that says what is wrong with it."""
+    if code == SEND_MESSAGES:
+        return numbered.decode(body)
+    if code == UPDATE_RESOURCE:
+        return _read_patch(body)
+    read = _READS.get(code)
+    if read is None:
+        raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
+    return read(Reader(body))  # type: ignore[no-any-return]
+
+
+def code_of(request: ask.Request) -> int:
+    if type(request) in _SCOPES:
+        return UPDATE_RESOURCE
+    return SEND_MESSAGES if isinstance(request, ask.SendMessages) else _WRITES[type(request)][0]
+
+
+def encode(request: ask.Request) -> list[Readable]:
+    """The body of a request, in buffers; a poll is a deferred one."""
+    if isinstance(request, ask.SendMessages):
+        return sends.encode(request)
+    if type(request) in _SCOPES:
+        scope, part = _SCOPES[type(request)]
+        return [U8.write(scope), part.write(request)]
+    return [_WRITES[type(request)][1](request)]
