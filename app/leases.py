@@ -21,9 +21,8 @@ import secrets
 from collections.abc import AsyncIterator
 from functools import partial
 
-from whippet.app.commands import answers, groups
-from whippet.app.commands import requests as ask
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands import groups, requests, responses
+from whippet.app.commands.registry import execute
 from whippet.app.config.listeners import HttpLeases
 from whippet.app.gateway import Gateway
 from whippet.app.model.identity import Login
@@ -80,7 +79,7 @@ class Leases:
         return len(self._by_id)
 
     async def take(
-        self, login: Login, address: str, membership: ask.JoinConsumerGroup, expiry: float | None = None
+        self, login: Login, address: str, membership: requests.JoinConsumerGroup, expiry: float | None = None
     ) -> Lease:
         """`expiry` in seconds; None: the usual one."""
         lasts = self._checked(expiry)
@@ -93,7 +92,7 @@ class Leases:
         self._gateway.sessions.add(session)
         self._by_id[lease.id] = lease
         try:
-            await carry_out(self._gateway, session, membership)
+            await execute(self._gateway, session, membership)
         except BaseException:
             self.give_back(lease)
             raise
@@ -122,9 +121,9 @@ class Leases:
             lease.in_hand -= 1
             self._renew(lease)
 
-    async def assignment(self, lease: Lease, group: ask.SyncConsumerGroup) -> answers.GroupAssignment:
+    async def assignment(self, lease: Lease, group: requests.SyncConsumerGroup) -> responses.GroupAssignment:
         """What the lease may poll in its group; LeaseGone if that is not the group, or the group is gone."""
-        found: answers.GroupAssignment | None = await carry_out(self._gateway, lease.session, group)
+        found: responses.GroupAssignment | None = await execute(self._gateway, lease.session, group)
         if found is None:
             if not lease.session.groups:
                 self.give_back(lease)

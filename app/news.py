@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.target import Target
 
 if TYPE_CHECKING:
@@ -22,20 +21,20 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 
 WORDS = {
-    ask.CreateStream: ("created", "stream"),
-    ask.UpdateStream: ("updated", "stream"),
-    ask.PatchStream: ("updated", "stream"),
-    ask.PurgeStream: ("purged", "stream"),
-    ask.DeleteStream: ("deleted", "stream"),
-    ask.CreateTopic: ("created", "topic"),
-    ask.UpdateTopic: ("updated", "topic"),
-    ask.PatchTopic: ("updated", "topic"),
-    ask.PurgeTopic: ("purged", "topic"),
-    ask.DeleteTopic: ("deleted", "topic"),
-    ask.CreatePartitions: ("created", "partitions"),
-    ask.DeletePartitions: ("deleted", "partitions"),
-    ask.CreateConsumerGroup: ("created", "consumer_group"),
-    ask.DeleteConsumerGroup: ("deleted", "consumer_group"),
+    requests.CreateStream: ("created", "stream"),
+    requests.UpdateStream: ("updated", "stream"),
+    requests.PatchStream: ("updated", "stream"),
+    requests.PurgeStream: ("purged", "stream"),
+    requests.DeleteStream: ("deleted", "stream"),
+    requests.CreateTopic: ("created", "topic"),
+    requests.UpdateTopic: ("updated", "topic"),
+    requests.PatchTopic: ("updated", "topic"),
+    requests.PurgeTopic: ("purged", "topic"),
+    requests.DeleteTopic: ("deleted", "topic"),
+    requests.CreatePartitions: ("created", "partitions"),
+    requests.DeletePartitions: ("deleted", "partitions"),
+    requests.CreateConsumerGroup: ("created", "consumer_group"),
+    requests.DeleteConsumerGroup: ("deleted", "consumer_group"),
 }
 
 
@@ -89,7 +88,7 @@ class News:
             self._looking.cancel()
             self._looking = None
 
-    def of(self, request: ask.Request, target: Target) -> Telling | None:
+    def of(self, request: requests.Request, target: Target) -> Telling | None:
         """To be called with the answer, when the command is carried out; what is deleted is asked its name before."""
         words = WORDS.get(type(request)) if self._listeners else None
         if words is None:
@@ -97,7 +96,7 @@ class News:
         what, kind = words
         stream, topic = target.found_stream, target.found_topic
         group: Place | None = None
-        if isinstance(request, ask.DeleteConsumerGroup) and topic is not None:
+        if isinstance(request, requests.DeleteConsumerGroup) and topic is not None:
             found = topic.groups.find(request.group)
             group = None if found is None else Place(found.id, found.name)
         count = getattr(request, "partitions_count", None) if kind == "partitions" else None
@@ -106,11 +105,11 @@ class News:
             of_stream = None if stream is None else place(stream)
             of_topic = None if topic is None else place(topic)
             of_group = group
-            if isinstance(answer, answers.StreamDetails):
+            if isinstance(answer, responses.StreamDetails):
                 of_stream = place(answer.info)
-            elif isinstance(answer, answers.TopicDetails):
+            elif isinstance(answer, responses.TopicDetails):
                 of_topic = place(answer.info)
-            elif isinstance(answer, answers.GroupDetails):
+            elif isinstance(answer, responses.GroupDetails):
                 of_group = place(answer.info)
             if of_stream is not None:
                 self._tell(Event(self._gateway.clock(), what, kind, of_stream, of_topic, of_group, count))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands.registry import execute
 from whippet.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PAUSE_SECONDS = 0.0005
 """For each of many partitions: so long new messages in them gather before all are looked at again."""
 
-Deferred = ask.PollMessagesDeferred | ask.FetchMessages | ask.AwaitMessages
+Deferred = requests.PollMessagesDeferred | requests.FetchMessages | requests.AwaitMessages
 
 
 class Wait:
@@ -49,8 +49,8 @@ class Wait:
         request = self._request
         if not request.wait_us:
             return False
-        located = ask.LocateMessages(request.consumer, request.stream, request.topic, _starts(request))
-        self.followed = await carry_out(self._gateway, self._session, located)
+        located = requests.LocateMessages(request.consumer, request.stream, request.topic, _starts(request))
+        self.followed = await execute(self._gateway, self._session, located)
         self._emptied = [partition.emptied for partition in self.followed.partitions]
         if self.partitions_count < len(located.starts):
             # A partition is not there: reading says so.
@@ -104,12 +104,12 @@ class Wait:
         return [partition.emptied for partition in self.followed.partitions] != self._emptied
 
 
-def _starts(request: Deferred) -> tuple[tuple[int | None, ask.Strategy], ...]:
-    if isinstance(request, ask.FetchMessages):
+def _starts(request: Deferred) -> tuple[tuple[int | None, requests.Strategy], ...]:
+    if isinstance(request, requests.FetchMessages):
         return tuple((target.partition_id, target.strategy) for target in request.targets)
-    if isinstance(request, ask.AwaitMessages):
+    if isinstance(request, requests.AwaitMessages):
         return request.starts
     strategy = request.strategy
-    if strategy.kind is ask.StrategyKind.LAST:
-        strategy = ask.Strategy(strategy.kind, request.count)
+    if strategy.kind is requests.StrategyKind.LAST:
+        strategy = requests.Strategy(strategy.kind, request.count)
     return ((request.partition_id, strategy),)

@@ -30,7 +30,7 @@ import uvloop
 
 from whippet.app.client.packing import pack
 from whippet.app.client.wires import WIRES, Prepared, Wire
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.storage.batch import Readable
 
 SCRATCH_BYTES = 1 << 20
@@ -110,26 +110,26 @@ class Refused(Exception):
 
 
 def logging_in(place: Place, wire: Wire) -> Prepared:
-    return wire.prepare(ask.LoginWithPersonalAccessToken(place.token or "nobody"))
+    return wire.prepare(requests.LoginWithPersonalAccessToken(place.token or "nobody"))
 
 
 def sending(wire: str, stream: int, topic: int, messages: int, payload: int) -> Prepared:
-    to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 0)
+    to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 0)
     batch = pack([os.urandom(payload) for _ in range(messages)])
-    return WIRES[wire]().prepare(ask.SendMessages(stream, topic, to, (batch,)))
+    return WIRES[wire]().prepare(requests.SendMessages(stream, topic, to, (batch,)))
 
 
 def polling(job: Consume) -> list[Prepared]:
-    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+    consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
     wire = WIRES[job.place.wire]()
     return [
         wire.prepare(
-            ask.PollMessages(
+            requests.PollMessages(
                 consumer,
                 job.stream,
                 job.topic,
                 0,
-                ask.Strategy(ask.StrategyKind.OFFSET, number * job.messages),
+                requests.Strategy(requests.StrategyKind.OFFSET, number * job.messages),
                 job.messages,
                 False,
             )

@@ -21,7 +21,7 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from whippet.app.client.wires import WIRES, Prepared
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.bench.load import Outcome, Place, Refused, logging_in, sending
 from whippet.bench.quic_unpaced import unpace
 
@@ -107,12 +107,15 @@ async def run(job: QuicJob) -> Outcome:
         if job.place.token:
             await requester.ask(whole(wire, logging_in(job.place, WIRES[wire]())), 1, 1)
         if not job.messages:
-            frame = whole(wire, WIRES[wire]().prepare(ask.Ping()))
+            frame = whole(wire, WIRES[wire]().prepare(requests.Ping()))
         elif job.payload:
             frame = whole(wire, sending(wire, job.stream, job.topic, job.messages, job.payload))
         else:
-            consumer, strategy = ask.Consumer(ask.ConsumerKind.CONSUMER, 1), ask.Strategy(ask.StrategyKind.FIRST)
-            poll = ask.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False)
+            consumer, strategy = (
+                requests.Consumer(requests.ConsumerKind.CONSUMER, 1),
+                requests.Strategy(requests.StrategyKind.FIRST),
+            )
+            poll = requests.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False)
             frame = whole(wire, WIRES[wire]().prepare(poll))
         requester.received = 0
         start = time.perf_counter()

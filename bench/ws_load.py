@@ -23,7 +23,7 @@ import numpy as np
 import uvloop
 
 from whippet.app.client.wires import WIRES, Prepared, Wire
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.bench.load import PERCENTILES, SCRATCH_BYTES, Outcome, Place, Refused, logging_in, send, sending
 from whippet.storage.batch import Readable
 
@@ -170,12 +170,17 @@ def closed_loop(job: Ask) -> Outcome:
     if job.place.token:
         link.log_in(job.place)
     if not job.messages:
-        prepared = wire.prepare(ask.Ping())
+        prepared = wire.prepare(requests.Ping())
     elif job.payload:
         prepared = sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)
     else:
-        consumer, strategy = ask.Consumer(ask.ConsumerKind.CONSUMER, 1), ask.Strategy(ask.StrategyKind.FIRST)
-        prepared = wire.prepare(ask.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False))
+        consumer, strategy = (
+            requests.Consumer(requests.ConsumerKind.CONSUMER, 1),
+            requests.Strategy(requests.StrategyKind.FIRST),
+        )
+        prepared = wire.prepare(
+            requests.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False)
+        )
     received = 0
     start = time.perf_counter()
     for _ in range(job.in_flight):

@@ -8,9 +8,9 @@ import os
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import groups
-from whippet.app.commands.answers import Polled
-from whippet.app.commands.registry import Destination, admit, carry_out
+from whippet.app.commands.registry import Destination, admit, execute
 from whippet.app.commands.requests import PollMessages, Request, SendMessages
+from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
@@ -18,7 +18,7 @@ from whippet.storage.batch import Limits, Readable
 from whippet.transports import offload, turns
 from whippet.transports.turns import Responding
 from whippet.transports.wire import destination
-from whippet.transports.wire.classic import answers, frames, requests, sends
+from whippet.transports.wire.classic import frames, requests, responses, sends
 from whippet.transports.wire.classic.dialect import TELLING, Dialect
 
 if TYPE_CHECKING:
@@ -78,15 +78,15 @@ class ClassicConversation:
             if type(request) is PollMessages:
                 turn = to.response_room()
                 request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
-            answer = await carry_out(self._gateway, self.session, request)
+            answer = await execute(self._gateway, self.session, request)
             if type(request) in TELLING:
                 self.dialect.on_request(request, self._gateway.clock())
             if type(answer) is Polled and offload.is_large(sum(map(len, answer.batches)), answer.messages_count):
-                return frames.success(await asyncio.to_thread(answers.encode, code, answer, self.dialect))
-            return frames.success(answers.encode(code, answer, self.dialect))
+                return frames.success(await asyncio.to_thread(responses.encode, code, answer, self.dialect))
+            return frames.success(responses.encode(code, answer, self.dialect))
         except CommandError as refused:
             if (code, refused.code) in ANSWERED_WITH_NOTHING:
-                return frames.success(answers.encode(code, None, self.dialect))
+                return frames.success(responses.encode(code, None, self.dialect))
             self.over = refused.code in FAREWELLS
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
             return [frames.failure(on_the_wire(refused.code))]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from whippet.app.commands import groups
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import PollMessages, SendMessages
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
@@ -25,7 +25,7 @@ from whippet.transports.registering import Evicted
 from whippet.transports.sending import checked
 from whippet.transports.turns import Responding
 from whippet.transports.wire import generations
-from whippet.transports.wire.modern import answers, frames, registration, requests
+from whippet.transports.wire.modern import frames, registration, requests, responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 from whippet.transports.wire.modern.operations import (
     CODES,
@@ -209,8 +209,8 @@ class ModernConversation:
         if type(request) is PollMessages:
             turn = to.response_room()
             request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
-        answer: Any = await carry_out(self._gateway, self.session, request)
-        content = answers.encode(code, answer)
+        answer: Any = await execute(self._gateway, self.session, request)
+        content = responses.encode(code, answer)
         if asked.operation not in PLAIN:
             content = frames.results(content)
         return frames.reply(asked, operation_number, content)
@@ -237,7 +237,7 @@ class ModernConversation:
             _log.debug("%s: a registration that cannot be read: %s", self.session.address, unreadable)
             raise Evicted(Reason.MALFORMED_LOGIN) from unreadable
         try:
-            logged_in = await carry_out(self._gateway, self.session, wanted.login)
+            logged_in = await execute(self._gateway, self.session, wanted.login)
         except CommandError as refused:
             raise registering.refused_login(refused) from refused
         login = self.session.login

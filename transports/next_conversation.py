@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from whippet.app.commands import fetching
-from whippet.app.commands import requests as ask
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands import fetching, requests
+from whippet.app.commands.registry import execute
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.bound_sessions import BoundSession
@@ -213,11 +212,11 @@ class NextConversation:
         operation_number = gateway.catalogue_version
         try:
             request = self._generation.decode(code, body)
-            if type(request) is ask.SendMessages:
+            if type(request) is requests.SendMessages:
                 request = await checked(gateway, bound.session, request, self._limits)
             if operation in PARTITION_OPERATIONS:
                 fetching.check_incarnation(gateway, bound.session.login, request, asked.incarnation)
-            answer = await carry_out(gateway, bound.session, request)
+            answer = await execute(gateway, bound.session, request)
         except CommandError as refused:
             if operation in PLAIN or refused.code in NOT_DONE:
                 return Outcome(0, (), _code(refused))
@@ -247,7 +246,7 @@ class NextConversation:
         request = self._generation.decode(code, body)
         self._check_incarnation(asked, request, acting)
         if not isinstance(request, Deferred):
-            answer = await carry_out(gateway, acting, request)
+            answer = await execute(gateway, acting, request)
             return frames.reply(asked, 0, self._generation.encode(code, answer))
         if code != POLL:
             fetching.check_deferral(request)
@@ -258,24 +257,24 @@ class NextConversation:
 
     async def _found(self, asked: frames.Request, request: Deferred, acting: Session, to: Responding) -> list[Readable]:
         """What there is by now."""
-        if isinstance(request, ask.AwaitMessages):
-            ready = await carry_out(self._gateway, acting, request)
+        if isinstance(request, requests.AwaitMessages):
+            ready = await execute(self._gateway, acting, request)
             return frames.reply(asked, 0, self._generation.encode(asked.code, ready))
         turn = to.response_room()
         most = self.poll_bytes_max
         if request.max_bytes is not None:
             most = min(most, request.max_bytes - fetching.POLL_HEAD_BYTES)
-        if isinstance(request, ask.FetchMessages):
+        if isinstance(request, requests.FetchMessages):
             # What the transport carries has to have room for the heads, too.
             most = min(most, self.poll_bytes_max - polls.SECTION.size * len(request.targets))
         granted = turns.granted(turn, most)
         room = await turn.wait() if granted is None else granted
         # The partition may have been made again during a wait.
         self._check_incarnation(asked, request, acting)
-        answer = await carry_out(self._gateway, acting, msgspec.structs.replace(request, room=room))
+        answer = await execute(self._gateway, acting, msgspec.structs.replace(request, room=room))
         return frames.reply(asked, 0, self._generation.encode(asked.code, answer))
 
-    def _check_incarnation(self, asked: frames.Request, request: ask.Request, acting: Session) -> None:
+    def _check_incarnation(self, asked: frames.Request, request: requests.Request, acting: Session) -> None:
         if asked.code in PARTITION_CODES:
             fetching.check_incarnation(self._gateway, acting.login, request, asked.incarnation)
 
@@ -305,7 +304,7 @@ class NextConversation:
             await wait.over()
             if self._closed:
                 return []
-            if wait.ended.done() and not isinstance(request, ask.AwaitMessages):
+            if wait.ended.done() and not isinstance(request, requests.AwaitMessages):
                 # Whoever has cancelled it does not look at messages any more: none are handed out.
                 request = msgspec.structs.replace(request, count=0)
             return await self._found(asked, request, acting, to)
@@ -335,7 +334,7 @@ class NextConversation:
             # Who logs in again has given up the session that was here.
             self._leave(self._bound)
         try:
-            await carry_out(gateway, session, wanted.login)
+            await execute(gateway, session, wanted.login)
         except CommandError as refused:
             raise registering.refused_login(refused) from refused
         number = await gateway.unique_numbers.next()

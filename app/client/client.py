@@ -20,7 +20,7 @@ from whippet.app.client import tcp
 from whippet.app.client.address import Destination, Reconnect, parse
 from whippet.app.client.commands import Commands
 from whippet.app.client.connection import Connection, Disconnected
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 __all__ = ["Client", "Reconnect"]
 
@@ -28,26 +28,26 @@ CONNECTORS: dict[str, Callable[[Destination], Awaitable[Connection]]] = {"tcp": 
 
 REPEATABLE = frozenset(
     {
-        ask.Ping,
-        ask.GetStats,
-        ask.GetSnapshot,
-        ask.GetClusterMetadata,
-        ask.GetMe,
-        ask.GetClient,
-        ask.GetClients,
-        ask.GetUser,
-        ask.GetUsers,
-        ask.GetPersonalAccessTokens,
-        ask.GetConsumerOffset,
-        ask.GetStream,
-        ask.GetStreams,
-        ask.GetTopic,
-        ask.GetTopics,
-        ask.GetConsumerGroup,
-        ask.GetConsumerGroups,
-        ask.FlushUnsavedBuffer,
-        ask.StoreConsumerOffset,
-        ask.JoinConsumerGroup,
+        requests.Ping,
+        requests.GetStats,
+        requests.GetSnapshot,
+        requests.GetClusterMetadata,
+        requests.GetMe,
+        requests.GetClient,
+        requests.GetClients,
+        requests.GetUser,
+        requests.GetUsers,
+        requests.GetPersonalAccessTokens,
+        requests.GetConsumerOffset,
+        requests.GetStream,
+        requests.GetStreams,
+        requests.GetTopic,
+        requests.GetTopics,
+        requests.GetConsumerGroup,
+        requests.GetConsumerGroups,
+        requests.FlushUnsavedBuffer,
+        requests.StoreConsumerOffset,
+        requests.JoinConsumerGroup,
     }
 )
 """Doing these twice is doing them once. A poll is one of them unless it moves the stored offset."""
@@ -86,7 +86,7 @@ class Client(Commands):
         """Whether there will be a connection again when this one is lost."""
         return self._destination.reconnect is not None and not self._closed
 
-    def call(self, request: ask.Request) -> asyncio.Future[Any]:
+    def call(self, request: requests.Request) -> asyncio.Future[Any]:
         """Carries out any command. On an open connection it is sent before this returns."""
         if self._destination.reconnect is None or self._closed:
             return self._connection.request(request)
@@ -94,7 +94,7 @@ class Client(Commands):
             return self._connection.request(request)
         return self._loop.create_task(self._patiently(request))
 
-    async def _patiently(self, request: ask.Request) -> Any:
+    async def _patiently(self, request: requests.Request) -> Any:
         while True:
             await self.restored()
             try:
@@ -161,7 +161,7 @@ class Client(Commands):
 
     def _ping(self) -> None:
         if self._connection.is_open:
-            self._connection.request(ask.Ping()).add_done_callback(_heard)
+            self._connection.request(requests.Ping()).add_done_callback(_heard)
         self._schedule_beat()
 
     async def close(self) -> None:
@@ -183,8 +183,8 @@ class Client(Commands):
         await self.close()
 
 
-def _repeatable(request: ask.Request) -> bool:
-    if isinstance(request, ask.PollMessages):
+def _repeatable(request: requests.Request) -> bool:
+    if isinstance(request, requests.PollMessages):
         return not request.auto_commit
     return type(request) in REPEATABLE
 

@@ -26,9 +26,9 @@ from whippet.app.client.client import Client
 from whippet.app.client.commands import FIRST, NEXT, from_offset
 from whippet.app.client.commits import AutoCommit
 from whippet.app.client.connection import Disconnected
-from whippet.app.commands import requests as ask
-from whippet.app.commands.answers import Polled
+from whippet.app.commands import requests
 from whippet.app.commands.requests import ConsumerKind, Identifier, Strategy
+from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 
@@ -55,7 +55,7 @@ class _Reader(ABC):
         client: Client,
         stream: Identifier,
         topic: Identifier,
-        consumer: ask.Consumer,
+        consumer: requests.Consumer,
         batch: int,
         auto_commit: AutoCommit,
         follow: bool,
@@ -222,7 +222,7 @@ class Consumer(_Reader):
         idle_s: float = IDLE_S,
     ) -> None:
         """`follow` False: the end of the partition is the end of the iteration."""
-        identity = ask.Consumer(ConsumerKind.CONSUMER, consumer)
+        identity = requests.Consumer(ConsumerKind.CONSUMER, consumer)
         super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
         self._partition_id = partition_id
         self._strategy = strategy
@@ -263,7 +263,7 @@ class GroupConsumer(_Reader):
     ) -> None:
         """`create` makes the group if there is none of that name. `follow` False: the iteration ends when this member
         is given nothing more, which says nothing of the others."""
-        identity = ask.Consumer(ConsumerKind.GROUP, group)
+        identity = requests.Consumer(ConsumerKind.GROUP, group)
         super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
         self._group = group
         self._create = create

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import xxhash
 
-from whippet.app.commands.answers import LoggedIn
 from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken, Request
+from whippet.app.commands.responses import LoggedIn
 from whippet.app.errors import Code, CommandError
 from whippet.app.version import version
 from whippet.storage.batch import Readable
-from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports.wire.classic import frames, requests, responses
 from whippet.transports.wire.classic.dialect import Dialect
-from whippet.transports.wire.modern import answers as modern_answers
 from whippet.transports.wire.modern import frames as modern_frames
 from whippet.transports.wire.modern import operations, registration
 from whippet.transports.wire.modern import requests as modern_requests
+from whippet.transports.wire.modern import responses as modern_responses
 from whippet.transports.wire.modern.frames import Reason
 
 Answer = TypeVar("Answer")
@@ -121,7 +121,7 @@ class ClassicWire:
         status, _ = frames.response_header(head)
         if status != frames.OK:
             raise refusal(status)
-        return _understood(asked, lambda: answers.decode_answer(asked.code, body, self._dialect))
+        return _understood(asked, lambda: responses.decode_answer(asked.code, body, self._dialect))
 
     def unasked(self, head: memoryview) -> str:
         return f"the server refused the connection: error {frames.response_header(head).status}"
@@ -190,7 +190,7 @@ class ModernWire:
             registered = _understood(asked, lambda: registration.decode_answer(body))
             self._session = registered.session
             return LoggedIn(registered.user_id)
-        return _understood(asked, lambda: modern_answers.decode(asked.code, body))
+        return _understood(asked, lambda: modern_responses.decode(asked.code, body))
 
     def unasked(self, head: memoryview) -> str:
         reply = modern_frames.reply_of(head)

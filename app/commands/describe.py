@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from whippet.app.commands import answers
+from whippet.app.commands import responses
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.model.topic_options import TopicDefaults
 
 
-def stream(stream: Stream) -> answers.StreamInfo:
-    return answers.StreamInfo(
+def stream(stream: Stream) -> responses.StreamInfo:
+    return responses.StreamInfo(
         id=stream.id,
         created_at=stream.document.created_at,
         topics_count=len(stream.topics),
@@ -19,14 +19,14 @@ def stream(stream: Stream) -> answers.StreamInfo:
     )
 
 
-def stream_details(whole: Stream, defaults: TopicDefaults) -> answers.StreamDetails:
-    return answers.StreamDetails(stream(whole), tuple(topic(one, defaults) for one in whole.topics))
+def stream_details(whole: Stream, defaults: TopicDefaults) -> responses.StreamDetails:
+    return responses.StreamDetails(stream(whole), tuple(topic(one, defaults) for one in whole.topics))
 
 
-def topic(topic: Topic, defaults: TopicDefaults) -> answers.TopicInfo:
+def topic(topic: Topic, defaults: TopicDefaults) -> responses.TopicInfo:
     document = topic.document
     explicit, derived = defaults.describe(document)
-    return answers.TopicInfo(
+    return responses.TopicInfo(
         id=document.id,
         created_at=document.created_at,
         partitions_count=document.partitions_count,
@@ -43,19 +43,19 @@ def topic(topic: Topic, defaults: TopicDefaults) -> answers.TopicInfo:
     )
 
 
-def topic_details(whole: Topic, defaults: TopicDefaults) -> answers.TopicDetails:
-    return answers.TopicDetails(topic(whole, defaults), tuple(_partitions(whole)))
+def topic_details(whole: Topic, defaults: TopicDefaults) -> responses.TopicDetails:
+    return responses.TopicDetails(topic(whole, defaults), tuple(_partitions(whole)))
 
 
-def _partitions(whole: Topic) -> list[answers.PartitionInfo]:
+def _partitions(whole: Topic) -> list[responses.PartitionInfo]:
     created_at = whole.document.created_at
     infos = []
     for number, partition in enumerate(whole.partitions):
         if partition is None:
-            infos.append(answers.PartitionInfo(number, created_at, 0, 0, 0, 0, incarnation=whole.incarnation(number)))
+            infos.append(responses.PartitionInfo(number, created_at, 0, 0, 0, 0, incarnation=whole.incarnation(number)))
             continue
         infos.append(
-            answers.PartitionInfo(
+            responses.PartitionInfo(
                 id=number,
                 created_at=created_at,
                 segments_count=partition.segments_count,

@@ -10,8 +10,7 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import answers, offsets
-from whippet.app.commands import requests as ask
+from whippet.app.commands import offsets, requests, responses
 from whippet.app.commands.asking import who_asks
 from whippet.app.commands.messages import Followed, poll_messages, start_of
 from whippet.app.commands.partitions import find_partition
@@ -39,25 +38,29 @@ TARGETS_AT_ONCE = 100
 
 
 async def get_partition_route(
-    gateway: Gateway, session: Session, request: ask.GetPartitionRoute, target: Target
-) -> answers.PartitionRoute:
+    gateway: Gateway, session: Session, request: requests.GetPartitionRoute, target: Target
+) -> responses.PartitionRoute:
     topic = target.topic
     find_partition(target, request.partition_id)
     incarnation = topic.incarnation(request.partition_id)
-    return answers.PartitionRoute(incarnation, gateway.catalogue_version, len(topic.partitions))
+    return responses.PartitionRoute(incarnation, gateway.catalogue_version, len(topic.partitions))
 
 
 def check_incarnation(
     gateway: Gateway,
     login: Login | None,
-    request: ask.SendMessages | ask.PollMessages | ask.GetConsumerOffset | ask.StoreConsumerOffset | ask.Request,
+    request: requests.SendMessages
+    | requests.PollMessages
+    | requests.GetConsumerOffset
+    | requests.StoreConsumerOffset
+    | requests.Request,
     known: int,
 ) -> None:
     """Refuses a request for one partition whose client knows another incarnation of it. To be called in the same turn
     in which the request is carried out; what is not there is for that to refuse."""
     who_asks(gateway, login)
-    if isinstance(request, ask.SendMessages):
-        is_named = request.partitioning.kind is ask.PartitioningKind.PARTITION_ID
+    if isinstance(request, requests.SendMessages):
+        is_named = request.partitioning.kind is requests.PartitioningKind.PARTITION_ID
         partition_id = request.partitioning.partition_id if is_named else None
     else:
         partition_id = request.partition_id  # type: ignore[attr-defined]
@@ -75,10 +78,10 @@ def check_incarnation(
 # ------------------------------------------------------------------------------------------------------------- reading
 
 
-def check_deferral(request: ask.PollMessagesDeferred | ask.FetchMessages | ask.AwaitMessages) -> None:
+def check_deferral(request: requests.PollMessagesDeferred | requests.FetchMessages | requests.AwaitMessages) -> None:
     """Refuses waits, timeouts and counts that the protocol does not allow."""
     wait, timeout, needed = request.wait_us, request.request_timeout_us, request.min_count
-    is_poll = isinstance(request, ask.PollMessagesDeferred)
+    is_poll = isinstance(request, requests.PollMessagesDeferred)
     if wait > WAIT_US_MAX:
         raise CommandError(Code.INVALID_COMMAND, f"a wait of {wait} us is longer than {WAIT_US_MAX}")
     if not 0 < timeout <= TIMEOUT_US_MAX:
@@ -87,7 +90,7 @@ def check_deferral(request: ask.PollMessagesDeferred | ask.FetchMessages | ask.A
         )
     if (wait or not is_poll) and timeout < wait + SPARE_US:
         raise CommandError(Code.INVALID_COMMAND, f"a request timeout of {timeout} us leaves no time after {wait} us")
-    if isinstance(request, ask.AwaitMessages):
+    if isinstance(request, requests.AwaitMessages):
         _check_unique(partition_id for partition_id, _ in request.starts)
         return
     if not 1 <= needed <= request.count:
@@ -96,11 +99,11 @@ def check_deferral(request: ask.PollMessagesDeferred | ask.FetchMessages | ask.A
         raise CommandError(
             Code.INVALID_COMMAND, f"an answer of {request.max_bytes} bytes: at least {BYTES_MIN} are needed"
         )
-    if isinstance(request, ask.FetchMessages):
+    if isinstance(request, requests.FetchMessages):
         _check_targets(request)
 
 
-def _check_targets(request: ask.FetchMessages) -> None:
+def _check_targets(request: requests.FetchMessages) -> None:
     _check_unique(target.partition_id for target in request.targets)
     for target in request.targets:
         if target.strategy.kind not in (StrategyKind.OFFSET, StrategyKind.NEXT):
@@ -120,7 +123,9 @@ def _check_unique(partitions: Iterable[int | None]) -> None:
         raise CommandError(Code.INVALID_COMMAND, "a partition is there twice")
 
 
-async def locate_messages(gateway: Gateway, session: Session, request: ask.LocateMessages, target: Target) -> Followed:
+async def locate_messages(
+    gateway: Gateway, session: Session, request: requests.LocateMessages, target: Target
+) -> Followed:
     """Partitions that are not there are left out: whoever reads hears of that."""
     topic, consumer = target.topic, offsets.consumer_of(target.topic, request.consumer)
     partitions: list[Partition] = []
@@ -137,9 +142,9 @@ async def locate_messages(gateway: Gateway, session: Session, request: ask.Locat
 
 
 async def await_messages(
-    gateway: Gateway, session: Session, request: ask.AwaitMessages, target: Target
+    gateway: Gateway, session: Session, request: requests.AwaitMessages, target: Target
 ) -> tuple[int, ...]:
-    located = ask.LocateMessages(request.consumer, request.stream, request.topic, request.starts)
+    located = requests.LocateMessages(request.consumer, request.stream, request.topic, request.starts)
     partitions, starts = await locate_messages(gateway, session, located, target)
     return tuple(
         partition.place.partition
@@ -149,17 +154,17 @@ async def await_messages(
 
 
 async def poll_deferred(
-    gateway: Gateway, session: Session, request: ask.PollMessagesDeferred, target: Target
-) -> answers.PolledAt:
+    gateway: Gateway, session: Session, request: requests.PollMessagesDeferred, target: Target
+) -> responses.PolledAt:
     """What there is by now."""
     polled = await poll_messages(gateway, session, request, target)
     incarnation = target.topic.incarnation(polled.partition_id) if polled.owned else 0
-    return answers.PolledAt(polled, incarnation, gateway.catalogue_version)
+    return responses.PolledAt(polled, incarnation, gateway.catalogue_version)
 
 
 async def fetch_messages(
-    gateway: Gateway, session: Session, request: ask.FetchMessages, target: Target
-) -> answers.Fetched:
+    gateway: Gateway, session: Session, request: requests.FetchMessages, target: Target
+) -> responses.Fetched:
     """What there is by now, of all partitions together no more than the request allows. Reading begins at any of them,
     so that a partition that always has enough for a whole answer does not keep the others from being read."""
     left, room = request.count, request.max_bytes if request.room is None else min(request.room, request.max_bytes)
@@ -174,34 +179,34 @@ async def fetch_messages(
         room -= sum(map(len, section.batches))
         sections.append(section)
     gateway.measured.messages_polled += request.count - left
-    return answers.Fetched(tuple(sections), gateway.catalogue_version)
+    return responses.Fetched(tuple(sections), gateway.catalogue_version)
 
 
 async def _fetch(
     gateway: Gateway,
     session: Session,
-    request: ask.FetchMessages,
+    request: requests.FetchMessages,
     topic: Topic,
-    wanted: ask.FetchTarget,
+    wanted: requests.FetchTarget,
     left: int,
     room: int,
-) -> answers.Section:
+) -> responses.Section:
     number = wanted.partition_id
     start = wanted.strategy.value
     partition = topic.partition(number)
     if partition is None:
-        return answers.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
+        return responses.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
     incarnation = topic.incarnation(number)
     if wanted.incarnation != incarnation:
-        return answers.Section(number, Code.PARTITION_RECREATED, 0, 0, incarnation, start)
+        return responses.Section(number, Code.PARTITION_RECREATED, 0, 0, incarnation, start)
     try:
         consumer = offsets.consumer_of(topic, request.consumer)
         owned = offsets.partition_to_poll(gateway, session, topic, consumer, number)
         if owned is None:
-            return answers.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
+            return responses.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
         if wanted.strategy.kind is StrategyKind.NEXT:
             start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer))
-        nothing = answers.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
+        nothing = responses.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
         if not left or room <= 0:
             return nothing
         found = await partition.read(start, left, min(room, wanted.max_bytes))
@@ -214,10 +219,10 @@ async def _fetch(
         ):
             is_group = request.consumer.kind is ConsumerKind.GROUP
             status = Code.CONSUMER_GROUP_PARTITION_NOT_OWNED if is_group else 0
-            return answers.Section(number, status, 0, 0, incarnation, start)
+            return responses.Section(number, status, 0, 0, incarnation, start)
     except PartitionClosed:
-        return answers.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
-    return answers.Section(
+        return responses.Section(number, Code.PARTITION_NOT_FOUND, 0, 0, 0, start)
+    return responses.Section(
         number,
         0,
         max(partition.readable - 1, 0),
@@ -228,9 +233,9 @@ async def _fetch(
     )
 
 
-def _committing(request: ask.FetchMessages, wanted: ask.FetchTarget) -> ask.PollMessages:
+def _committing(request: requests.FetchMessages, wanted: requests.FetchTarget) -> requests.PollMessages:
     """The part of a fetch that is for one partition, as a poll."""
-    return ask.PollMessages(
+    return requests.PollMessages(
         request.consumer,
         request.stream,
         request.topic,

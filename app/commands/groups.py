@@ -10,8 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.names import check_name
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -28,21 +27,21 @@ _log = logging.getLogger(__name__)
 
 
 async def get_group(
-    gateway: Gateway, session: Session, request: ask.GetConsumerGroup, target: Target
-) -> answers.GroupDetails | None:
+    gateway: Gateway, session: Session, request: requests.GetConsumerGroup, target: Target
+) -> responses.GroupDetails | None:
     group = target.topic.groups.find(request.group)
     return None if group is None else _details(target.topic, group)
 
 
 async def get_groups(
-    gateway: Gateway, session: Session, request: ask.GetConsumerGroups, target: Target
-) -> tuple[answers.GroupInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetConsumerGroups, target: Target
+) -> tuple[responses.GroupInfo, ...]:
     return tuple(_info(target.topic, group) for group in target.topic.groups)
 
 
 async def create_group(
-    gateway: Gateway, session: Session, request: ask.CreateConsumerGroup, target: Target
-) -> answers.GroupDetails:
+    gateway: Gateway, session: Session, request: requests.CreateConsumerGroup, target: Target
+) -> responses.GroupDetails:
     topic = target.topic
     check_name(request.name, "consumer group")
     if topic.groups.find(request.name) is not None:
@@ -63,7 +62,9 @@ async def create_group(
     return _details(topic, group)
 
 
-async def delete_group(gateway: Gateway, session: Session, request: ask.DeleteConsumerGroup, target: Target) -> None:
+async def delete_group(
+    gateway: Gateway, session: Session, request: requests.DeleteConsumerGroup, target: Target
+) -> None:
     """Nobody can join or commit from the first moment on. If it cannot be finished the group is there again, empty."""
     topic = target.topic
     group = find_group(topic, request.group)
@@ -78,7 +79,7 @@ async def delete_group(gateway: Gateway, session: Session, request: ask.DeleteCo
         raise
 
 
-async def join_group(gateway: Gateway, session: Session, request: ask.JoinConsumerGroup, target: Target) -> None:
+async def join_group(gateway: Gateway, session: Session, request: requests.JoinConsumerGroup, target: Target) -> None:
     topic = target.topic
     group = find_group(topic, request.group)
     if gateway.sessions.get(session.client_id) is not session:
@@ -95,7 +96,7 @@ async def join_group(gateway: Gateway, session: Session, request: ask.JoinConsum
         session.groups.add((target.stream.id, topic.id, group.id))
 
 
-async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveConsumerGroup, target: Target) -> None:
+async def leave_group(gateway: Gateway, session: Session, request: requests.LeaveConsumerGroup, target: Target) -> None:
     group = find_group(target.topic, request.group)
     if not group.leave(session.client_id):
         raise CommandError(
@@ -105,8 +106,8 @@ async def leave_group(gateway: Gateway, session: Session, request: ask.LeaveCons
 
 
 async def sync_group(
-    gateway: Gateway, session: Session, request: ask.SyncConsumerGroup, target: Target
-) -> answers.GroupAssignment | None:
+    gateway: Gateway, session: Session, request: requests.SyncConsumerGroup, target: Target
+) -> responses.GroupAssignment | None:
     """None: not a member. That holds for a group that is gone, too: consumers make it and join it again when they
     hear that, and stand still when they hear anything else."""
     group = target.topic.groups.find(request.group)
@@ -115,10 +116,10 @@ async def sync_group(
     member = group.member(holder.client_id) if group is not None and is_there else None
     if group is None or member is None:
         return None
-    return answers.GroupAssignment(group.generation, member.offered, member.finishing)
+    return responses.GroupAssignment(group.generation, member.offered, member.finishing)
 
 
-def find_group(topic: Topic, group: ask.Identifier) -> Group:
+def find_group(topic: Topic, group: requests.Identifier) -> Group:
     found = topic.groups.find(group)
     if found is None:
         raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, about=(group, topic.name))
@@ -190,10 +191,10 @@ async def _forget_offsets(topic: Topic, group_id: int) -> None:
             raise outcome
 
 
-def _info(topic: Topic, group: Group) -> answers.GroupInfo:
-    return answers.GroupInfo(group.id, len(topic.partitions), len(group.members), group.name)
+def _info(topic: Topic, group: Group) -> responses.GroupInfo:
+    return responses.GroupInfo(group.id, len(topic.partitions), len(group.members), group.name)
 
 
-def _details(topic: Topic, group: Group) -> answers.GroupDetails:
-    members = tuple(answers.GroupMember(member.id, tuple(member.partitions)) for member in group.members)
-    return answers.GroupDetails(_info(topic, group), members)
+def _details(topic: Topic, group: Group) -> responses.GroupDetails:
+    members = tuple(responses.GroupMember(member.id, tuple(member.partitions)) for member in group.members)
+    return responses.GroupDetails(_info(topic, group), members)

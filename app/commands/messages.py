@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from whippet.app.commands import answers, offsets, system
-from whippet.app.commands import requests as ask
+from whippet.app.commands import offsets, requests, responses, system
 from whippet.app.commands.partitions import find_partition
 from whippet.app.commands.requests import ConsumerKind, PartitioningKind, StrategyKind
 from whippet.app.commands.target import Target
@@ -38,7 +37,9 @@ class Followed(NamedTuple):
     start: tuple[int, ...]
 
 
-async def send_messages(gateway: Gateway, session: Session, request: ask.SendMessages, target: Target) -> answers.Sent:
+async def send_messages(
+    gateway: Gateway, session: Session, request: requests.SendMessages, target: Target
+) -> responses.Sent:
     """All batches of one request go to one partition, in order."""
     if request.producer is not None:
         return await _send_once(gateway, request, target, _owned(request.producer, session))
@@ -74,7 +75,7 @@ async def send_messages(gateway: Gateway, session: Session, request: ask.SendMes
     measured.bytes_sent += sum(map(len, request.batches))
     if first is None:
         first, level = await _nothing_new(partition, request.durability)
-    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, level)
+    return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level)
 
 
 async def _nothing_new(partition: Partition, durability: Durability | None) -> tuple[int, Durability]:
@@ -93,7 +94,9 @@ def _owned(producer: Producer, session: Session) -> Producer:
     return msgspec.structs.replace(producer, owner=owner)
 
 
-async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target, producer: Producer) -> answers.Sent:
+async def _send_once(
+    gateway: Gateway, request: requests.SendMessages, target: Target, producer: Producer
+) -> responses.Sent:
     if len(request.batches) != 1:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, "a send of a producer that numbers them has one batch")
     topic = target.topic
@@ -116,15 +119,15 @@ async def _send_once(gateway: Gateway, request: ask.SendMessages, target: Target
         )
     if appended is None:
         first, level = await _nothing_new(partition, wanted)
-        return answers.Sent(target.stream.id, topic.id, partition_id, first, 0, level)
+        return responses.Sent(target.stream.id, topic.id, partition_id, first, 0, level)
     first, count, level = appended.base_offset, appended.messages, appended.durability
     if not appended.repeated:
         gateway.measured.messages_sent += count
         gateway.measured.bytes_sent += size
-    return answers.Sent(target.stream.id, topic.id, partition_id, first, count, level, appended.repeated)
+    return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level, appended.repeated)
 
 
-def _choose_for(topic: Topic, partitioning: ask.Partitioning, producer: Producer) -> int:
+def _choose_for(topic: Topic, partitioning: requests.Partitioning, producer: Producer) -> int:
     """A repetition finds the partition of the send that it repeats, whatever has become of their number since.
 
     Who names the partition may count its sends in each partition apart; all others count them in the topic.
@@ -139,7 +142,7 @@ def _choose_for(topic: Topic, partitioning: ask.Partitioning, producer: Producer
         if partition.remembers(producer):
             return partition.place.partition
     if partitioning.kind is PartitioningKind.BALANCED:
-        partitioning = ask.Partitioning(PartitioningKind.MESSAGES_KEY, key=producer.id)
+        partitioning = requests.Partitioning(PartitioningKind.MESSAGES_KEY, key=producer.id)
         home = _choose(topic, partitioning)
         for partition in served:
             if partition.place.partition != home and partition.has_passed(producer):
@@ -149,7 +152,7 @@ def _choose_for(topic: Topic, partitioning: ask.Partitioning, producer: Producer
     return _choose(topic, partitioning)
 
 
-def _choose(topic: Topic, partitioning: ask.Partitioning) -> int:
+def _choose(topic: Topic, partitioning: requests.Partitioning) -> int:
     count = len(topic.partitions)
     if partitioning.kind is PartitioningKind.PARTITION_ID:
         return partitioning.partition_id
@@ -163,21 +166,21 @@ def _choose(topic: Topic, partitioning: ask.Partitioning) -> int:
 
 
 async def poll_messages(
-    gateway: Gateway, session: Session, request: ask.PollMessages, target: Target
-) -> answers.Polled:
+    gateway: Gateway, session: Session, request: requests.PollMessages, target: Target
+) -> responses.Polled:
     topic = target.topic
     consumer = offsets.consumer_of(topic, request.consumer)
     partition_id = offsets.partition_to_poll(gateway, session, topic, consumer, request.partition_id)
     if partition_id is None:
-        return answers.Polled(request.partition_id or 0, 0, 0, (), owned=False)
+        return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
     found = await _read(partition, request, partition.offset_of(*consumer))
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
-        return answers.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
+        return responses.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
     gateway.measured.messages_polled += found.messages
-    return answers.Polled(
+    return responses.Polled(
         partition_id,
         max(partition.readable - 1, 0),
         found.messages,
@@ -186,7 +189,9 @@ async def poll_messages(
     )
 
 
-async def follow_messages(gateway: Gateway, session: Session, request: ask.FollowMessages, target: Target) -> Followed:
+async def follow_messages(
+    gateway: Gateway, session: Session, request: requests.FollowMessages, target: Target
+) -> Followed:
     """Where nothing is said of a start: what comes from now on."""
     topic = target.topic
     if request.partition_id is None:
@@ -203,7 +208,7 @@ async def follow_messages(gateway: Gateway, session: Session, request: ask.Follo
     )
 
 
-async def start_of(partition: Partition, start: ask.Strategy | None, stored: int | None) -> int:
+async def start_of(partition: Partition, start: requests.Strategy | None, stored: int | None) -> int:
     """The first offset that is to be read; without a start, that of the next message that comes."""
     if start is None:
         return partition.readable
@@ -220,7 +225,7 @@ async def start_of(partition: Partition, start: ask.Strategy | None, stored: int
             return partition.first_offset if stored is None else stored + 1
 
 
-async def _read(partition: Partition, request: ask.PollMessages, stored: int | None) -> Fetched:
+async def _read(partition: Partition, request: requests.PollMessages, stored: int | None) -> Fetched:
     count, room, strategy = request.count, request.room, request.strategy
     match strategy.kind:
         case StrategyKind.OFFSET:
@@ -236,14 +241,14 @@ async def _read(partition: Partition, request: ask.PollMessages, stored: int | N
 
 
 async def get_routing(
-    gateway: Gateway, session: Session, request: ask.GetPollRouting | ask.GetOffsetRouting, target: Target
-) -> answers.Routing:
+    gateway: Gateway, session: Session, request: requests.GetPollRouting | requests.GetOffsetRouting, target: Target
+) -> responses.Routing:
     """Here, whatever is asked for."""
     client, number = session.registration or NOT_REGISTERED
-    return answers.Routing(client, number, 0, system.own_node(gateway, session))
+    return responses.Routing(client, number, 0, system.own_node(gateway, session))
 
 
 async def flush_unsaved_buffer(
-    gateway: Gateway, session: Session, request: ask.FlushUnsavedBuffer, target: Target
+    gateway: Gateway, session: Session, request: requests.FlushUnsavedBuffer, target: Target
 ) -> None:
     await find_partition(target, request.partition_id).flush(sync=request.fsync)

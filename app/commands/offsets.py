@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.groups import find_group
 from whippet.app.commands.partitions import find_partition
 from whippet.app.commands.requests import ConsumerKind
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
 
 
 async def get_offset(
-    gateway: Gateway, session: Session, request: ask.GetConsumerOffset, target: Target
-) -> answers.ConsumerOffset | None:
+    gateway: Gateway, session: Session, request: requests.GetConsumerOffset, target: Target
+) -> responses.ConsumerOffset | None:
     """None: nothing is stored. A group may be asked about by anybody."""
     topic, asked = target.topic, request.consumer
     if asked.kind is ConsumerKind.GROUP and topic.groups.find(asked.id) is None:
@@ -41,10 +40,12 @@ async def get_offset(
     stored = partition.offset_of(*consumer_of(topic, asked))
     if stored is None:
         return None
-    return answers.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
+    return responses.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
 
 
-async def store_offset(gateway: Gateway, session: Session, request: ask.StoreConsumerOffset, target: Target) -> None:
+async def store_offset(
+    gateway: Gateway, session: Session, request: requests.StoreConsumerOffset, target: Target
+) -> None:
     """Forwards or backwards; in a group it may be what a promised partition has waited for."""
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
@@ -63,7 +64,9 @@ async def store_offset(gateway: Gateway, session: Session, request: ask.StoreCon
         group.committed(partition.place.partition, request.offset)
 
 
-async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteConsumerOffset, target: Target) -> None:
+async def delete_offset(
+    gateway: Gateway, session: Session, request: requests.DeleteConsumerOffset, target: Target
+) -> None:
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
@@ -78,7 +81,7 @@ async def delete_offset(gateway: Gateway, session: Session, request: ask.DeleteC
 # ------------------------------------------------------------------------------------------------- for the poll handler
 
 
-def consumer_of(topic: Topic, consumer: ask.Consumer) -> Key:
+def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:
     """The kind and number that offsets are stored under."""
     if consumer.kind is ConsumerKind.GROUP:
         return Kind.GROUP, find_group(topic, consumer.id).id
@@ -87,7 +90,7 @@ def consumer_of(topic: Topic, consumer: ask.Consumer) -> Key:
     return Kind.CONSUMER, consumer.id
 
 
-def name_of(consumer: ask.Consumer) -> str | None:
+def name_of(consumer: requests.Consumer) -> str | None:
     """The name that the metrics have for a consumer; a name of digits could be the number of another one."""
     is_named = consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit()
     return str(consumer.id) if is_named else None
@@ -113,7 +116,7 @@ async def after_poll(
     consumer: Key,
     partition: Partition,
     last_offset: int,
-    request: ask.PollMessages,
+    request: requests.PollMessages,
 ) -> bool:
     """Called with the last offset of messages that were read, before they are handed out; False: they must not be.
 
@@ -170,7 +173,10 @@ def _group_to_change(
 
 
 def _partition_to_change(
-    session: Session, target: Target, group: Group | None, request: ask.StoreConsumerOffset | ask.DeleteConsumerOffset
+    session: Session,
+    target: Target,
+    group: Group | None,
+    request: requests.StoreConsumerOffset | requests.DeleteConsumerOffset,
 ) -> Partition:
     """The partition whose offset is stored or deleted."""
     wanted = request.partition_id

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, requests
 from whippet.app.commands.target import Target
 from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
 from whippet.app.errors import Code, CommandError
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 
-async def create_partitions(gateway: Gateway, session: Session, request: ask.CreatePartitions, target: Target) -> None:
+async def create_partitions(
+    gateway: Gateway, session: Session, request: requests.CreatePartitions, target: Target
+) -> None:
     _check_count(request.count)
     document = target.topic.document
     check_partitions_count(gateway, document.partitions_count, request.count)
@@ -27,7 +28,9 @@ async def create_partitions(gateway: Gateway, session: Session, request: ask.Cre
     _take_over(gateway, target)
 
 
-async def delete_partitions(gateway: Gateway, session: Session, request: ask.DeletePartitions, target: Target) -> None:
+async def delete_partitions(
+    gateway: Gateway, session: Session, request: requests.DeletePartitions, target: Target
+) -> None:
     _check_count(request.count)
     have = len(target.topic.partitions)
     if request.count > have:
@@ -39,7 +42,7 @@ async def delete_partitions(gateway: Gateway, session: Session, request: ask.Del
     _take_over(gateway, target)
 
 
-async def delete_segments(gateway: Gateway, session: Session, request: ask.DeleteSegments, target: Target) -> None:
+async def delete_segments(gateway: Gateway, session: Session, request: requests.DeleteSegments, target: Target) -> None:
     await gateway.store.delete_segments(find_partition(target, request.partition_id), request.count)
 
 

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from whippet.app.access.users import ROOT
-from whippet.app.commands import requests as ask
-from whippet.app.commands import streams, topics, users
-from whippet.app.commands.answers import OptionDescription, OptionFlags
+from whippet.app.commands import requests, streams, topics, users
+from whippet.app.commands.responses import OptionDescription, OptionFlags
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model import options, topic_options
@@ -58,20 +57,22 @@ COLUMNS: Mapping[OptionScope, tuple[OptionDescription, ...]] = {
 """Options that only an update knows: older clients have fields for them."""
 
 
-async def patch_stream(gateway: Gateway, session: Session, request: ask.PatchStream, target: Target) -> None:
+async def patch_stream(gateway: Gateway, session: Session, request: requests.PatchStream, target: Target) -> None:
     named = _checked(request.options, request.reset, OptionScope.STREAM)
-    update = ask.UpdateStream(request.stream, _text(named[NAME]))
+    update = requests.UpdateStream(request.stream, _text(named[NAME]))
     await streams.update_stream(gateway, session, update, target)
 
 
-async def patch_topic(gateway: Gateway, session: Session, request: ask.PatchTopic, target: Target) -> None:
+async def patch_topic(gateway: Gateway, session: Session, request: requests.PatchTopic, target: Target) -> None:
     named = _checked(request.options, request.reset, OptionScope.TOPIC)
     name = _text(named.pop(NAME)) if NAME in named else target.topic.name
-    update = ask.UpdateTopic(request.stream, request.topic, name, options=tuple(named.values()), reset=request.reset)
+    update = requests.UpdateTopic(
+        request.stream, request.topic, name, options=tuple(named.values()), reset=request.reset
+    )
     await topics.update_topic(gateway, session, update, target)
 
 
-async def patch_user(gateway: Gateway, session: Session, request: ask.PatchUser, target: Target) -> None:
+async def patch_user(gateway: Gateway, session: Session, request: requests.PatchUser, target: Target) -> None:
     named = _checked(request.options, request.reset, OptionScope.USER)
     username = _text(named[USERNAME]) if USERNAME in named else None
     status = None
@@ -86,7 +87,7 @@ async def patch_user(gateway: Gateway, session: Session, request: ask.PatchUser,
         renames = username not in (None, root.username)
         if renames or status is UserStatus.INACTIVE:
             raise CommandError(Code.ROOT_USER_UNCHANGEABLE)
-    await users.update_user(gateway, session, ask.UpdateUser(request.user, username, status), target)
+    await users.update_user(gateway, session, requests.UpdateUser(request.user, username, status), target)
 
 
 def _checked(given: Collection[Option], reset: Collection[str], scope: OptionScope) -> dict[str, Option]:
@@ -128,7 +129,7 @@ def _text(option: Option) -> str:
 
 
 async def describe_options(
-    gateway: Gateway, session: Session, request: ask.DescribeOptions, target: Target
+    gateway: Gateway, session: Session, request: requests.DescribeOptions, target: Target
 ) -> tuple[OptionDescription, ...]:
     """By key. Only topics have options that older clients know."""
     scope = request.scope

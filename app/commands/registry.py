@@ -1,6 +1,6 @@
 """Every command in one table: its code, what it needs, and what carries it out. The only way into the command layer.
 
-`carry_out` is the same for all transports: it checks the session, finds the stream and the topic that the request
+`execute` is the same for all transports: it checks the session, finds the stream and the topic that the request
 names, checks the permission, and calls the handler. Whether a thing is there is checked before the permission, so that
 a missing one is "not found" for everybody; for users and the server the permission comes first.
 """
@@ -22,6 +22,7 @@ from whippet.app.commands import (
     offsets,
     partitions,
     patches,
+    requests,
     sessions,
     streams,
     system,
@@ -29,7 +30,6 @@ from whippet.app.commands import (
     topics,
     users,
 )
-from whippet.app.commands import requests as ask
 from whippet.app.commands.asking import who_asks
 from whippet.app.commands.target import Target
 from whippet.app.errors import TABLE, Code, CommandError, of_storage
@@ -58,7 +58,7 @@ class Absent(enum.Enum):
 class Command(NamedTuple):
     code: int
     name: str
-    request: type[ask.Request]
+    request: type[requests.Request]
     handler: Handler
     right: Right | None = None
     """None: whoever has logged in."""
@@ -77,91 +77,105 @@ class Command(NamedTuple):
 
 C = Command
 COMMANDS: tuple[Command, ...] = (
-    C(1, "ping", ask.Ping, system.ping, open_to_all=True),
-    C(10, "get_stats", ask.GetStats, system.get_stats, may.read_servers, discloses=True),
-    C(11, "get_snapshot", ask.GetSnapshot, system.get_snapshot, may.read_servers, discloses=True),
-    C(12, "get_cluster_metadata", ask.GetClusterMetadata, system.get_cluster_metadata),
-    C(13, "describe_options", ask.DescribeOptions, patches.describe_options),
-    C(14, "attach_session", ask.AttachSession, sessions.attach),
-    C(20, "get_me", ask.GetMe, system.get_me),
-    C(21, "get_client", ask.GetClient, system.get_client, may.read_servers),
-    C(22, "get_clients", ask.GetClients, system.get_clients, may.read_servers),
-    C(31, "get_user", ask.GetUser, users.get_user, may.read_users, own_user=True),
-    C(32, "get_users", ask.GetUsers, users.get_users, may.read_users),
-    C(33, "create_user", ask.CreateUser, users.create_user, may.manage_users),
-    C(34, "delete_user", ask.DeleteUser, users.delete_user, may.manage_users),
-    C(35, "update_user", ask.UpdateUser, users.update_user, may.manage_users),
-    C(36, "update_permissions", ask.UpdatePermissions, users.update_permissions, may.manage_users),
-    C(37, "change_password", ask.ChangePassword, users.change_password, may.manage_users, own_user=True),
-    C(38, "login_user", ask.LoginUser, sessions.login_user, open_to_all=True),
-    C(39, "logout_user", ask.LogoutUser, sessions.logout_user, ended_too=True),
-    C(41, "get_personal_access_tokens", ask.GetPersonalAccessTokens, tokens.get_tokens),
-    C(42, "create_personal_access_token", ask.CreatePersonalAccessToken, tokens.create_token),
-    C(43, "delete_personal_access_token", ask.DeletePersonalAccessToken, tokens.delete_token),
+    C(1, "ping", requests.Ping, system.ping, open_to_all=True),
+    C(10, "get_stats", requests.GetStats, system.get_stats, may.read_servers, discloses=True),
+    C(11, "get_snapshot", requests.GetSnapshot, system.get_snapshot, may.read_servers, discloses=True),
+    C(12, "get_cluster_metadata", requests.GetClusterMetadata, system.get_cluster_metadata),
+    C(13, "describe_options", requests.DescribeOptions, patches.describe_options),
+    C(14, "attach_session", requests.AttachSession, sessions.attach),
+    C(20, "get_me", requests.GetMe, system.get_me),
+    C(21, "get_client", requests.GetClient, system.get_client, may.read_servers),
+    C(22, "get_clients", requests.GetClients, system.get_clients, may.read_servers),
+    C(31, "get_user", requests.GetUser, users.get_user, may.read_users, own_user=True),
+    C(32, "get_users", requests.GetUsers, users.get_users, may.read_users),
+    C(33, "create_user", requests.CreateUser, users.create_user, may.manage_users),
+    C(34, "delete_user", requests.DeleteUser, users.delete_user, may.manage_users),
+    C(35, "update_user", requests.UpdateUser, users.update_user, may.manage_users),
+    C(36, "update_permissions", requests.UpdatePermissions, users.update_permissions, may.manage_users),
+    C(37, "change_password", requests.ChangePassword, users.change_password, may.manage_users, own_user=True),
+    C(38, "login_user", requests.LoginUser, sessions.login_user, open_to_all=True),
+    C(39, "logout_user", requests.LogoutUser, sessions.logout_user, ended_too=True),
+    C(41, "get_personal_access_tokens", requests.GetPersonalAccessTokens, tokens.get_tokens),
+    C(42, "create_personal_access_token", requests.CreatePersonalAccessToken, tokens.create_token),
+    C(43, "delete_personal_access_token", requests.DeletePersonalAccessToken, tokens.delete_token),
     C(
         44,
         "login_with_personal_access_token",
-        ask.LoginWithPersonalAccessToken,
+        requests.LoginWithPersonalAccessToken,
         sessions.login_with_token,
         open_to_all=True,
     ),
-    C(100, "poll_messages", ask.PollMessages, messages.poll_messages, may.poll_messages, discloses=True),
-    C(101, "send_messages", ask.SendMessages, messages.send_messages, may.send_messages),
-    C(102, "flush_unsaved_buffer", ask.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
-    C(103, "get_poll_routing", ask.GetPollRouting, messages.get_routing, may.poll_messages),
-    C(105, "get_partition_route", ask.GetPartitionRoute, fetching.get_partition_route, may.route_messages),
+    C(100, "poll_messages", requests.PollMessages, messages.poll_messages, may.poll_messages, discloses=True),
+    C(101, "send_messages", requests.SendMessages, messages.send_messages, may.send_messages),
+    C(102, "flush_unsaved_buffer", requests.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
+    C(103, "get_poll_routing", requests.GetPollRouting, messages.get_routing, may.poll_messages),
+    C(105, "get_partition_route", requests.GetPartitionRoute, fetching.get_partition_route, may.route_messages),
     C(
         106,
         "poll_messages_deferred",
-        ask.PollMessagesDeferred,
+        requests.PollMessagesDeferred,
         fetching.poll_deferred,
         may.poll_messages,
         discloses=True,
     ),
-    C(107, "await_messages", ask.AwaitMessages, fetching.await_messages, may.poll_messages, discloses=True),
-    C(109, "fetch_messages", ask.FetchMessages, fetching.fetch_messages, may.poll_messages, discloses=True),
-    C(120, "get_consumer_offset", ask.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
-    C(121, "store_consumer_offset", ask.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
-    C(122, "delete_consumer_offset", ask.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
-    C(123, "get_offset_routing", ask.GetOffsetRouting, messages.get_routing, may.poll_messages),
-    C(200, "get_stream", ask.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
-    C(201, "get_streams", ask.GetStreams, streams.get_streams, may.read_streams),
-    C(202, "create_stream", ask.CreateStream, streams.create_stream, may.manage_streams, changes=True),
-    C(203, "delete_stream", ask.DeleteStream, streams.delete_stream, may.manage_stream, changes=True),
-    C(204, "update_stream", ask.UpdateStream, streams.update_stream, may.manage_stream, changes=True),
-    C(205, "purge_stream", ask.PurgeStream, streams.purge_stream, may.manage_stream, changes=True),
-    C(300, "get_topic", ask.GetTopic, topics.get_topic, may.read_topic, Absent.NOTHING),
-    C(301, "get_topics", ask.GetTopics, topics.get_topics, may.read_topics, Absent.NOTHING),
-    C(302, "create_topic", ask.CreateTopic, topics.create_topic, may.manage_topics, changes=True),
-    C(303, "delete_topic", ask.DeleteTopic, topics.delete_topic, may.manage_topic, changes=True),
-    C(304, "update_topic", ask.UpdateTopic, topics.update_topic, may.manage_topic, changes=True),
-    C(305, "purge_topic", ask.PurgeTopic, topics.purge_topic, may.manage_topic, changes=True),
-    C(402, "create_partitions", ask.CreatePartitions, partitions.create_partitions, may.manage_topic, changes=True),
-    C(403, "delete_partitions", ask.DeletePartitions, partitions.delete_partitions, may.manage_topic, changes=True),
-    C(503, "delete_segments", ask.DeleteSegments, partitions.delete_segments, may.manage_topic),
-    C(600, "get_consumer_group", ask.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
-    C(601, "get_consumer_groups", ask.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
-    C(602, "create_consumer_group", ask.CreateConsumerGroup, groups.create_group, may.read_topic, changes=True),
-    C(603, "delete_consumer_group", ask.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
-    C(604, "join_consumer_group", ask.JoinConsumerGroup, groups.join_group, may.read_topic),
-    C(605, "leave_consumer_group", ask.LeaveConsumerGroup, groups.leave_group, may.read_topic),
-    C(606, "sync_consumer_group", ask.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
+    C(107, "await_messages", requests.AwaitMessages, fetching.await_messages, may.poll_messages, discloses=True),
+    C(109, "fetch_messages", requests.FetchMessages, fetching.fetch_messages, may.poll_messages, discloses=True),
+    C(120, "get_consumer_offset", requests.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
+    C(121, "store_consumer_offset", requests.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
+    C(122, "delete_consumer_offset", requests.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
+    C(123, "get_offset_routing", requests.GetOffsetRouting, messages.get_routing, may.poll_messages),
+    C(200, "get_stream", requests.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
+    C(201, "get_streams", requests.GetStreams, streams.get_streams, may.read_streams),
+    C(202, "create_stream", requests.CreateStream, streams.create_stream, may.manage_streams, changes=True),
+    C(203, "delete_stream", requests.DeleteStream, streams.delete_stream, may.manage_stream, changes=True),
+    C(204, "update_stream", requests.UpdateStream, streams.update_stream, may.manage_stream, changes=True),
+    C(205, "purge_stream", requests.PurgeStream, streams.purge_stream, may.manage_stream, changes=True),
+    C(300, "get_topic", requests.GetTopic, topics.get_topic, may.read_topic, Absent.NOTHING),
+    C(301, "get_topics", requests.GetTopics, topics.get_topics, may.read_topics, Absent.NOTHING),
+    C(302, "create_topic", requests.CreateTopic, topics.create_topic, may.manage_topics, changes=True),
+    C(303, "delete_topic", requests.DeleteTopic, topics.delete_topic, may.manage_topic, changes=True),
+    C(304, "update_topic", requests.UpdateTopic, topics.update_topic, may.manage_topic, changes=True),
+    C(305, "purge_topic", requests.PurgeTopic, topics.purge_topic, may.manage_topic, changes=True),
+    C(
+        402,
+        "create_partitions",
+        requests.CreatePartitions,
+        partitions.create_partitions,
+        may.manage_topic,
+        changes=True,
+    ),
+    C(
+        403,
+        "delete_partitions",
+        requests.DeletePartitions,
+        partitions.delete_partitions,
+        may.manage_topic,
+        changes=True,
+    ),
+    C(503, "delete_segments", requests.DeleteSegments, partitions.delete_segments, may.manage_topic),
+    C(600, "get_consumer_group", requests.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
+    C(601, "get_consumer_groups", requests.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
+    C(602, "create_consumer_group", requests.CreateConsumerGroup, groups.create_group, may.read_topic, changes=True),
+    C(603, "delete_consumer_group", requests.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
+    C(604, "join_consumer_group", requests.JoinConsumerGroup, groups.join_group, may.read_topic),
+    C(605, "leave_consumer_group", requests.LeaveConsumerGroup, groups.leave_group, may.read_topic),
+    C(606, "sync_consumer_group", requests.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
 )
 
 BY_CODE = {command.code: command for command in COMMANDS}
 OWN: tuple[Command, ...] = (
-    C(0, "follow_messages", ask.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
-    C(0, "locate_messages", ask.LocateMessages, fetching.locate_messages, may.poll_messages, discloses=True),
-    C(0, "patch_stream", ask.PatchStream, patches.patch_stream, may.manage_stream, changes=True),
-    C(0, "patch_topic", ask.PatchTopic, patches.patch_topic, may.manage_topic, changes=True),
-    C(0, "patch_user", ask.PatchUser, patches.patch_user, may.manage_users),
-    C(0, "end_sessions", ask.EndSessions, users.end_sessions, may.manage_users, own_user=True),
+    C(0, "follow_messages", requests.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
+    C(0, "locate_messages", requests.LocateMessages, fetching.locate_messages, may.poll_messages, discloses=True),
+    C(0, "patch_stream", requests.PatchStream, patches.patch_stream, may.manage_stream, changes=True),
+    C(0, "patch_topic", requests.PatchTopic, patches.patch_topic, may.manage_topic, changes=True),
+    C(0, "patch_user", requests.PatchUser, patches.patch_user, may.manage_users),
+    C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
 """What no protocol has a number for: transports ask for it where a client asks for something else."""
 BY_REQUEST = {command.request: command for command in (*COMMANDS, *OWN)}
 
 
-async def carry_out(gateway: Gateway, session: Session, request: ask.Request) -> Any:
+async def execute(gateway: Gateway, session: Session, request: requests.Request) -> Any:
     """The answer to a request, or a CommandError that says why there is none."""
     command = BY_REQUEST[type(request)]
     began = perf_counter()
@@ -193,12 +207,12 @@ async def carry_out(gateway: Gateway, session: Session, request: ask.Request) ->
 class Destination(NamedTuple):
     """The part of a request that comes before its body."""
 
-    stream: ask.Identifier
-    topic: ask.Identifier
+    stream: requests.Identifier
+    topic: requests.Identifier
 
 
-def admit(gateway: Gateway, session: Session, kind: type[ask.Request], destination: Destination) -> None:
-    """Refuses what `carry_out` would refuse for its sender or its destination, before a large body is decoded."""
+def admit(gateway: Gateway, session: Session, kind: type[requests.Request], destination: Destination) -> None:
+    """Refuses what `execute` would refuse for its sender or its destination, before a large body is decoded."""
     command = BY_REQUEST[kind]
     try:
         if session.stale:
@@ -215,7 +229,7 @@ def _refuse_stale() -> NoReturn:
     raise CommandError(Code.STALE_CLIENT)
 
 
-def _permitted(gateway: Gateway, command: Command, request: ask.Request, login: Login | None) -> Target | None:
+def _permitted(gateway: Gateway, command: Command, request: requests.Request, login: Login | None) -> Target | None:
     """None: what the request names is not there, and nothing is the answer."""
     user = who_asks(gateway, login)
     target = _find(gateway, command, request)
@@ -234,7 +248,7 @@ def _check_right(command: Command, target: Target, user: User) -> None:
         raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
 
 
-async def _change(gateway: Gateway, session: Session, command: Command, request: ask.Request) -> Any:
+async def _change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
     """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
     login = session.login
     user = who_asks(gateway, login)
@@ -251,7 +265,7 @@ async def _change(gateway: Gateway, session: Session, command: Command, request:
         return answer
 
 
-def _about(request: ask.Request, target: Target) -> str:
+def _about(request: requests.Request, target: Target) -> str:
     """What a change changes, for the log, by the names that it has before."""
     named = {"stream": target.found_stream, "topic": target.found_topic}
     found = {kind: thing.name for kind, thing in named.items() if thing is not None}
@@ -259,7 +273,7 @@ def _about(request: ask.Request, target: Target) -> str:
     return ", ".join(f"{kind} {name!r}" for kind, name in found.items())
 
 
-def _find(gateway: Gateway, command: Command, request: ask.Request | Destination) -> Target | None:
+def _find(gateway: Gateway, command: Command, request: requests.Request | Destination) -> Target | None:
     """What the request names, None when that is not there and nothing is the answer."""
     wanted = getattr(request, "stream", None)
     if wanted is None:
@@ -278,7 +292,7 @@ def _find(gateway: Gateway, command: Command, request: ask.Request | Destination
     return Target(stream, topic)
 
 
-def _refuse_absent(command: Command, code: Code, *about: ask.Identifier) -> None:
+def _refuse_absent(command: Command, code: Code, *about: requests.Identifier) -> None:
     """Unless nothing is the answer."""
     if command.absent is Absent.REFUSED:
         raise CommandError(code, about=about)

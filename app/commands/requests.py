@@ -1,6 +1,6 @@
 """What can be asked of Whippet: a frozen struct for every command, whoever asks and however they ask.
 
-Transports make these and hand them to `registry.carry_out`; no transport knows what happens then. Streams,
+Transports make these and hand them to `registry.execute`; no transport knows what happens then. Streams,
 topics, groups, users and consumers are named by an `Identifier`: a number or a name.
 """
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whippet.app.access.users import User
-from whippet.app.commands import answers, groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, requests, responses
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Registration
@@ -16,24 +15,26 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 
-async def login_user(gateway: Gateway, session: Session, request: ask.LoginUser, target: Target) -> answers.LoggedIn:
+async def login_user(
+    gateway: Gateway, session: Session, request: requests.LoginUser, target: Target
+) -> responses.LoggedIn:
     return _bind(gateway, session, await gateway.users.log_in(request.username, request.password, session.address))
 
 
 async def login_with_token(
-    gateway: Gateway, session: Session, request: ask.LoginWithPersonalAccessToken, target: Target
-) -> answers.LoggedIn:
+    gateway: Gateway, session: Session, request: requests.LoginWithPersonalAccessToken, target: Target
+) -> responses.LoggedIn:
     return _bind(gateway, session, gateway.tokens.owner(request.token, gateway.users))
 
 
-async def logout_user(gateway: Gateway, session: Session, request: ask.LogoutUser, target: Target) -> None:
+async def logout_user(gateway: Gateway, session: Session, request: requests.LogoutUser, target: Target) -> None:
     """Clients that have set a new password, which ends their login, log out before they log in with it."""
     groups.leave_all(gateway, session)
     session.login = session.registration = session.attached = None
     session.ended_login = False
 
 
-async def attach(gateway: Gateway, session: Session, request: ask.AttachSession, target: Target) -> None:
+async def attach(gateway: Gateway, session: Session, request: requests.AttachSession, target: Target) -> None:
     """For clients that poll on one connection and are members of groups on another, as in a cluster they have to."""
     other = gateway.sessions.registered(Registration(request.client, request.number))
     if other is None or other.registration is None:
@@ -43,7 +44,7 @@ async def attach(gateway: Gateway, session: Session, request: ask.AttachSession,
     session.attached = None if other is session else (other, other.registration)
 
 
-def _bind(gateway: Gateway, session: Session, user: User) -> answers.LoggedIn:
+def _bind(gateway: Gateway, session: Session, user: User) -> responses.LoggedIn:
     """Without waiting for anything after the user was looked at: they may be deleted the next moment. What the session
     has joined as another user is not the new one's."""
     if session.login is not None and session.login.mark != user.mark:
@@ -51,4 +52,4 @@ def _bind(gateway: Gateway, session: Session, user: User) -> answers.LoggedIn:
         session.attached = None
     session.login = user.login
     session.ended_login = False
-    return answers.LoggedIn(user.id)
+    return responses.LoggedIn(user.id)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from whippet.app.commands import answers, describe, groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import describe, groups, requests, responses
 from whippet.app.commands.names import check_name
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -21,20 +20,20 @@ if TYPE_CHECKING:
 
 
 async def get_stream(
-    gateway: Gateway, session: Session, request: ask.GetStream, target: Target
-) -> answers.StreamDetails:
+    gateway: Gateway, session: Session, request: requests.GetStream, target: Target
+) -> responses.StreamDetails:
     return describe.stream_details(target.stream, gateway.topic_defaults)
 
 
 async def get_streams(
-    gateway: Gateway, session: Session, request: ask.GetStreams, target: Target
-) -> tuple[answers.StreamInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetStreams, target: Target
+) -> tuple[responses.StreamInfo, ...]:
     return tuple(describe.stream(stream) for stream in gateway.streams)
 
 
 async def create_stream(
-    gateway: Gateway, session: Session, request: ask.CreateStream, target: Target
-) -> answers.StreamDetails:
+    gateway: Gateway, session: Session, request: requests.CreateStream, target: Target
+) -> responses.StreamDetails:
     check_name(request.name, "stream")
     refuse_any(request.options, OptionScope.STREAM)
     _refuse_taken(gateway, request.name)
@@ -51,7 +50,7 @@ async def create_stream(
     return describe.stream_details(stream, gateway.topic_defaults)
 
 
-async def update_stream(gateway: Gateway, session: Session, request: ask.UpdateStream, target: Target) -> None:
+async def update_stream(gateway: Gateway, session: Session, request: requests.UpdateStream, target: Target) -> None:
     stream = target.stream
     check_name(request.name, "stream")
     refuse_any(request.options, OptionScope.STREAM)
@@ -65,7 +64,7 @@ async def update_stream(gateway: Gateway, session: Session, request: ask.UpdateS
     gateway.streams.rename(stream, old_name)
 
 
-async def delete_stream(gateway: Gateway, session: Session, request: ask.DeleteStream, target: Target) -> None:
+async def delete_stream(gateway: Gateway, session: Session, request: requests.DeleteStream, target: Target) -> None:
     stream = target.stream
     for topic in stream.topics:
         groups.disband_all(gateway, stream.id, topic)
@@ -75,7 +74,7 @@ async def delete_stream(gateway: Gateway, session: Session, request: ask.DeleteS
     gateway.streams.remove(stream)
 
 
-async def purge_stream(gateway: Gateway, session: Session, request: ask.PurgeStream, target: Target) -> None:
+async def purge_stream(gateway: Gateway, session: Session, request: requests.PurgeStream, target: Target) -> None:
     for topic in target.stream.topics:
         await gateway.store.purge_topic(target.stream.id, topic.id)
         groups.purged(topic)

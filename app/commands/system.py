@@ -8,8 +8,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from whippet.app import snapshot
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
@@ -23,16 +22,16 @@ EVERYWHERE = ("0.0.0.0", "::")
 """Listening here is listening on all addresses of the machine."""
 
 
-async def ping(gateway: Gateway, session: Session, request: ask.Ping, target: Target) -> None:
+async def ping(gateway: Gateway, session: Session, request: requests.Ping, target: Target) -> None:
     session.last_heartbeat = gateway.clock()
 
 
-async def get_stats(gateway: Gateway, session: Session, request: ask.GetStats, target: Target) -> answers.Stats:
+async def get_stats(gateway: Gateway, session: Session, request: requests.GetStats, target: Target) -> responses.Stats:
     topics = [topic for stream in gateway.streams for topic in stream.topics]
     partitions = [partition for topic in topics for partition in topic.served]
     disk = await asyncio.get_running_loop().run_in_executor(None, shutil.disk_usage, gateway.store.options.path)
     reading = gateway.machine.read()
-    return answers.Stats(
+    return responses.Stats(
         process_id=os.getpid(),
         cpu_usage=reading.cpu_usage,
         total_cpu_usage=reading.total_cpu_usage,
@@ -65,8 +64,8 @@ async def get_stats(gateway: Gateway, session: Session, request: ask.GetStats, t
 
 
 async def get_snapshot(
-    gateway: Gateway, session: Session, request: ask.GetSnapshot, target: Target
-) -> answers.Snapshot:
+    gateway: Gateway, session: Session, request: requests.GetSnapshot, target: Target
+) -> responses.Snapshot:
     parts = snapshot.chosen(request.types)
     compression = snapshot.zip_method(request.compression)
     log_folder = None if gateway.log_files is None else gateway.log_files.folder
@@ -74,23 +73,23 @@ async def get_snapshot(
     content = await asyncio.get_running_loop().run_in_executor(
         gateway.snapshots, snapshot.make, parts, compression, server
     )
-    return answers.Snapshot(content)
+    return responses.Snapshot(content)
 
 
 async def get_cluster_metadata(
-    gateway: Gateway, session: Session, request: ask.GetClusterMetadata, target: Target
-) -> answers.ClusterMetadata:
+    gateway: Gateway, session: Session, request: requests.GetClusterMetadata, target: Target
+) -> responses.ClusterMetadata:
     """One node, this one: clients go looking for a leader when they are told of more."""
     cluster = gateway.config.cluster
-    return answers.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (own_node(gateway, session),))
+    return responses.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (own_node(gateway, session),))
 
 
-def own_node(gateway: Gateway, session: Session) -> answers.ClusterNode:
+def own_node(gateway: Gateway, session: Session) -> responses.ClusterNode:
     """As it really listens. The address is the one that `cluster` names, or the one at which the client has reached
     this server: clients that lose a connection go there."""
     cluster, where = gateway.config.cluster, gateway.addresses
     reached_at = session.reached_at or where.host if where.host in EVERYWHERE else where.host
-    return answers.ClusterNode(
+    return responses.ClusterNode(
         name=cluster.node.current.name if cluster.enabled else "iggy-node",
         ip=cluster.node.current.ip if cluster.enabled else reached_at,
         tcp_port=where.tcp,
@@ -102,13 +101,13 @@ def own_node(gateway: Gateway, session: Session) -> answers.ClusterNode:
     )
 
 
-async def get_me(gateway: Gateway, session: Session, request: ask.GetMe, target: Target) -> answers.ClientInfo:
+async def get_me(gateway: Gateway, session: Session, request: requests.GetMe, target: Target) -> responses.ClientInfo:
     return _describe(gateway, session)
 
 
 async def get_client(
-    gateway: Gateway, session: Session, request: ask.GetClient, target: Target
-) -> answers.ClientInfo | None:
+    gateway: Gateway, session: Session, request: requests.GetClient, target: Target
+) -> responses.ClientInfo | None:
     if not request.client_id:
         raise CommandError(Code.INVALID_CLIENT_ID)
     found = gateway.sessions.get(request.client_id)
@@ -116,13 +115,13 @@ async def get_client(
 
 
 async def get_clients(
-    gateway: Gateway, session: Session, request: ask.GetClients, target: Target
-) -> tuple[answers.ClientInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetClients, target: Target
+) -> tuple[responses.ClientInfo, ...]:
     return tuple(_describe(gateway, one) for one in gateway.sessions)
 
 
-def _describe(gateway: Gateway, session: Session) -> answers.ClientInfo:
+def _describe(gateway: Gateway, session: Session) -> responses.ClientInfo:
     user = gateway.users.of(session.login)
-    memberships = tuple(answers.GroupMembership(*group) for group in sorted(session.groups))
+    memberships = tuple(responses.GroupMembership(*group) for group in sorted(session.groups))
     user_id = None if user is None else user.id
-    return answers.ClientInfo(session.client_id, user_id, int(session.transport), session.address, memberships)
+    return responses.ClientInfo(session.client_id, user_id, int(session.transport), session.address, memberships)

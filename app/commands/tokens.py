@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.asking import who_asks
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -17,27 +16,27 @@ if TYPE_CHECKING:
 
 
 async def get_tokens(
-    gateway: Gateway, session: Session, request: ask.GetPersonalAccessTokens, target: Target
-) -> tuple[answers.TokenInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetPersonalAccessTokens, target: Target
+) -> tuple[responses.TokenInfo, ...]:
     tokens = gateway.tokens.of(who_asks(gateway, session.login))
-    return tuple(answers.TokenInfo(token.name, token.expires_at) for token in tokens)
+    return tuple(responses.TokenInfo(token.name, token.expires_at) for token in tokens)
 
 
 @to_the_end
 async def create_token(
-    gateway: Gateway, session: Session, request: ask.CreatePersonalAccessToken, target: Target
-) -> answers.RawToken:
+    gateway: Gateway, session: Session, request: requests.CreatePersonalAccessToken, target: Target
+) -> responses.RawToken:
     login = session.login
     text = await gateway.tokens.create(who_asks(gateway, login), request.name, request.expiry)
     if gateway.users.of(login) is None:
         # All that was logged in as this user has ended while the token was written, for fear of whoever asked for it.
         await gateway.tokens.revoke(text)
         raise CommandError(Code.UNAUTHENTICATED)
-    return answers.RawToken(text)
+    return responses.RawToken(text)
 
 
 @to_the_end
 async def delete_token(
-    gateway: Gateway, session: Session, request: ask.DeletePersonalAccessToken, target: Target
+    gateway: Gateway, session: Session, request: requests.DeletePersonalAccessToken, target: Target
 ) -> None:
     await gateway.tokens.delete(who_asks(gateway, session.login), request.name)

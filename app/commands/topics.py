@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whippet.app.commands import answers, describe, groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import describe, groups, requests, responses
 from whippet.app.commands.names import check_name
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -27,19 +26,21 @@ UNCOMPRESSED = 1
 """Also what classic clients say who have nothing to say about it."""
 
 
-async def get_topic(gateway: Gateway, session: Session, request: ask.GetTopic, target: Target) -> answers.TopicDetails:
+async def get_topic(
+    gateway: Gateway, session: Session, request: requests.GetTopic, target: Target
+) -> responses.TopicDetails:
     return describe.topic_details(target.topic, gateway.topic_defaults)
 
 
 async def get_topics(
-    gateway: Gateway, session: Session, request: ask.GetTopics, target: Target
-) -> tuple[answers.TopicInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetTopics, target: Target
+) -> tuple[responses.TopicInfo, ...]:
     return tuple(describe.topic(topic, gateway.topic_defaults) for topic in target.stream.topics)
 
 
 async def create_topic(
-    gateway: Gateway, session: Session, request: ask.CreateTopic, target: Target
-) -> answers.TopicDetails:
+    gateway: Gateway, session: Session, request: requests.CreateTopic, target: Target
+) -> responses.TopicDetails:
     stream = target.stream
     check_name(request.name, "topic")
     if not 0 <= request.partitions_count <= PARTITIONS_MAX:
@@ -77,7 +78,7 @@ async def create_topic(
     return describe.topic_details(topic, gateway.topic_defaults)
 
 
-async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTopic, target: Target) -> None:
+async def update_topic(gateway: Gateway, session: Session, request: requests.UpdateTopic, target: Target) -> None:
     stream, topic = target.stream, target.topic
     check_name(request.name, "topic")
     old_name = topic.name
@@ -93,7 +94,7 @@ async def update_topic(gateway: Gateway, session: Session, request: ask.UpdateTo
     stream.topics.rename(topic, old_name)
 
 
-async def delete_topic(gateway: Gateway, session: Session, request: ask.DeleteTopic, target: Target) -> None:
+async def delete_topic(gateway: Gateway, session: Session, request: requests.DeleteTopic, target: Target) -> None:
     stream, topic = target.stream, target.topic
     groups.disband_all(gateway, stream.id, topic)
     gateway.forget_ids(topic.partitions)
@@ -102,7 +103,7 @@ async def delete_topic(gateway: Gateway, session: Session, request: ask.DeleteTo
     stream.topics.remove(topic)
 
 
-async def purge_topic(gateway: Gateway, session: Session, request: ask.PurgeTopic, target: Target) -> None:
+async def purge_topic(gateway: Gateway, session: Session, request: requests.PurgeTopic, target: Target) -> None:
     await gateway.store.purge_topic(target.stream.id, target.topic.id)
     groups.purged(target.topic)
     gateway.forget_ids(target.topic.partitions)
@@ -137,7 +138,7 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
         )
 
 
-def _chosen(request: ask.CreateTopic | ask.UpdateTopic, *, changing: bool = False) -> TopicOptions:
+def _chosen(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:
     """What the fields of a request say, and then its options."""
     chosen = topic_options.choose(request.options, changing=changing)
     fields: dict[str, Any] = {}
@@ -153,7 +154,7 @@ def _chosen(request: ask.CreateTopic | ask.UpdateTopic, *, changing: bool = Fals
     return msgspec.structs.replace(chosen, **fields)
 
 
-def _changed(document: TopicDocument, request: ask.UpdateTopic, defaults: TopicDefaults) -> TopicDocument:
+def _changed(document: TopicDocument, request: requests.UpdateTopic, defaults: TopicDefaults) -> TopicDocument:
     chosen = _chosen(request, changing=True)
     compressed = document.compression_algorithm != UNCOMPRESSED
     if chosen.compression_algorithm is None and request.compression_algorithm == UNCOMPRESSED and compressed:

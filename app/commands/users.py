@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from whippet.app.access import permissions as may
 from whippet.app.access.users import Allowed, User
-from whippet.app.commands import answers, groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, requests, responses
 from whippet.app.commands.asking import refuse_beyond, refuse_root_of_others, who_asks
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
@@ -24,22 +23,22 @@ if TYPE_CHECKING:
 
 
 async def get_user(
-    gateway: Gateway, session: Session, request: ask.GetUser, target: Target
-) -> answers.UserDetails | None:
+    gateway: Gateway, session: Session, request: requests.GetUser, target: Target
+) -> responses.UserDetails | None:
     user = gateway.users.find(request.user)
     return None if user is None else _details(user)
 
 
 async def get_users(
-    gateway: Gateway, session: Session, request: ask.GetUsers, target: Target
-) -> tuple[answers.UserInfo, ...]:
+    gateway: Gateway, session: Session, request: requests.GetUsers, target: Target
+) -> tuple[responses.UserInfo, ...]:
     return tuple(_info(user) for user in gateway.users)
 
 
 @to_the_end
 async def create_user(
-    gateway: Gateway, session: Session, request: ask.CreateUser, target: Target
-) -> answers.UserDetails:
+    gateway: Gateway, session: Session, request: requests.CreateUser, target: Target
+) -> responses.UserDetails:
     login = session.login
 
     def allowed() -> None:
@@ -51,7 +50,7 @@ async def create_user(
 
 
 @to_the_end
-async def delete_user(gateway: Gateway, session: Session, request: ask.DeleteUser, target: Target) -> None:
+async def delete_user(gateway: Gateway, session: Session, request: requests.DeleteUser, target: Target) -> None:
     """The tokens of a user who is gone are of no use, so it does no harm if their files cannot be removed at once."""
     user = await gateway.users.delete(request.user, _may_change(gateway, session.login))
     end_sessions_of(gateway, user, asker=session)
@@ -59,7 +58,7 @@ async def delete_user(gateway: Gateway, session: Session, request: ask.DeleteUse
 
 
 @to_the_end
-async def update_user(gateway: Gateway, session: Session, request: ask.UpdateUser, target: Target) -> None:
+async def update_user(gateway: Gateway, session: Session, request: requests.UpdateUser, target: Target) -> None:
     refuse_any(request.options, OptionScope.USER)
     allowed = _may_change(gateway, session.login)
     user = await gateway.users.update(request.user, request.username, request.status, allowed)
@@ -70,7 +69,7 @@ async def update_user(gateway: Gateway, session: Session, request: ask.UpdateUse
 
 @to_the_end
 async def update_permissions(
-    gateway: Gateway, session: Session, request: ask.UpdatePermissions, target: Target
+    gateway: Gateway, session: Session, request: requests.UpdatePermissions, target: Target
 ) -> None:
     login = session.login
 
@@ -81,7 +80,7 @@ async def update_permissions(
 
 
 @to_the_end
-async def change_password(gateway: Gateway, session: Session, request: ask.ChangePassword, target: Target) -> None:
+async def change_password(gateway: Gateway, session: Session, request: requests.ChangePassword, target: Target) -> None:
     """Whoever has stolen a session or an access token loses it; a personal access token only if that is asked for."""
     login = session.login
 
@@ -103,7 +102,7 @@ async def change_password(gateway: Gateway, session: Session, request: ask.Chang
 
 
 @to_the_end
-async def end_sessions(gateway: Gateway, session: Session, request: ask.EndSessions, target: Target) -> None:
+async def end_sessions(gateway: Gateway, session: Session, request: requests.EndSessions, target: Target) -> None:
     ends_tokens = request.personal_access_tokens
     allowed = _may_change(gateway, session.login)
     user = await gateway.users.end_sessions(request.user, end_tokens=ends_tokens, allowed=allowed)
@@ -144,9 +143,9 @@ def _manager(gateway: Gateway, login: Login | None, of: User | None = None) -> U
     return asker
 
 
-def _info(user: User) -> answers.UserInfo:
-    return answers.UserInfo(user.id, user.created_at, user.status, user.username)
+def _info(user: User) -> responses.UserInfo:
+    return responses.UserInfo(user.id, user.created_at, user.status, user.username)
 
 
-def _details(user: User) -> answers.UserDetails:
-    return answers.UserDetails(_info(user), user.permissions)
+def _details(user: User) -> responses.UserDetails:
+    return responses.UserDetails(_info(user), user.permissions)

@@ -12,7 +12,7 @@ import pytest
 from tests.app.commands.support.reading import Reading, reading
 from tests.support.turns import TurnCounter
 from whippet.app import rates
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +31,16 @@ async def test_groups_lag_by_what_is_there_and_they_have_not_committed(tmp_path:
     async with reading(tmp_path, 3) as made:
         await made.fill(10)
         for name in ("none", "some"):
-            await made.root.ask(ask.CreateConsumerGroup("s", "t", name))
+            await made.root.ask(requests.CreateConsumerGroup("s", "t", name))
         assert await lags(made) == {"g": 30, "none": 30, "some": 30}
-        some = ask.Consumer(ask.ConsumerKind.GROUP, "some")
-        await made.root.ask(ask.JoinConsumerGroup("s", "t", "some"))
+        some = requests.Consumer(requests.ConsumerKind.GROUP, "some")
+        await made.root.ask(requests.JoinConsumerGroup("s", "t", "some"))
         await made.root.join()
         for partition, offset in ((0, 0), (1, 9)):
             await made.root.store(offset, partition, some)
         await made.root.store(4, 2)
         assert await lags(made) == {"g": 25, "none": 30, "some": 19}
-        await made.root.ask(ask.PurgeTopic("s", "t"))
+        await made.root.ask(requests.PurgeTopic("s", "t"))
         assert await lags(made) == {"g": 0, "none": 0, "some": 0}
 
 

@@ -31,8 +31,7 @@ from tests.transports.support.raw import OK, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body
 from whippet.app import housekeeping
 from whippet.app.access import passwords
-from whippet.app.commands import groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, requests
 from whippet.app.config import Config, load
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors, HttpReaders, QuicSocket, Tcp
@@ -180,13 +179,13 @@ async def test_messages_have_the_header_that_is_configured_whatever_the_client_s
 ) -> None:
     async with served(tmp_path, tcp=Tcp(message_header=message_header)) as made:
         client = await made.root()
-        for request in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 11)):
+        for request in (requests.CreateStream("s"), requests.CreateTopic("s", "t", 11)):
             assert (await client.ask(request))[0] == 0
         await client.send(frame(101, send_body([Classic(0, 0, 0, 0, b"payload")], size, TO_PARTITION_10)))
         assert await client.answer() == OK
-        me = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-        whole = ask.Strategy(ask.StrategyKind.FIRST)
-        status, body = await client.ask(ask.PollMessages(me, 0, 0, 10, whole, 1, False))
+        me = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
+        whole = requests.Strategy(requests.StrategyKind.FIRST)
+        status, body = await client.ask(requests.PollMessages(me, 0, 0, 10, whole, 1, False))
         assert status == 0
         assert [message.payload for message in parse(body[16:], size)] == [b"payload"]
 

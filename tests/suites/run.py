@@ -82,7 +82,7 @@ def need(program: str) -> str:
     return found
 
 
-def carry_out(command: list[str], cwd: Path, **variables: str) -> str:
+def execute(command: list[str], cwd: Path, **variables: str) -> str:
     """The standard output of a command that has to succeed."""
     done = attempt(command, cwd, **variables)
     if done.returncode:
@@ -113,11 +113,11 @@ def attempt(command: list[str], cwd: Path, **variables: str) -> subprocess.Compl
 def python(version: str, name: str, folder: Path) -> Outcome:
     """The tests of the source distribution, with the wheel of the same version. Those of TLS start containers."""
     source = _source_distribution(version, folder)
-    carry_out([sys.executable, "-m", "venv", "venv"], folder)
+    execute([sys.executable, "-m", "venv", "venv"], folder)
     interpreter = str(folder / "venv" / "bin" / "python")
     tools = ("pytest", "pytest-asyncio", "pytest-timeout", "pytest-cov")
     install = [interpreter, "-m", "pip", "install", "--quiet", "--only-binary=:all:", f"apache-iggy=={version}", *tools]
-    carry_out(install, folder)
+    execute(install, folder)
     tests = next(path for path in source.rglob("tests") if (path / "conftest.py").exists())
     _install_server(source / "target" / "debug" / "iggy-server")
     report = folder / "report.xml"
@@ -173,7 +173,7 @@ def _source_distribution(version: str, folder: Path) -> Path:
 
 def node(name: str, folder: Path) -> Outcome:
     npm, program = need("npm"), need("node")
-    carry_out([npm, "pack", NODE_PACKAGE, "--loglevel=error"], folder)
+    execute([npm, "pack", NODE_PACKAGE, "--loglevel=error"], folder)
     (archive,) = folder.glob("*.tgz")
     with tarfile.open(archive) as packed:
         packed.extractall(folder, filter="data")
@@ -181,7 +181,7 @@ def node(name: str, folder: Path) -> Outcome:
     tests = sorted(map(str, package.glob("dist/e2e/*.e2e.js")))
     if not tests:
         raise Unavailable(f"the package {NODE_PACKAGE} has no tests")
-    carry_out([npm, "install", "--silent", "--omit=dev"], package)
+    execute([npm, "install", "--silent", "--omit=dev"], package)
     with served(folder, USUAL) as addresses:
         command = [program, "--test", "--test-reporter=tap", "--test-force-exit", *tests]
         return of_tap(name, attempt(command, package, IGGY_TCP_ADDRESS=addresses["tcp"]).stdout)
@@ -189,8 +189,8 @@ def node(name: str, folder: Path) -> Outcome:
 
 def go(name: str, folder: Path) -> Outcome:
     program = need("go")
-    carry_out([program, "mod", "init", "suites"], folder)
-    found = json.loads(carry_out([program, "mod", "download", "-json", f"{GO_MODULE}@latest"], folder))
+    execute([program, "mod", "init", "suites"], folder)
+    found = json.loads(execute([program, "mod", "download", "-json", f"{GO_MODULE}@latest"], folder))
     with served(folder) as addresses:
         command = [program, "test", "-json", "-count=1", "./tests/..."]
         return of_go(name, attempt(command, Path(found["Dir"]), IGGY_TCP_ADDRESS=addresses["tcp"]).stdout)
@@ -198,7 +198,7 @@ def go(name: str, folder: Path) -> Outcome:
 
 def cli(name: str, folder: Path) -> Outcome:
     """The crate has no tests that are published: its commands are run one after the other."""
-    carry_out([need("cargo"), "install", "--quiet", "--jobs", "1", "--root", str(folder), CLI_CRATE], folder)
+    execute([need("cargo"), "install", "--quiet", "--jobs", "1", "--root", str(folder), CLI_CRATE], folder)
     program = str(folder / "bin" / "iggy")
     with served(folder) as addresses:
         login = ["--tcp-server-address", addresses["tcp"], "--username", "iggy", "--password", "iggy"]

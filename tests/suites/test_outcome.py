@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.suites.outcome import Outcome, of_go, of_junit, of_tap
-from tests.suites.run import Unavailable, carry_out, need
+from tests.suites.run import Unavailable, execute, need
 
 JUNIT = """<testsuites><testsuite>
 <testcase classname="tests.a" name="one"/><testcase classname="tests.a" name="two"><failure message="x"/></testcase>
@@ -74,4 +74,4 @@ def test_a_language_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_step_that_fails_is_named_with_its_reason(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match=r"^`sh -c .*` failed: npm error code E404$"):
-        carry_out(["sh", "-c", "echo npm error code E404 >&2; echo more >&2; exit 1"], tmp_path)
+        execute(["sh", "-c", "echo npm error code E404 >&2; echo more >&2; exit 1"], tmp_path)

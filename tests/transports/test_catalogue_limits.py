@@ -14,7 +14,7 @@ from tests.storage.support.world import texts
 from tests.transports.http.support.calling import calling
 from tests.transports.support import modern
 from tests.transports.support.raw import make_topic, served
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
@@ -37,8 +37,8 @@ def consumer(name: int | str) -> Consumer:
 async def with_topic(made: World, partitions: int = 1) -> Person:
     root = await made.root()
     if made.gateway.streams.find("s") is None:
-        await root.ask(ask.CreateStream("s"))
-        await root.ask(ask.CreateTopic("s", "t", partitions))
+        await root.ask(requests.CreateStream("s"))
+        await root.ask(requests.CreateTopic("s", "t", partitions))
     return root
 
 
@@ -64,53 +64,53 @@ async def test_partitions_are_made_up_to_the_limit_and_not_beyond_also_at_the_sa
 ) -> None:
     async with world(tmp_path, settings=limited(**{key: 10})) as made:
         root = await with_topic(made, 4)
-        found = await outcomes(*[root.ask(ask.CreatePartitions("s", "t", 2)) for _ in range(5)])
+        found = await outcomes(*[root.ask(requests.CreatePartitions("s", "t", 2)) for _ in range(5)])
         assert found == [None] * 3 + [Code.TOO_MANY_PARTITIONS] * 2
         assert partitions_of(made) == 10
         with pytest.raises(CommandError, match=rf"system\.limits\.{key} = 10"):
-            await root.ask(ask.CreatePartitions("s", "t", 1))
-        await root.ask(ask.DeletePartitions("s", "t", 1))
-        await root.ask(ask.CreatePartitions("s", "t", 1))
+            await root.ask(requests.CreatePartitions("s", "t", 1))
+        await root.ask(requests.DeletePartitions("s", "t", 1))
+        await root.ask(requests.CreatePartitions("s", "t", 1))
         assert partitions_of(made) == 10
 
 
 async def test_a_topic_counts_with_all_its_partitions_and_is_not_made_at_all_beyond_the_limit(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(partitions=10, partitions_per_topic=8)) as made:
         root = await with_topic(made, 7)
-        assert await refusal(root.ask(ask.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
-        assert await refusal(root.ask(ask.CreateTopic("s", "other", 4))) is Code.TOO_MANY_PARTITIONS
-        await root.ask(ask.CreateTopic("s", "other", 3))
+        assert await refusal(root.ask(requests.CreateTopic("s", "larger", 9))) is Code.TOO_MANY_PARTITIONS
+        assert await refusal(root.ask(requests.CreateTopic("s", "other", 4))) is Code.TOO_MANY_PARTITIONS
+        await root.ask(requests.CreateTopic("s", "other", 3))
         # Without partitions it takes no place.
-        await root.ask(ask.CreateTopic("s", "empty", 0))
-        await root.ask(ask.DeleteTopic("s", "t"))
-        await root.ask(ask.CreateTopic("s", "larger", 7))
+        await root.ask(requests.CreateTopic("s", "empty", 0))
+        await root.ask(requests.DeleteTopic("s", "t"))
+        await root.ask(requests.CreateTopic("s", "larger", 7))
 
 
 async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await with_topic(made, 5)
-        await root.ask(ask.CreateConsumerGroup("s", "t", "a"))
-        await root.ask(ask.CreateConsumerGroup("s", "t", "b"))
-        await root.ask(ask.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
+        await root.ask(requests.CreateConsumerGroup("s", "t", "a"))
+        await root.ask(requests.CreateConsumerGroup("s", "t", "b"))
+        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
         for number in range(5):
-            await root.ask(ask.StoreConsumerOffset(consumer(number), "s", "t", 0, 0))
+            await root.ask(requests.StoreConsumerOffset(consumer(number), "s", "t", 0, 0))
     few = limited(partitions=2, partitions_per_topic=2, consumer_groups_per_topic=1)
     async with world(tmp_path, settings=few, consumer_offsets_max=2) as made:
         root = await made.root()
         for request, code in (
-            (ask.CreatePartitions("s", "t", 1), Code.TOO_MANY_PARTITIONS),
-            (ask.CreateConsumerGroup("s", "t", "c"), Code.TOO_MANY_CONSUMER_GROUPS),
-            (ask.StoreConsumerOffset(consumer(5), "s", "t", 0, 0), Code.TOO_MANY_CONSUMER_OFFSETS),
+            (requests.CreatePartitions("s", "t", 1), Code.TOO_MANY_PARTITIONS),
+            (requests.CreateConsumerGroup("s", "t", "c"), Code.TOO_MANY_CONSUMER_GROUPS),
+            (requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0), Code.TOO_MANY_CONSUMER_OFFSETS),
         ):
             assert await refusal(root.ask(request)) is code
-        await root.ask(ask.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 4), (texts("x"),)))
-        await root.ask(ask.StoreConsumerOffset(consumer(4), "s", "t", 0, 1))
-        await root.ask(ask.JoinConsumerGroup("s", "t", "b"))
+        await root.ask(requests.SendMessages("s", "t", Partitioning(PartitioningKind.PARTITION_ID, 4), (texts("x"),)))
+        await root.ask(requests.StoreConsumerOffset(consumer(4), "s", "t", 0, 1))
+        await root.ask(requests.JoinConsumerGroup("s", "t", "b"))
         for number in range(3):
-            await root.ask(ask.DeleteConsumerOffset(consumer(number), "s", "t", 0))
-        assert await refusal(root.ask(ask.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))) is not None
-        await root.ask(ask.DeleteConsumerOffset(consumer(3), "s", "t", 0))
-        await root.ask(ask.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))
+            await root.ask(requests.DeleteConsumerOffset(consumer(number), "s", "t", 0))
+        assert await refusal(root.ask(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))) is not None
+        await root.ask(requests.DeleteConsumerOffset(consumer(3), "s", "t", 0))
+        await root.ask(requests.StoreConsumerOffset(consumer(5), "s", "t", 0, 0))
 
 
 # ----------------------------------------------------------------------------------------------------- streams, topics
@@ -119,19 +119,19 @@ async def test_a_start_with_lower_limits_than_what_is_there_serves_all_of_it(tmp
 async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(streams=2, topics_per_stream=2)) as made:
         root = await with_topic(made)
-        found = await outcomes(*[root.ask(ask.CreateStream(f"s{number}")) for number in range(3)])
+        found = await outcomes(*[root.ask(requests.CreateStream(f"s{number}")) for number in range(3)])
         assert found == [None] + [Code.TOO_MANY_STREAMS] * 2
-        found = await outcomes(*[root.ask(ask.CreateTopic("s", f"t{number}", 0)) for number in range(3)])
+        found = await outcomes(*[root.ask(requests.CreateTopic("s", f"t{number}", 0)) for number in range(3)])
         assert found == [None] + [Code.TOO_MANY_TOPICS] * 2
         with pytest.raises(CommandError, match=r"system\.limits\.streams = 2"):
-            await root.ask(ask.CreateStream("another"))
+            await root.ask(requests.CreateStream("another"))
         with pytest.raises(CommandError, match=r"system\.limits\.topics_per_stream = 2"):
-            await root.ask(ask.CreateTopic("s", "another", 1))
-        await root.ask(ask.CreateTopic("s0", "t", 1))
-        await root.ask(ask.DeleteTopic("s", "t0"))
-        await root.ask(ask.CreateTopic("s", "another", 1))
-        await root.ask(ask.DeleteStream("s0"))
-        await root.ask(ask.CreateStream("another"))
+            await root.ask(requests.CreateTopic("s", "another", 1))
+        await root.ask(requests.CreateTopic("s0", "t", 1))
+        await root.ask(requests.DeleteTopic("s", "t0"))
+        await root.ask(requests.CreateTopic("s", "another", 1))
+        await root.ask(requests.DeleteStream("s0"))
+        await root.ask(requests.CreateStream("another"))
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -140,14 +140,14 @@ async def test_streams_and_topics_are_made_up_to_the_limit_also_at_the_same_time
 async def test_groups_of_a_topic_are_made_up_to_the_limit_also_at_the_same_time(tmp_path: Path) -> None:
     async with world(tmp_path, settings=limited(consumer_groups_per_topic=3)) as made:
         root = await with_topic(made)
-        await root.ask(ask.CreateTopic("s", "other", 1))
-        found = await outcomes(*[root.ask(ask.CreateConsumerGroup("s", "t", f"g{i}")) for i in range(5)])
+        await root.ask(requests.CreateTopic("s", "other", 1))
+        found = await outcomes(*[root.ask(requests.CreateConsumerGroup("s", "t", f"g{i}")) for i in range(5)])
         assert found == [None] * 3 + [Code.TOO_MANY_CONSUMER_GROUPS] * 2
         with pytest.raises(CommandError, match=r"system\.limits\.consumer_groups_per_topic = 3"):
-            await root.ask(ask.CreateConsumerGroup("s", "t", "g5"))
-        await root.ask(ask.CreateConsumerGroup("s", "other", "g"))
-        await root.ask(ask.DeleteConsumerGroup("s", "t", "g0"))
-        await root.ask(ask.CreateConsumerGroup("s", "t", "g5"))
+            await root.ask(requests.CreateConsumerGroup("s", "t", "g5"))
+        await root.ask(requests.CreateConsumerGroup("s", "other", "g"))
+        await root.ask(requests.DeleteConsumerGroup("s", "t", "g0"))
+        await root.ask(requests.CreateConsumerGroup("s", "t", "g5"))
 
 
 # ------------------------------------------------------------------------------------------------------- stored offsets
@@ -157,10 +157,10 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
     async with world(tmp_path, consumer_offsets_max=3) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
-            await root.ask(ask.SendMessages("s", "t", to, (texts("x", "y"),)))
+            await root.ask(requests.SendMessages("s", "t", to, (texts("x", "y"),)))
 
         async def store(name: int | str, offset: int = 0, partition: int = 0) -> None:
-            await root.ask(ask.StoreConsumerOffset(consumer(name), "s", "t", partition, offset))
+            await root.ask(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, offset))
 
         found = await outcomes(*[store(f"consumer {number}") for number in range(6)])
         assert found == [None] * 3 + [Code.TOO_MANY_CONSUMER_OFFSETS] * 3
@@ -169,13 +169,13 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
         await store("consumer 0", 1)
         await store("one more", partition=1)
         # Groups have places of their own.
-        await root.ask(ask.CreateConsumerGroup("s", "t", "g"))
-        await root.ask(ask.JoinConsumerGroup("s", "t", "g"))
-        await root.ask(ask.StoreConsumerOffset(Consumer(ConsumerKind.GROUP, "g"), "s", "t", 0, 0))
-        await root.ask(ask.DeleteConsumerOffset(consumer("consumer 1"), "s", "t", 0))
+        await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
+        await root.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await root.ask(requests.StoreConsumerOffset(Consumer(ConsumerKind.GROUP, "g"), "s", "t", 0, 0))
+        await root.ask(requests.DeleteConsumerOffset(consumer("consumer 1"), "s", "t", 0))
         await store("one more")
-        await root.ask(ask.PurgeTopic("s", "t"))
-        await root.ask(ask.SendMessages("s", "t", TO_0, (texts("x"),)))
+        await root.ask(requests.PurgeTopic("s", "t"))
+        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
         assert await outcomes(*[store(f"later {number}") for number in range(4)]) == [
             *[None] * 3,
             Code.TOO_MANY_CONSUMER_OFFSETS,
@@ -185,11 +185,11 @@ async def test_so_many_consumers_may_store_an_offset_and_those_may_go_on(tmp_pat
 async def test_a_poll_that_cannot_store_its_offset_is_refused_and_stores_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, consumer_offsets_max=1) as made:
         root = await with_topic(made)
-        await root.ask(ask.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
+        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x", "y"),)))
 
         def poll(name: str, *, auto_commit: bool) -> Any:
             following = Strategy(StrategyKind.NEXT)
-            return root.ask(ask.PollMessages(consumer(name), "s", "t", 0, following, 1, auto_commit))
+            return root.ask(requests.PollMessages(consumer(name), "s", "t", 0, following, 1, auto_commit))
 
         for _ in range(2):
             assert (await poll("a", auto_commit=True)).messages_count == 1
@@ -204,21 +204,21 @@ async def test_names_are_forgotten_with_the_offsets_that_were_stored_under_them(
     async with world(tmp_path) as made:
         root = await with_topic(made, 2)
         for to in (TO_0, TO_1):
-            await root.ask(ask.SendMessages("s", "t", to, (texts("x"),)))
+            await root.ask(requests.SendMessages("s", "t", to, (texts("x"),)))
         first, second = made.store.partitions_of(0, 0)
 
         async def store(name: str, partition: int) -> None:
-            await root.ask(ask.StoreConsumerOffset(consumer(name), "s", "t", partition, 0))
+            await root.ask(requests.StoreConsumerOffset(consumer(name), "s", "t", partition, 0))
 
         for number in range(1000):
             await store(f"consumer {number}", 0)
-            await root.ask(ask.DeleteConsumerOffset(consumer(f"consumer {number}"), "s", "t", 0))
+            await root.ask(requests.DeleteConsumerOffset(consumer(f"consumer {number}"), "s", "t", 0))
         assert (first.reader_names_count, len(first.readers(Kind.CONSUMER))) == (0, 0)
         for number in range(10):
             await store("the same", 0)
             await store(f"consumer {number}", 1)
         assert (first.reader_names_count, second.reader_names_count) == (1, 10)
-        await root.ask(ask.PurgeTopic("s", "t"))
+        await root.ask(requests.PurgeTopic("s", "t"))
         assert (first.reader_names_count, second.reader_names_count) == (0, 0)
 
 
@@ -231,15 +231,15 @@ async def test_the_limits_have_their_numbers_on_the_binary_wires(tmp_path: Path)
         classic = await made.root()
         await make_topic(classic, 2)
         new = await modern.root(made)
-        assert not await new.refused(ask.SendMessages(0, 0, TO_0, (texts("x"),)))
-        assert (await classic.ask(ask.CreateConsumerGroup(0, 0, "g")))[0] == 0
-        assert (await classic.ask(ask.StoreConsumerOffset(consumer(1), 0, 0, 0, 0)))[0] == 0
+        assert not await new.refused(requests.SendMessages(0, 0, TO_0, (texts("x"),)))
+        assert (await classic.ask(requests.CreateConsumerGroup(0, 0, "g")))[0] == 0
+        assert (await classic.ask(requests.StoreConsumerOffset(consumer(1), 0, 0, 0, 0)))[0] == 0
         for request, number in (
-            (ask.CreatePartitions(0, 0, 1), 2015),
-            (ask.CreateTopic(0, "u", 3), 2015),
-            (ask.StoreConsumerOffset(consumer(2), 0, 0, 0, 0), 3024),
+            (requests.CreatePartitions(0, 0, 1), 2015),
+            (requests.CreateTopic(0, "u", 3), 2015),
+            (requests.StoreConsumerOffset(consumer(2), 0, 0, 0, 0), 3024),
             # Iggy has no number for this one.
-            (ask.CreateConsumerGroup(0, 0, "h"), 2),
+            (requests.CreateConsumerGroup(0, 0, "h"), 2),
         ):
             assert (await classic.ask(request))[0] == number, request
             assert await new.refused(request) == number, request
@@ -249,9 +249,9 @@ async def test_the_limits_are_named_over_http(tmp_path: Path) -> None:
     few = limited(partitions_per_topic=2, partitions=3, consumer_groups_per_topic=1)
     async with calling(tmp_path, settings=few, consumer_offsets_max=1) as made:
         root = await with_topic(made.world, 2)
-        await root.ask(ask.SendMessages("s", "t", TO_0, (texts("x"),)))
-        await root.ask(ask.CreateConsumerGroup("s", "t", "g"))
-        await root.ask(ask.StoreConsumerOffset(consumer(1), "s", "t", 0, 0))
+        await root.ask(requests.SendMessages("s", "t", TO_0, (texts("x"),)))
+        await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
+        await root.ask(requests.StoreConsumerOffset(consumer(1), "s", "t", 0, 0))
         for method, path, body, code, key in (
             ("POST", "/partitions", {"partitions_count": 1}, 2015, "system.limits.partitions_per_topic = 2"),
             ("POST", "/consumer-groups", {"name": "h"}, 20012, "system.limits.consumer_groups_per_topic = 1"),

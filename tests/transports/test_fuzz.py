@@ -28,7 +28,7 @@ from tests.transports.support.raw import asked
 from whippet.app.access.permissions import GlobalPermissions
 from whippet.app.client import Client as App
 from whippet.app.client.commands import FIRST, to_partition
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.transports.wire.classic import frames
@@ -57,7 +57,7 @@ SETTINGS = ROOT | {
 }
 ALL_BUT_USERS = everywhere(**dict.fromkeys(set(GlobalPermissions.__struct_fields__) - {"manage_users"}, True))
 """Whoever may change users may lock out everybody, the test included; changing users is fuzzed with care below."""
-ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 BAD_SIGNS = ("Traceback", "defect", "ERROR", "Warning", "does not expect", "never awaited", "never retrieved")
 
 
@@ -165,17 +165,17 @@ async def _changing_users(address: str, rng: random.Random, end: float) -> None:
     """As root: users are made and given permissions, both spoilt; nobody is renamed, deactivated or deleted."""
     host, port = address.rsplit(":", 1)
     reader, writer = await asyncio.open_connection(host, int(port))
-    names_bob = asked(ask.DeleteUser("bob"))[8:]
+    names_bob = asked(requests.DeleteUser("bob"))[8:]
     try:
         writer.write(
-            asked(ask.LoginUser("root", ROOT["IGGY_ROOT_PASSWORD"]))
-            + asked(ask.CreateUser("bob", "bobbob", ask.UserStatus.ACTIVE, None))
+            asked(requests.LoginUser("root", ROOT["IGGY_ROOT_PASSWORD"]))
+            + asked(requests.CreateUser("bob", "bobbob", requests.UserStatus.ACTIVE, None))
         )
         while time.monotonic() < end:
             if rng.random() < 0.5:
-                code, payload = 33, made_up.spoilt(rng, made_up.encoded(rng, ask.CreateUser)[8:])
+                code, payload = 33, made_up.spoilt(rng, made_up.encoded(rng, requests.CreateUser)[8:])
             else:
-                permissions = asked(ask.UpdatePermissions("bob", made_up.permissions(rng)))
+                permissions = asked(requests.UpdatePermissions("bob", made_up.permissions(rng)))
                 code, payload = 36, names_bob + made_up.spoilt(rng, permissions[8 + len(names_bob) :])
             writer.write(frames.request(code, payload))
             _, length = struct.unpack("<II", await reader.readexactly(8))

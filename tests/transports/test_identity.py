@@ -13,7 +13,7 @@ from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.support.raw import Raw, served
 from whippet.app import housekeeping
 from whippet.app.access.permissions import ALL
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import UserStatus
 from whippet.app.config.formats import Address
 from whippet.transports.tcp import TcpListener
@@ -39,24 +39,24 @@ async def test_an_evicted_connection_that_closes_late_hides_no_other_one(tmp_pat
         second = TcpListener(gateway)
         await second.listen(Address("127.0.0.1", 0), "tcp.address", None)
         root = await made.root()
-        assert (await root.ask(ask.CreateUser("alice", "alicealice", ACTIVE, ALL)))[0] == 0
+        assert (await root.ask(requests.CreateUser("alice", "alicealice", ACTIVE, ALL)))[0] == 0
         with socket.socket() as free:
             free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
             evicted = await connected_from(port, made.listener)
-            assert (await evicted.ask(ask.LoginUser("root", "root's password")))[0] == 0
+            assert (await evicted.ask(requests.LoginUser("root", "root's password")))[0] == 0
             for session in gateway.sessions:
                 session.last_heartbeat = 0 if session.address.endswith(f":{port}") else 2**62
             await housekeeping.evict_silent_clients(gateway)
             alice = await connected_from(port, second)
-            assert (await alice.ask(ask.LoginUser("alice", "alicealice")))[0] == 0
+            assert (await alice.ask(requests.LoginUser("alice", "alicealice")))[0] == 0
         evicted.link.close()
         while made.connections > 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert len(gateway.sessions) == 2
-        assert (await root.ask(ask.DeleteUser("alice")))[0] == 0
-        assert (await root.ask(ask.CreateUser("mallory", "mallory", ACTIVE, ALL)))[0] == 0
+        assert (await root.ask(requests.DeleteUser("alice")))[0] == 0
+        assert (await root.ask(requests.CreateUser("mallory", "mallory", ACTIVE, ALL)))[0] == 0
         assert await alice.is_closed()
         alice.link.close()
         await second.stop(1)

@@ -40,9 +40,9 @@ from tests.transports.support.modern import (
 )
 from tests.transports.support.raw import Served, served
 from whippet.app.access.permissions import Permissions
-from whippet.app.commands import answers as say
 from whippet.app.commands import messages as sending_commands
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
+from whippet.app.commands import responses
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Session
 from whippet.storage import batch as batches
@@ -58,8 +58,8 @@ from whippet.transports.wire.primitives import name, str8
 
 MIB = 1 << 20
 SEND, CREATE_STREAM = 160, 128
-GROUP = ask.Consumer(ask.ConsumerKind.GROUP, "g")
-NEXT = ask.Strategy(ask.StrategyKind.NEXT)
+GROUP = commands.Consumer(commands.ConsumerKind.GROUP, "g")
+NEXT = commands.Strategy(commands.StrategyKind.NEXT)
 OF_GROUP = ("s", "t", "g")
 
 
@@ -72,10 +72,10 @@ def nothing_is_logged(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert [line for line in said if "ConnectionResetError" not in line] == []
 
 
-async def with_alice(client: Modern, *, permissions: Permissions | None = None) -> ask.LoginUser:
-    created = await client.demand(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, permissions))
+async def with_alice(client: Modern, *, permissions: Permissions | None = None) -> commands.LoginUser:
+    created = await client.demand(commands.CreateUser("alice", "alicealice", commands.UserStatus.ACTIVE, permissions))
     assert not created.refused
-    return ask.LoginUser("alice", "alicealice", "1")
+    return commands.LoginUser("alice", "alicealice", "1")
 
 
 # ------------------------------------------------------------------------------------------------- frames in any pieces
@@ -123,9 +123,9 @@ async def test_what_was_asked_before_bytes_that_are_no_request_is_answered_then_
     async with served(tmp_path) as world:
         client = await root(world)
         count = AHEAD_MAX + 10
-        no_request = bytearray(client.asked(ask.Ping()))
+        no_request = bytearray(client.asked(commands.Ping()))
         no_request[48:52] = (5).to_bytes(4, "little")
-        await client.send(b"".join(client.asked(ask.Ping()) for _ in range(count)) + no_request)
+        await client.send(b"".join(client.asked(commands.Ping()) for _ in range(count)) + no_request)
         for _ in range(count):
             assert not (await client.reply()).refused
         assert await client.is_closed()
@@ -139,7 +139,7 @@ async def test_requests_may_be_sent_ahead_and_are_answered_in_order(tmp_path: Pa
         octets = []
         for number in range(count):
             octets.append(client.asked(sending(batch_of(b"%d" % number, ids=[number + 1]))))
-            octets.append(client.asked(ask.GetStream("s")))
+            octets.append(client.asked(commands.GetStream("s")))
         answering = asyncio.ensure_future(client.send(b"".join(octets)))
         for number in range(count):
             reply = await client.reply()
@@ -153,7 +153,7 @@ async def test_a_slow_reader_of_large_polls_gets_all_of_them(tmp_path: Path) -> 
     async with served(tmp_path) as world:
         client = await with_topic(world, receive_bytes=65_536)
         assert not await client.refused(sending(batch_of(*[b"x" * MIB] * 8)))
-        poll = client.asked(ask.PollMessages(ME, 0, 0, 0, FIRST, 100, False))
+        poll = client.asked(commands.PollMessages(ME, 0, 0, 0, FIRST, 100, False))
         await client.send(poll * 4)
         for _ in range(4):
             reply = await client.reply()
@@ -167,17 +167,17 @@ async def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path)
         client = await with_topic(world)
         await client.send(
             client.asked(sending(batch_of(*[b"x" * MIB] * 4)))
-            + client.asked(ask.PollMessages(ME, 0, 0, 0, FIRST, 4, False))
+            + client.asked(commands.PollMessages(ME, 0, 0, 0, FIRST, 4, False))
         )
         client.say_no_more()
         assert confirmed(await client.reply()) == (0, 0, 0, 0)
         assert len((await client.reply()).content) > 4 * MIB
         assert await client.rest() == b""
         half = await root(world)
-        await half.send(half.asked(ask.CreateStream("half"))[:-1])
+        await half.send(half.asked(commands.CreateStream("half"))[:-1])
         half.say_no_more()
         assert await half.rest() == b""
-        assert len(await (await root(world)).get(ask.GetStreams())) == 1
+        assert len(await (await root(world)).get(commands.GetStreams())) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- frames that lie
@@ -193,7 +193,7 @@ async def test_after_what_is_no_request_nobody_knows_where_the_next_begins(tmp_p
         for lie in (*lies, *others):
             client = await (root if logged_in else stranger)(world)
             # What was asked before is answered still.
-            ping = client.asked(ask.Ping())
+            ping = client.asked(commands.Ping())
             await client.send(ping + lie + ping)
             assert not (await client.reply()).refused
             assert await client.is_closed()
@@ -203,8 +203,8 @@ async def test_after_what_is_no_request_nobody_knows_where_the_next_begins(tmp_p
 async def test_a_size_with_more_than_follows_takes_what_comes_next_for_its_body(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await root(world)
-        create = client.asked(ask.CreateStream("one"))
-        ping = client.asked(ask.Ping())
+        create = client.asked(commands.CreateStream("one"))
+        ping = client.asked(commands.Ping())
         longer = create[:48] + struct.pack("<I", len(create) + len(ping)) + create[52:]
         await client.send(longer + ping)
         # The checksum of the body is no longer that of the body.
@@ -213,7 +213,7 @@ async def test_a_size_with_more_than_follows_takes_what_comes_next_for_its_body(
         await client.send(shorter + bytes(300))
         assert (await client.reply()).refused == Code.INVALID_FORMAT
         assert await client.is_closed()
-        assert await (await root(world)).get(ask.GetStreams()) == ()
+        assert await (await root(world)).get(commands.GetStreams()) == ()
 
 
 async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Path) -> None:
@@ -225,8 +225,8 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
             assert (reply.refused, reply.operation, reply.number) == (Code.UNAUTHENTICATED, operation, 9)
             assert await client.is_alive()
         assert not (await client.register()).refused
-        assert not await client.refused(ask.CreateStream("s"))
-        assert not await client.refused(ask.CreateTopic("s", "t", 1))
+        assert not await client.refused(commands.CreateStream("s"))
+        assert not await client.refused(commands.CreateTopic("s", "t", 1))
         for operation, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (CREATE_STREAM, BODY_BYTES_MAX + 1)):
             assert world.listener.rooms.frames.used == 0
             octets = frame(operation, bytes(size), number=client.next_number, session=client.session)
@@ -238,8 +238,8 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         assert not await client.refused(sending(batch_of(b"x" * (11 * MIB))))
 
 
-@pytest.mark.parametrize("request_", [ask.GetStream("s"), ask.CreateStream("t"), sending(batch_of(b"x"))])
-async def test_a_checksum_of_the_body_is_checked_if_there_is_one(tmp_path: Path, request_: ask.Request) -> None:
+@pytest.mark.parametrize("request_", [commands.GetStream("s"), commands.CreateStream("t"), sending(batch_of(b"x"))])
+async def test_a_checksum_of_the_body_is_checked_if_there_is_one(tmp_path: Path, request_: commands.Request) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
         body = b"".join(requests.encode(request_))
@@ -296,8 +296,8 @@ async def test_the_code_of_a_login_is_an_eviction_and_the_connection_goes_on(tmp
 async def test_the_code_in_the_header_counts_for_reads_only(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await root(world)
-        assert not await client.refused(ask.CreateStream("s"), code=203)
-        assert [stream.name for stream in await client.get(ask.GetStreams())] == ["s"]
+        assert not await client.refused(commands.CreateStream("s"), code=203)
+        assert [stream.name for stream in await client.get(commands.GetStreams())] == ["s"]
 
 
 # --------------------------------------------------------------------------------------------------- batches that lie
@@ -417,7 +417,7 @@ async def test_times_of_origin_up_to_the_end_of_time_are_kept_and_those_beyond_a
             assert await client.refused(sending(batch_of(b"x", origin=origin))) == Code.TIMESTAMP_OUT_OF_RANGE
         assert [message.origin_timestamp for message in await client.polled()] == [latest, 2**64 - 1]
         times = [message.timestamp for message in await client.polled()]
-        later = ask.Strategy(ask.StrategyKind.TIMESTAMP, 2**64 - 1)
+        later = commands.Strategy(commands.StrategyKind.TIMESTAMP, 2**64 - 1)
         assert await client.polled(strategy=later) == []
         assert times[0] == times[1]
 
@@ -425,17 +425,23 @@ async def test_times_of_origin_up_to_the_end_of_time_are_kept_and_those_beyond_a
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
-        (ask.SendMessages(9, 0, ask.Partitioning(ask.PartitioningKind.BALANCED), (bytearray(PAIR),)), 1009),
-        (ask.SendMessages(0, 9, ask.Partitioning(ask.PartitioningKind.BALANCED), (bytearray(PAIR),)), 2010),
+        (
+            commands.SendMessages(9, 0, commands.Partitioning(commands.PartitioningKind.BALANCED), (bytearray(PAIR),)),
+            1009,
+        ),
+        (
+            commands.SendMessages(0, 9, commands.Partitioning(commands.PartitioningKind.BALANCED), (bytearray(PAIR),)),
+            2010,
+        ),
         (sending(PAIR, 1), 3007),
-        (ask.PollMessages(ME, 0, 0, 1, FIRST, 1, False), 3007),
-        (ask.PollMessages(ME, 0, "none", 0, FIRST, 1, False), 2010),
-        (ask.StoreConsumerOffset(ME, 0, 0, 0, 0), 4100),
-        (ask.DeleteConsumerOffset(ME, 0, 0, 0), 3021),
+        (commands.PollMessages(ME, 0, 0, 1, FIRST, 1, False), 3007),
+        (commands.PollMessages(ME, 0, "none", 0, FIRST, 1, False), 2010),
+        (commands.StoreConsumerOffset(ME, 0, 0, 0, 0), 4100),
+        (commands.DeleteConsumerOffset(ME, 0, 0, 0), 3021),
     ],
 )
 async def test_what_is_not_there_is_refused_in_the_place_where_the_client_looks(
-    tmp_path: Path, request_: ask.Request, code: int
+    tmp_path: Path, request_: commands.Request, code: int
 ) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
@@ -443,7 +449,7 @@ async def test_what_is_not_there_is_refused_in_the_place_where_the_client_looks(
         assert reply.refused == code
         # In the header where the operation has no section of results, else in that.
         in_header = int.from_bytes(reply.head[216:220], "little")
-        assert in_header == (code if isinstance(request_, ask.SendMessages | ask.PollMessages) else 0)
+        assert in_header == (code if isinstance(request_, commands.SendMessages | commands.PollMessages) else 0)
         assert await client.is_alive()
 
 
@@ -454,23 +460,23 @@ async def test_before_a_login_only_a_ping_and_a_logout_are_answered(tmp_path: Pa
     async with served(tmp_path) as world:
         made, client = await with_topic(world, client=OTHER), await stranger(world)
         for request in (
-            ask.GetStats(),
-            ask.GetMe(),
-            ask.GetClusterMetadata(),
-            ask.GetStream("nothing"),
-            ask.SyncConsumerGroup(*OF_GROUP),
-            ask.PollMessages(ME, 0, 0, 0, FIRST, 1, False),
-            ask.AttachSession(OTHER, made.session),
-            ask.GetPollRouting(ME, 0, 0, 0, FIRST, 1, False),
+            commands.GetStats(),
+            commands.GetMe(),
+            commands.GetClusterMetadata(),
+            commands.GetStream("nothing"),
+            commands.SyncConsumerGroup(*OF_GROUP),
+            commands.PollMessages(ME, 0, 0, 0, FIRST, 1, False),
+            commands.AttachSession(OTHER, made.session),
+            commands.GetPollRouting(ME, 0, 0, 0, FIRST, 1, False),
         ):
             for session in (0, made.session, 2**64 - 1):
                 assert await client.refused(request, session=session) == Code.UNAUTHENTICATED
-        for change in (ask.CreateStream("x"), sending(PAIR), ask.StoreConsumerOffset(ME, 0, 0, 0, 0)):
+        for change in (commands.CreateStream("x"), sending(PAIR), commands.StoreConsumerOffset(ME, 0, 0, 0, 0)):
             for session in (0, made.session):
                 reply = await client.demand(change, session=session)
                 assert reply.evicted == Reason.NO_SESSION
                 assert reply.head[128:144] == CLIENT
-        assert not await client.refused(ask.LogoutUser())
+        assert not await client.refused(commands.LogoutUser())
         assert await client.is_alive()
         assert await made.payloads() == []
 
@@ -486,7 +492,7 @@ async def test_a_login_is_answered_with_a_session_that_grows(tmp_path: Path) -> 
             assert reply.head[160:176] == CLIENT
             assert struct.unpack_from("<QQ", reply.head, 176) == (client.session, client.session)
             sessions.append(client.session)
-            assert not await client.refused(ask.CreateStream(f"stream {client.session}"))
+            assert not await client.refused(commands.CreateStream(f"stream {client.session}"))
         assert sessions == sorted(set(sessions))
         assert sessions[0] >= 1
 
@@ -505,7 +511,7 @@ async def test_only_the_versions_that_are_spoken_may_log_in(tmp_path: Path) -> N
             assert 1 <= oldest == packed(0, 11, 0) <= newest == packed(0, 12, 2)
             assert reply.head[128:144] == CLIENT
         # Who was logged in still is.
-        assert not await client.refused(ask.GetMe())
+        assert not await client.refused(commands.GetMe())
 
 
 HEAD = struct.pack("<I", SPOKEN) + name("sdk") + name("1")
@@ -533,7 +539,7 @@ async def test_a_login_that_cannot_be_read_is_an_eviction(tmp_path: Path, body: 
         for checksum in (0, checksum_of(body)):
             reply = await client.say(frame(REGISTER, body, checksum=checksum))
             assert reply.evicted == Reason.MALFORMED_LOGIN
-        assert await client.refused(ask.GetMe()) == Code.UNAUTHENTICATED
+        assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
         assert (await client.register()).evicted is None
 
 
@@ -545,7 +551,7 @@ async def test_a_login_has_neither_session_nor_number(tmp_path: Path) -> None:
             assert reply.evicted == Reason.MALFORMED_LOGIN
         reply = await client.say(frame(REGISTER, login(AS_ROOT), checksum=1))
         assert reply.refused == Code.INVALID_FORMAT
-        assert await client.refused(ask.GetMe()) == Code.UNAUTHENTICATED
+        assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
 
 
 async def test_who_may_not_log_in_is_told_why_and_may_try_again(tmp_path: Path) -> None:
@@ -553,66 +559,66 @@ async def test_who_may_not_log_in_is_told_why_and_may_try_again(tmp_path: Path) 
     async with served(tmp_path, store={"clock": clock}) as world:
         admin = await root(world, OTHER)
         alice = await with_alice(admin)
-        token = (await admin.get(ask.CreatePersonalAccessToken("short", 1_000_000))).token
-        expired = ask.LoginWithPersonalAccessToken(token)
+        token = (await admin.get(commands.CreatePersonalAccessToken("short", 1_000_000))).token
+        expired = commands.LoginWithPersonalAccessToken(token)
         client = await stranger(world)
         assert (await client.register(expired)).evicted is None
         clock.now += 1_000_001
-        assert not await admin.refused(ask.UpdateUser("alice", None, ask.UserStatus.INACTIVE))
+        assert not await admin.refused(commands.UpdateUser("alice", None, commands.UserStatus.INACTIVE))
         client = await stranger(world)
         for who, reason in (
-            (ask.LoginUser("root", "wrong", "1"), Reason.INVALID_CREDENTIALS),
-            (ask.LoginUser("nobody", "wrong", "1"), Reason.INVALID_CREDENTIALS),
-            (ask.LoginUser("r", "wrong", "1"), Reason.INVALID_CREDENTIALS),
-            (ask.LoginUser("root", "x" * 200, "1"), Reason.INVALID_CREDENTIALS),
+            (commands.LoginUser("root", "wrong", "1"), Reason.INVALID_CREDENTIALS),
+            (commands.LoginUser("nobody", "wrong", "1"), Reason.INVALID_CREDENTIALS),
+            (commands.LoginUser("r", "wrong", "1"), Reason.INVALID_CREDENTIALS),
+            (commands.LoginUser("root", "x" * 200, "1"), Reason.INVALID_CREDENTIALS),
             (alice, Reason.INVALID_CREDENTIALS),
             (expired, Reason.INVALID_TOKEN),
-            (ask.LoginWithPersonalAccessToken("nothing"), Reason.INVALID_TOKEN),
-            (ask.LoginWithPersonalAccessToken("x" * 255), Reason.INVALID_TOKEN),
+            (commands.LoginWithPersonalAccessToken("nothing"), Reason.INVALID_TOKEN),
+            (commands.LoginWithPersonalAccessToken("x" * 255), Reason.INVALID_TOKEN),
         ):
             reply = await client.register(who)
             assert reply.evicted == reason, who
             assert reply.head[128:152] == CLIENT + bytes(8)
-            assert await client.refused(ask.GetMe()) == Code.UNAUTHENTICATED
+            assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
         assert (await client.register()).evicted is None
         # A login that fails takes nothing from who has logged in.
         assert (await client.register(alice)).evicted == Reason.INVALID_CREDENTIALS
-        assert not await client.refused(ask.CreateStream("s"))
+        assert not await client.refused(commands.CreateStream("s"))
 
 
 async def test_a_login_replaces_the_one_before_with_all_that_it_was(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
         alice = await with_alice(client, permissions=everywhere(read_streams=True, poll_messages=True))
-        assert not await client.refused(ask.CreateConsumerGroup(*OF_GROUP))
-        assert not await client.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        assert (await client.get(ask.SyncConsumerGroup(*OF_GROUP))).partitions == (0,)
-        old = client.asked(ask.CreateStream("as root"))
+        assert not await client.refused(commands.CreateConsumerGroup(*OF_GROUP))
+        assert not await client.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        assert (await client.get(commands.SyncConsumerGroup(*OF_GROUP))).partitions == (0,)
+        old = client.asked(commands.CreateStream("as root"))
         client.client = OTHER
         assert (await client.register(alice)).evicted is None
-        assert await client.get(ask.SyncConsumerGroup(*OF_GROUP)) is None
-        assert await client.refused(ask.CreateStream("x")) == Code.UNAUTHORIZED
+        assert await client.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
+        assert await client.refused(commands.CreateStream("x")) == Code.UNAUTHORIZED
         assert (await client.say(old)).evicted == Reason.NO_SESSION
-        assert (await client.get(ask.GetMe())).groups == ()
+        assert (await client.get(commands.GetMe())).groups == ()
 
 
 async def test_who_logs_out_may_log_in_under_another_name(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
-        assert not await client.refused(ask.CreateConsumerGroup(*OF_GROUP))
-        assert not await client.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        logout = client.asked(ask.LogoutUser())
+        assert not await client.refused(commands.CreateConsumerGroup(*OF_GROUP))
+        assert not await client.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        logout = client.asked(commands.LogoutUser())
         reply = await client.say(logout)
         assert (reply.operation, reply.refused, reply.body) == (LOGOUT, 0, b"")
         assert world.listener.gateway.answered._sessions == {}
         # Again, and everything else is over.
         assert not (await client.say(logout)).refused
-        assert await client.refused(ask.GetMe()) == Code.UNAUTHENTICATED
-        assert (await client.demand(ask.CreateStream("x"))).evicted == Reason.NO_SESSION
+        assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
+        assert (await client.demand(commands.CreateStream("x"))).evicted == Reason.NO_SESSION
         client.client = OTHER
         assert (await client.register()).evicted is None
-        assert (await client.get(ask.GetConsumerGroup(*OF_GROUP))).members == ()
-        assert not await client.refused(ask.CreateStream("x"))
+        assert (await client.get(commands.GetConsumerGroup(*OF_GROUP))).members == ()
+        assert not await client.refused(commands.CreateStream("x"))
 
 
 async def test_a_logout_that_is_refused_is_no_logout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -622,10 +628,10 @@ async def test_a_logout_that_is_refused_is_no_logout(tmp_path: Path, monkeypatch
         client = await root(world)
         with monkeypatch.context() as patch:
             patch.setattr(world.listener.gateway.users, "of", lambda login: None)
-            for request in (ask.LogoutUser(), ask.CreateStream("x"), ask.LogoutUser()):
+            for request in (commands.LogoutUser(), commands.CreateStream("x"), commands.LogoutUser()):
                 assert await client.refused(request) == Code.UNAUTHENTICATED
-        assert not await client.refused(ask.CreateStream("x"))
-        assert not await client.refused(ask.LogoutUser())
+        assert not await client.refused(commands.CreateStream("x"))
+        assert not await client.refused(commands.LogoutUser())
 
 
 # ------------------------------------------------------------------------------------------------- sessions and numbers
@@ -645,50 +651,50 @@ async def test_a_session_that_is_not_ones_own_is_an_eviction(tmp_path: Path) -> 
             ({"client": OTHER}, Reason.NO_SESSION),
             ({"client": OTHER, "session": other.session}, Reason.NO_SESSION),
         ):
-            assert (await client.demand(ask.CreateStream("x"), **fields)).evicted == reason
-            assert (await client.demand(ask.GetStreams(), **fields)).evicted == reason
-            assert (await client.demand(ask.LogoutUser(), **fields)).evicted == reason
+            assert (await client.demand(commands.CreateStream("x"), **fields)).evicted == reason
+            assert (await client.demand(commands.GetStreams(), **fields)).evicted == reason
+            assert (await client.demand(commands.LogoutUser(), **fields)).evicted == reason
         # Without a session nothing is changed, but asked.
-        assert (await client.demand(ask.CreateStream("x"), session=0)).evicted == Reason.SESSION_TOO_LOW
-        assert await client.get(ask.GetStreams(), session=0) == ()
-        assert await other.get(ask.GetStreams()) == ()
+        assert (await client.demand(commands.CreateStream("x"), session=0)).evicted == Reason.SESSION_TOO_LOW
+        assert await client.get(commands.GetStreams(), session=0) == ()
+        assert await other.get(commands.GetStreams()) == ()
 
 
 async def test_the_newest_session_of_a_client_is_the_one_that_counts(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         old = await with_topic(world)
         new = await root(world)
-        assert (await old.demand(ask.CreateStream("x"))).evicted == Reason.SESSION_TOO_LOW
+        assert (await old.demand(commands.CreateStream("x"))).evicted == Reason.SESSION_TOO_LOW
         assert (await old.demand(sending(PAIR))).evicted == Reason.SESSION_TOO_LOW
-        assert not await old.refused(ask.GetStreams())
-        assert not await new.refused(ask.CreateStream("x"))
+        assert not await old.refused(commands.GetStreams())
+        assert not await new.refused(commands.CreateStream("x"))
 
 
 async def test_numbers_are_a_watermark(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await root(world)
-        assert await client.refused(ask.CreateStream("zero"), number=0) == Code.INVALID_COMMAND
-        first = client.asked(ask.CreateStream("one"), number=5)
+        assert await client.refused(commands.CreateStream("zero"), number=0) == Code.INVALID_COMMAND
+        first = client.asked(commands.CreateStream("one"), number=5)
         answered = await client.say(first)
         assert (answered.refused, answered.number) == (0, 5)
         # As it was; it was not tried once more, which would be refused.
         assert (await client.say(first)).whole == answered.whole
-        refused = await client.demand(ask.CreateStream("one"), number=6)
+        refused = await client.demand(commands.CreateStream("one"), number=6)
         assert refused.refused == Code.STREAM_NAME_ALREADY_EXISTS
-        assert not await client.refused(ask.DeleteStream("one"), number=7)
-        assert (await client.demand(ask.CreateStream("one"), number=6)).whole == refused.whole
+        assert not await client.refused(commands.DeleteStream("one"), number=7)
+        assert (await client.demand(commands.CreateStream("one"), number=6)).whole == refused.whole
         assert (await client.say(first)).whole == answered.whole
-        assert await client.get(ask.GetStreams()) == ()
+        assert await client.get(commands.GetStreams()) == ()
         for number, request, code in (
-            (4, ask.CreateStream("four"), Code.REQUEST_ALREADY_APPLIED),
-            (5, ask.CreateStream("other"), Code.INVALID_COMMAND),
-            (7, ask.DeleteStream("other"), Code.INVALID_COMMAND),
-            (7, ask.LogoutUser(), Code.INVALID_COMMAND),
+            (4, commands.CreateStream("four"), Code.REQUEST_ALREADY_APPLIED),
+            (5, commands.CreateStream("other"), Code.INVALID_COMMAND),
+            (7, commands.DeleteStream("other"), Code.INVALID_COMMAND),
+            (7, commands.LogoutUser(), Code.INVALID_COMMAND),
         ):
             assert await client.refused(request, number=number) == code, number
-        assert not await client.refused(ask.CreateStream("last"), number=2**64 - 1)
-        assert await client.refused(ask.CreateStream("after"), number=8) == Code.REQUEST_ALREADY_APPLIED
-        assert [stream.name for stream in await client.get(ask.GetStreams())] == ["last"]
+        assert not await client.refused(commands.CreateStream("last"), number=2**64 - 1)
+        assert await client.refused(commands.CreateStream("after"), number=8) == Code.REQUEST_ALREADY_APPLIED
+        assert [stream.name for stream in await client.get(commands.GetStreams())] == ["last"]
 
 
 async def test_a_poll_returns_as_much_as_official_clients_ask_for(tmp_path: Path) -> None:
@@ -698,8 +704,8 @@ async def test_a_poll_returns_as_much_as_official_clients_ask_for(tmp_path: Path
         for number in range(10):
             batch = batch_of(*[bytes(20_000)] * 500, ids=range(500 * number + 1, 500 * number + 501))
             assert not await client.refused(sending(batch))
-        first = ask.Strategy(ask.StrategyKind.FIRST)
-        polled = await client.get(ask.PollMessages(ME, 0, 0, 0, first, 5_000, False))
+        first = commands.Strategy(commands.StrategyKind.FIRST)
+        polled = await client.get(commands.PollMessages(ME, 0, 0, 0, first, 5_000, False))
         assert (polled.messages_count, polled.current_offset) == (5_000, 4_999)
 
 
@@ -713,8 +719,8 @@ async def test_clients_may_count_what_concerns_one_partition_apart(tmp_path: Pat
             answered = await client.say(octets)
             assert not answered.refused
             assert (await client.say(octets)).whole == answered.whole
-            assert not await client.refused(ask.StoreConsumerOffset(ME, 0, 0, 0, 0), number=apart)
-            assert not await client.refused(ask.CreateStream(f"stream {apart}"), number=change)
+            assert not await client.refused(commands.StoreConsumerOffset(ME, 0, 0, 0, 0), number=apart)
+            assert not await client.refused(commands.CreateStream(f"stream {apart}"), number=change)
             change += 1
         assert await client.payloads() == [b"1", b"2", b"50", b"51"]
 
@@ -727,8 +733,8 @@ async def test_early_clients_send_under_the_number_that_the_next_change_takes(tm
             for part in range(3):
                 batch = batch_of(b"%d %d" % (turn, part), ids=[10 * turn + part])
                 assert not await client.refused(sending(batch), number=number)
-            assert not await client.refused(ask.StoreConsumerOffset(ME, 0, 0, 0, turn), number=number)
-            assert not await client.refused(ask.CreateStream(f"stream {turn}"), number=number)
+            assert not await client.refused(commands.StoreConsumerOffset(ME, 0, 0, 0, turn), number=number)
+            assert not await client.refused(commands.CreateStream(f"stream {turn}"), number=number)
             client.next_number = number + 1
         assert await client.payloads() == [b"%d %d" % (turn, part) for turn in (1, 2, 3) for part in range(3)]
 
@@ -736,7 +742,7 @@ async def test_early_clients_send_under_the_number_that_the_next_change_takes(tm
 async def test_so_many_answers_are_remembered(tmp_path: Path) -> None:
     async with served(tmp_path, session_answers=2) as world:
         client = await root(world)
-        octets = [client.asked(ask.CreateStream(f"stream {number}")) for number in range(3)]
+        octets = [client.asked(commands.CreateStream(f"stream {number}")) for number in range(3)]
         answered = [await client.say(one) for one in octets]
         assert [one.refused for one in answered] == [0] * 3
         assert (await client.say(octets[0])).refused == Code.REQUEST_ALREADY_APPLIED
@@ -746,8 +752,8 @@ async def test_so_many_answers_are_remembered(tmp_path: Path) -> None:
 async def test_a_long_answer_is_not_remembered_but_that_it_was_given(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await root(world)
-        assert not await client.refused(ask.CreateStream("s"))
-        many = client.asked(ask.CreateTopic("s", "t", 200))
+        assert not await client.refused(commands.CreateStream("s"))
+        many = client.asked(commands.CreateTopic("s", "t", 200))
         reply = await client.say(many)
         assert not reply.refused
         assert len(reply.whole) > KEPT_BYTES_MAX
@@ -874,12 +880,12 @@ async def test_messages_whose_connection_broke_while_they_were_written_are_store
 async def test_messages_that_were_refused_may_come_again_and_are_then_stored(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await root(world)
-        assert not await client.refused(ask.CreateStream("s"))
+        assert not await client.refused(commands.CreateStream("s"))
         early = client.asked(sending(ONE), number=7)
         assert (await client.say(early)).refused == Code.TOPIC_ID_NOT_FOUND
         assert (await client.say(early)).refused == Code.TOPIC_ID_NOT_FOUND
         made = await root(world, OTHER)
-        assert not await made.refused(ask.CreateTopic("s", "t", 1))
+        assert not await made.refused(commands.CreateTopic("s", "t", 1))
         assert confirmed(await client.say(early)) == (0, 0, 0, 0)
         assert confirmed(await client.say(early)) == (0, 0, 0, 0)
         assert await client.payloads() == [b"one copy", b"of both"]
@@ -895,7 +901,13 @@ def _session_of(world: Served, client: bytes) -> Session:
 async def test_a_client_that_is_stale_is_evicted_and_what_it_sent_then_was_not_done(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         made = await with_topic(world, client=OTHER)
-        for request in (ask.GetStreams(), ask.Ping(), ask.CreateStream("x"), sending(ONE), ask.LogoutUser()):
+        for request in (
+            commands.GetStreams(),
+            commands.Ping(),
+            commands.CreateStream("x"),
+            sending(ONE),
+            commands.LogoutUser(),
+        ):
             client = await root(world)
             number = client.next_number
             _session_of(world, CLIENT).stale = True
@@ -916,7 +928,7 @@ async def test_a_client_that_is_stale_is_evicted_and_what_it_sent_then_was_not_d
         assert (await client.register()).evicted == Reason.STALE_CLIENT
         assert await client.is_closed()
         assert await made.payloads() == [b"one copy", b"of both"]
-        assert len(await made.get(ask.GetStreams())) == 2
+        assert len(await made.get(commands.GetStreams())) == 2
 
 
 async def test_a_defect_is_answered_logged_once_and_may_be_tried_again(
@@ -936,7 +948,7 @@ async def test_a_defect_is_answered_logged_once_and_may_be_tried_again(
         with monkeypatch.context() as patch:
             patch.setattr(sending_commands, "find_partition", lambda *_: 1 // 0)
             assert (await client.say(octets)).refused == Code.ERROR
-            patch.setattr("whippet.transports.modern_conversation.carry_out", broken)
+            patch.setattr("whippet.transports.modern_conversation.execute", broken)
             await client.send(octets)
             await begun.wait()
         again, witness = await root(world), await root(world, OTHER)
@@ -982,7 +994,11 @@ async def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_pa
 async def test_requests_whose_connection_is_gone_before_their_turn_are_not_carried_out(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         witness = await root(world, OTHER)
-        for requests_ in ([ask.CreateStream("x")], [ask.LogoutUser(), ask.CreateStream("x")], [ask.GetMe()]):
+        for requests_ in (
+            [commands.CreateStream("x")],
+            [commands.LogoutUser(), commands.CreateStream("x")],
+            [commands.GetMe()],
+        ):
             client = await root(world)
             ahead = [memoryview(client.asked(request)) for request in requests_]
             (connection,) = (
@@ -999,14 +1015,14 @@ async def test_requests_whose_connection_is_gone_before_their_turn_are_not_carri
             client.reset()
             while world.connections > 1:
                 assert await witness.is_alive()
-        assert await witness.get(ask.GetStreams()) == ()
+        assert await witness.get(commands.GetStreams()) == ()
 
 
 async def test_a_flood_of_logins_under_new_names_is_not_remembered(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
-        token = (await client.get(ask.CreatePersonalAccessToken("token", 0))).token
-        who = ask.LoginWithPersonalAccessToken(token)
+        token = (await client.get(commands.CreatePersonalAccessToken("token", 0))).token
+        who = commands.LoginWithPersonalAccessToken(token)
         octets = [frame(REGISTER, login(who), client=number.to_bytes(16, "big")) for number in range(1, 2000)]
         flooding = await stranger(world)
         sent = asyncio.ensure_future(flooding.send(b"".join(octets)))
@@ -1023,38 +1039,38 @@ async def test_a_flood_of_logins_under_new_names_is_not_remembered(tmp_path: Pat
 
 async def with_group(world: Served, partitions: int = 2) -> Modern:
     client = await with_topic(world, partitions)
-    assert not await client.refused(ask.CreateConsumerGroup(*OF_GROUP))
+    assert not await client.refused(commands.CreateConsumerGroup(*OF_GROUP))
     for partition_id in range(partitions):
         assert not await client.refused(sending(batch_of(b"%d" % partition_id), partition_id))
     return client
 
 
-async def poll_of_group(client: Modern, partition_id: int | None, *, commit: bool = False) -> say.Polled:
-    found = await client.get(ask.PollMessages(GROUP, 0, 0, partition_id, NEXT, 10, commit))
-    assert isinstance(found, say.Polled)
+async def poll_of_group(client: Modern, partition_id: int | None, *, commit: bool = False) -> responses.Polled:
+    found = await client.get(commands.PollMessages(GROUP, 0, 0, partition_id, NEXT, 10, commit))
+    assert isinstance(found, responses.Polled)
     return found
 
 
 async def test_members_are_told_their_partitions_and_strangers_that_they_are_none(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client, other = await with_group(world), await root(world, OTHER)
-        sync = ask.SyncConsumerGroup(*OF_GROUP)
+        sync = commands.SyncConsumerGroup(*OF_GROUP)
         assert (await client.demand(sync)).content == b""
-        assert not await client.refused(ask.JoinConsumerGroup(*OF_GROUP))
+        assert not await client.refused(commands.JoinConsumerGroup(*OF_GROUP))
         first = await client.get(sync)
         assert first.partitions == (0, 1)
         assert (await other.demand(sync)).content == b""
-        assert not await other.refused(ask.JoinConsumerGroup(*OF_GROUP))
+        assert not await other.refused(commands.JoinConsumerGroup(*OF_GROUP))
         second, others = await client.get(sync), await other.get(sync)
         assert sorted(second.partitions + others.partitions) == [0, 1]
         assert first.generation < second.generation == others.generation
         third = await root(world, b"3" * 16)
-        assert not await third.refused(ask.JoinConsumerGroup(*OF_GROUP))
+        assert not await third.refused(commands.JoinConsumerGroup(*OF_GROUP))
         content = (await third.demand(sync)).content
         assert (len(content), content[8:]) == (12, bytes(4))
-        assert not await client.refused(ask.LeaveConsumerGroup(*OF_GROUP))
+        assert not await client.refused(commands.LeaveConsumerGroup(*OF_GROUP))
         assert (await client.demand(sync)).content == b""
-        assert await client.refused(ask.LeaveConsumerGroup(*OF_GROUP)) == 5006
+        assert await client.refused(commands.LeaveConsumerGroup(*OF_GROUP)) == 5006
         other.reset()
         while world.connections > 2:
             assert await client.is_alive()
@@ -1065,57 +1081,57 @@ async def test_a_partition_of_another_member_is_neither_polled_nor_committed(tmp
     async with served(tmp_path) as world:
         client, other = await with_group(world), await root(world, OTHER)
         for member in (client, other):
-            assert not await member.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        (mine,) = (await client.get(ask.SyncConsumerGroup(*OF_GROUP))).partitions
-        reply = await client.demand(ask.PollMessages(GROUP, 0, 0, 1 - mine, NEXT, 10, True))
+            assert not await member.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        (mine,) = (await client.get(commands.SyncConsumerGroup(*OF_GROUP))).partitions
+        reply = await client.demand(commands.PollMessages(GROUP, 0, 0, 1 - mine, NEXT, 10, True))
         assert reply.content == bytes.fromhex("ffffffff") + bytes(12)
         for not_there in (2, 2**32 - 1):
-            reply = await client.demand(ask.PollMessages(GROUP, 0, 0, not_there, NEXT, 10, True))
+            reply = await client.demand(commands.PollMessages(GROUP, 0, 0, not_there, NEXT, 10, True))
             assert reply.refused == 3007 or reply.content == bytes.fromhex("ffffffff") + bytes(12)
         assert (await poll_of_group(client, mine)).messages_count == 1
-        commit, forget = ask.StoreConsumerOffset, ask.DeleteConsumerOffset
+        commit, forget = commands.StoreConsumerOffset, commands.DeleteConsumerOffset
         assert await client.refused(commit(GROUP, 0, 0, 1 - mine, 0)) == 5009
         assert await client.refused(forget(GROUP, 0, 0, 1 - mine)) == 5009
         assert not await client.refused(commit(GROUP, 0, 0, mine, 0))
         assert not await client.refused(forget(GROUP, 0, 0, mine))
         stranger_ = await root(world, b"3" * 16)
-        assert await stranger_.refused(ask.PollMessages(GROUP, 0, 0, 0, NEXT, 10, True)) == 5006
+        assert await stranger_.refused(commands.PollMessages(GROUP, 0, 0, 0, NEXT, 10, True)) == 5006
         assert await stranger_.refused(commit(GROUP, 0, 0, 0, 0)) == 5006
 
 
 async def test_a_promised_partition_is_left_out_until_what_was_polled_is_committed(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client, other = await with_group(world), await root(world, OTHER)
-        sync = ask.SyncConsumerGroup(*OF_GROUP)
-        assert not await client.refused(ask.JoinConsumerGroup(*OF_GROUP))
+        sync = commands.SyncConsumerGroup(*OF_GROUP)
+        assert not await client.refused(commands.JoinConsumerGroup(*OF_GROUP))
         for partition_id in (0, 1):
             assert (await poll_of_group(client, partition_id)).messages_count == 1
-        assert not await other.refused(ask.JoinConsumerGroup(*OF_GROUP))
+        assert not await other.refused(commands.JoinConsumerGroup(*OF_GROUP))
         before = await client.get(sync)
         assert len(before.partitions) == 1
         promised = 1 - before.partitions[0]
         # Whose it is going to be has nothing yet: twelve bytes, because a member it is.
         assert (await other.get(sync)).partitions == ()
-        reply = await other.demand(ask.PollMessages(GROUP, 0, 0, promised, NEXT, 10, False))
+        reply = await other.demand(commands.PollMessages(GROUP, 0, 0, promised, NEXT, 10, False))
         assert reply.content[:4] == b"\xff\xff\xff\xff"
-        assert not await client.refused(ask.StoreConsumerOffset(GROUP, 0, 0, promised, 0))
+        assert not await client.refused(commands.StoreConsumerOffset(GROUP, 0, 0, promised, 0))
         assert (await other.get(sync)).partitions == (promised,)
-        assert await client.refused(ask.StoreConsumerOffset(GROUP, 0, 0, promised, 0)) == 5009
+        assert await client.refused(commands.StoreConsumerOffset(GROUP, 0, 0, promised, 0)) == 5009
         assert not (await poll_of_group(client, promised)).owned
 
 
 async def test_a_join_that_comes_again_after_a_reconnect_is_done_again(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_group(world)
-        join = client.asked(ask.JoinConsumerGroup(*OF_GROUP))
+        join = client.asked(commands.JoinConsumerGroup(*OF_GROUP))
         answered = await client.say(join)
         assert (await client.say(join)).whole == answered.whole
         client.reset()
         again = await root(world)
         assert (await again.say(join)).evicted == Reason.SESSION_TOO_LOW
-        assert await again.get(ask.SyncConsumerGroup(*OF_GROUP)) is None
-        assert not await again.refused(ask.JoinConsumerGroup(*OF_GROUP), number=4)
-        assert (await again.get(ask.SyncConsumerGroup(*OF_GROUP))).partitions == (0, 1)
+        assert await again.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
+        assert not await again.refused(commands.JoinConsumerGroup(*OF_GROUP), number=4)
+        assert (await again.get(commands.SyncConsumerGroup(*OF_GROUP))).partitions == (0, 1)
 
 
 # ---------------------------------------------------------------------------------------------------- what clusters ask
@@ -1125,15 +1141,15 @@ async def test_everything_is_to_be_asked_here(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
         world.listener.gateway.addresses.tcp = world.listener.address.port
-        (node,) = (await client.get(ask.GetClusterMetadata())).nodes
+        (node,) = (await client.get(commands.GetClusterMetadata())).nodes
         assert (node.ip, node.tcp_port) == ("127.0.0.1", world.listener.address.port)
         for request in (
-            ask.GetPollRouting(ME, 0, 0, 0, NEXT, 1, True),
-            ask.GetOffsetRouting(ME, 0, 0, 0),
+            commands.GetPollRouting(ME, 0, 0, 0, NEXT, 1, True),
+            commands.GetOffsetRouting(ME, 0, 0, 0),
         ):
-            assert await client.get(request) == say.Routing(CLIENT, client.session, 0, node)
+            assert await client.get(request) == responses.Routing(CLIENT, client.session, 0, node)
         assert not await client.refused(sending(ONE))
-        body = b"".join(requests.encode(ask.PollMessages(ME, 0, 0, 0, NEXT, 10, False)))
+        body = b"".join(requests.encode(commands.PollMessages(ME, 0, 0, 0, NEXT, 10, False)))
         polls = [
             (await client.say(frame(READ, body, session=client.session, code=code))).content for code in (100, 104)
         ]
@@ -1144,15 +1160,15 @@ async def test_everything_is_to_be_asked_here(tmp_path: Path) -> None:
 async def test_a_second_connection_acts_in_the_memberships_of_the_first(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         member, data = await with_group(world), await root(world, OTHER)
-        assert not await member.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        poll = ask.PollMessages(GROUP, 0, 0, 1, NEXT, 10, False)
+        assert not await member.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        poll = commands.PollMessages(GROUP, 0, 0, 1, NEXT, 10, False)
         assert await data.refused(poll) == 5006
-        assert (await data.demand(ask.AttachSession(CLIENT, member.session))).content == b""
-        assert (await data.get(ask.SyncConsumerGroup(*OF_GROUP))).partitions == (0, 1)
+        assert (await data.demand(commands.AttachSession(CLIENT, member.session))).content == b""
+        assert (await data.get(commands.SyncConsumerGroup(*OF_GROUP))).partitions == (0, 1)
         assert (await data.get(poll)).messages_count == 1
-        assert not await data.refused(ask.StoreConsumerOffset(GROUP, 0, 0, 1, 0))
+        assert not await data.refused(commands.StoreConsumerOffset(GROUP, 0, 0, 1, 0))
         # To itself: it acts for itself again.
-        assert not await data.refused(ask.AttachSession(OTHER, data.session))
+        assert not await data.refused(commands.AttachSession(OTHER, data.session))
         assert await data.refused(poll) == 5006
 
 
@@ -1162,43 +1178,43 @@ async def test_nobody_attaches_to_a_session_that_is_not_there_or_not_his(tmp_pat
         old = member.session
         assert not (await member.register()).refused
         for client, number in ((CLIENT, old), (CLIENT, member.session + 1), (b"?" * 16, member.session)):
-            assert await data.refused(ask.AttachSession(client, number)) == Code.CLIENT_NOT_FOUND
+            assert await data.refused(commands.AttachSession(client, number)) == Code.CLIENT_NOT_FOUND
         # The same client twice: the number says which of its connections.
         twin = await root(world)
         for session in (member.session, twin.session):
-            assert not await data.refused(ask.AttachSession(CLIENT, session))
+            assert not await data.refused(commands.AttachSession(CLIENT, session))
         alices = await stranger(world, b"a" * 16)
         await alices.register(await with_alice(data, permissions=everywhere(poll_messages=True)))
-        assert await alices.refused(ask.AttachSession(CLIENT, member.session)) == Code.UNAUTHORIZED
+        assert await alices.refused(commands.AttachSession(CLIENT, member.session)) == Code.UNAUTHORIZED
 
 
 async def test_who_is_attached_to_one_user_does_not_act_for_the_next(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         member, data = await with_group(world), await root(world, OTHER)
         alice = await with_alice(member, permissions=everywhere(read_streams=True, read_topics=True))
-        assert not await data.refused(ask.AttachSession(CLIENT, member.session))
+        assert not await data.refused(commands.AttachSession(CLIENT, member.session))
         assert not (await member.register(alice)).refused
-        assert not await member.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        assert await data.get(ask.SyncConsumerGroup(*OF_GROUP)) is None
-        assert await data.refused(ask.PollMessages(GROUP, 0, 0, 0, NEXT, 10, False)) == 5006
+        assert not await member.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        assert await data.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
+        assert await data.refused(commands.PollMessages(GROUP, 0, 0, 0, NEXT, 10, False)) == 5006
         # And whoever logs in anew acts for himself.
         third = await root(world, b"3" * 16)
-        assert not await third.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        assert not await data.refused(ask.AttachSession(b"3" * 16, third.session))
-        assert (await data.get(ask.SyncConsumerGroup(*OF_GROUP))) is not None
+        assert not await third.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        assert not await data.refused(commands.AttachSession(b"3" * 16, third.session))
+        assert (await data.get(commands.SyncConsumerGroup(*OF_GROUP))) is not None
         assert not (await data.register()).refused
-        assert await data.get(ask.SyncConsumerGroup(*OF_GROUP)) is None
+        assert await data.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
 
 
 async def test_who_is_attached_to_a_connection_that_is_gone_is_evicted_when_it_polls(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         member, data = await with_group(world), await root(world, OTHER)
-        assert not await member.refused(ask.JoinConsumerGroup(*OF_GROUP))
-        assert not await data.refused(ask.AttachSession(CLIENT, member.session))
+        assert not await member.refused(commands.JoinConsumerGroup(*OF_GROUP))
+        assert not await data.refused(commands.AttachSession(CLIENT, member.session))
         member.reset()
         while world.connections > 1:
             assert await data.is_alive()
-        assert await data.get(ask.SyncConsumerGroup(*OF_GROUP)) is None
-        poll = ask.PollMessages(GROUP, 0, 0, 0, NEXT, 10, False)
+        assert await data.get(commands.SyncConsumerGroup(*OF_GROUP)) is None
+        poll = commands.PollMessages(GROUP, 0, 0, 0, NEXT, 10, False)
         assert (await data.demand(poll)).evicted == Reason.STALE_CLIENT
         assert await data.is_closed()

@@ -27,8 +27,8 @@ from tests.transports.support.newer import (
 )
 from whippet.app import waiting
 from whippet.app.access.permissions import GlobalPermissions, Permissions
-from whippet.app.commands import requests as ask
-from whippet.app.commands.answers import OptionFlags
+from whippet.app.commands import requests
+from whippet.app.commands.responses import OptionFlags
 from whippet.app.config import Config
 from whippet.app.errors import Code
 from whippet.app.model.done_requests import (
@@ -50,8 +50,8 @@ from whippet.transports.wire.next import registration
 from whippet.transports.wire.next.operations import BIND_SESSION
 
 OTHER = bytes(range(1, 17))
-NEXT, FIRST = ask.Strategy(ask.StrategyKind.NEXT), ask.Strategy(ask.StrategyKind.FIRST)
-GROUP = ask.Consumer(ask.ConsumerKind.GROUP, "g")
+NEXT, FIRST = requests.Strategy(requests.StrategyKind.NEXT), requests.Strategy(requests.StrategyKind.FIRST)
+GROUP = requests.Consumer(requests.ConsumerKind.GROUP, "g")
 MINUTE = 60_000_000
 SPARE = 1_000_000
 
@@ -62,29 +62,31 @@ def settings(**limits: Any) -> Config:
     return msgspec.structs.replace(config, system=system)
 
 
-def at(offset: int) -> ask.Strategy:
-    return ask.Strategy(ask.StrategyKind.OFFSET, offset)
+def at(offset: int) -> requests.Strategy:
+    return requests.Strategy(requests.StrategyKind.OFFSET, offset)
 
 
 def poll(
-    *, strategy: ask.Strategy = FIRST, count: int = 10, wait: int = 0, commit: bool = False, **more: Any
-) -> ask.PollMessagesDeferred:
+    *, strategy: requests.Strategy = FIRST, count: int = 10, wait: int = 0, commit: bool = False, **more: Any
+) -> requests.PollMessagesDeferred:
     """Of partition 0, as consumer 1."""
     bounds = {"wait_us": wait, "max_bytes": 1 << 20, "request_timeout_us": wait + SPARE} | more
-    return ask.PollMessagesDeferred(ME, "s", "t", 0, strategy, count, commit, **bounds)
+    return requests.PollMessagesDeferred(ME, "s", "t", 0, strategy, count, commit, **bounds)
 
 
-def fetch(*targets: ask.FetchTarget, consumer: ask.Consumer = ME, wait: int = 0, **more: Any) -> ask.FetchMessages:
+def fetch(
+    *targets: requests.FetchTarget, consumer: requests.Consumer = ME, wait: int = 0, **more: Any
+) -> requests.FetchMessages:
     bounds = {"min_count": 1, "count": 1000, "max_bytes": 1 << 20, "auto_commit": False} | more
-    return ask.FetchMessages(
+    return requests.FetchMessages(
         consumer, "s", "t", wait_us=wait, request_timeout_us=wait + SPARE, targets=targets, **bounds
     )
 
 
 def target(
-    partition: int, incarnation: int, strategy: ask.Strategy = NEXT, max_bytes: int = 1 << 20
-) -> ask.FetchTarget:
-    return ask.FetchTarget(partition, strategy, max_bytes, incarnation)
+    partition: int, incarnation: int, strategy: requests.Strategy = NEXT, max_bytes: int = 1 << 20
+) -> requests.FetchTarget:
+    return requests.FetchTarget(partition, strategy, max_bytes, incarnation)
 
 
 def payloads(found: Any) -> list[bytes]:
@@ -111,10 +113,10 @@ async def test_a_client_logs_in_creates_sends_and_polls(tmp_path: Path) -> None:
         reply = await client.register()
         assert is_committed(reply)
         assert reply.head[128:144] == (77).to_bytes(16, "little")
-        assert not await client.refused(ask.CreateStream("s"))
-        topic = await client.get(ask.CreateTopic("s", "t", 2))
+        assert not await client.refused(requests.CreateStream("s"))
+        topic = await client.get(requests.CreateTopic("s", "t", 2))
         assert {partition.incarnation for partition in topic.partitions} != {0}
-        route = await client.get(ask.GetPartitionRoute("s", "t", 1))
+        route = await client.get(requests.GetPartitionRoute("s", "t", 1))
         assert route.incarnation == topic.partitions[1].incarnation
         assert route.partitions_count == 2
         client.incarnation = route.incarnation
@@ -124,7 +126,7 @@ async def test_a_client_logs_in_creates_sends_and_polls(tmp_path: Path) -> None:
         found = await client.get(poll())
         assert (payloads(found.polled), found.incarnation) == ([b"a", b"b"], route.incarnation)
         assert found.metadata_op >= int.from_bytes(reply.head[184:192], "little")
-        roster = await client.get(ask.GetClusterMetadata())
+        roster = await client.get(requests.GetClusterMetadata())
         assert len(roster.nodes) == 1
 
 
@@ -133,11 +135,11 @@ async def test_partitions_are_described_as_the_version_wants_it(tmp_path: Path, 
     async with world(tmp_path) as made:
         client = Newer(made)
         await client.register(protocol=version)
-        await client.demand(ask.CreateStream("s"))
-        await client.demand(ask.CreateTopic("s", "t", 1))
+        await client.demand(requests.CreateStream("s"))
+        await client.demand(requests.CreateTopic("s", "t", 1))
         without, with_one = [
             len((await client.demand(request)).content)
-            for request in (ask.CreateTopic("s", "x", 0), ask.GetTopic("s", "t"))
+            for request in (requests.CreateTopic("s", "x", 0), requests.GetTopic("s", "t"))
         ]
         assert with_one - without == (68 if version == SPOKEN else 64)
 
@@ -145,7 +147,7 @@ async def test_partitions_are_described_as_the_version_wants_it(tmp_path: Path, 
 async def test_a_login_that_is_refused_is_an_eviction_and_there_is_no_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = Newer(made)
-        reply = await client.register(ask.LoginUser("root", "wrong", "1"))
+        reply = await client.register(requests.LoginUser("root", "wrong", "1"))
         assert reply.evicted == Reason.INVALID_CREDENTIALS
         assert len(made.gateway.bound_sessions) == 0
         assert (await client.register()).evicted is None
@@ -156,7 +158,7 @@ async def test_a_client_of_0_9_may_be_followed_by_one_of_0_12(tmp_path: Path) ->
     """On the same connection; what the one was, the other is not."""
     async with world(tmp_path) as made:
         client = Newer(made)
-        reply = await client.reply(modern_frame(REGISTER, login(ask.LoginUser("root", "root's password", "1"))))
+        reply = await client.reply(modern_frame(REGISTER, login(requests.LoginUser("root", "root's password", "1"))))
         assert not reply.refused
         older = [client.own.registration]
         unknown = modern_registration.packed(0, 13, 0)
@@ -165,7 +167,7 @@ async def test_a_client_of_0_9_may_be_followed_by_one_of_0_12(tmp_path: Path) ->
         assert older[0] is older[1] is not None
         await client.register()
         assert client.own.registration is None
-        assert (await client.get(ask.GetMe())).user_id == 0
+        assert (await client.get(requests.GetMe())).user_id == 0
 
 
 async def test_an_unknown_version_is_told_what_is_spoken_and_logged_once(
@@ -190,9 +192,9 @@ async def test_an_unknown_version_is_told_what_is_spoken_and_logged_once(
 async def test_a_session_goes_on_with_its_secret_on_another_connection(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         first = await with_topic(made)
-        await first.demand(ask.CreateConsumerGroup("s", "t", "g"))
-        await first.demand(ask.JoinConsumerGroup("s", "t", "g"))
-        me = await first.get(ask.GetMe())
+        await first.demand(requests.CreateConsumerGroup("s", "t", "g"))
+        await first.demand(requests.JoinConsumerGroup("s", "t", "g"))
+        me = await first.get(requests.GetMe())
         first.close()
         (away,) = made.gateway.sessions
         assert away.groups
@@ -201,10 +203,10 @@ async def test_a_session_goes_on_with_its_secret_on_another_connection(tmp_path:
         assert not reply.refused
         assert not is_committed(reply)
         assert second.session == first.session
-        again = await second.get(ask.GetMe())
+        again = await second.get(requests.GetMe())
         assert (again.client_id, again.groups) == (me.client_id, me.groups)
         assert again.address.endswith(":5001")
-        assert (await second.get(ask.SyncConsumerGroup("s", "t", "g"))).partitions == (0,)
+        assert (await second.get(requests.SyncConsumerGroup("s", "t", "g"))).partitions == (0,)
         assert len(made.gateway.sessions) == 1
 
 
@@ -230,7 +232,7 @@ async def test_only_who_knows_the_secret_may_bind(tmp_path: Path) -> None:
 async def test_a_login_that_comes_again_is_answered_with_the_same_session(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         first = await root(made)
-        await first.demand(ask.CreateStream("s"))
+        await first.demand(requests.CreateStream("s"))
         first.close()
         again = Newer(made)
         await again.register()
@@ -247,9 +249,9 @@ async def test_the_secret_of_a_session_is_worth_nothing_to_another_user(tmp_path
         await made.user("alice")
         first = await root(made)
         alice = Newer(made)
-        await alice.register(ask.LoginUser("alice", "alicealice", "1"))
+        await alice.register(requests.LoginUser("alice", "alicealice", "1"))
         assert alice.session != first.session
-        assert await alice.refused(ask.CreateStream("s")) == Code.UNAUTHORIZED
+        assert await alice.refused(requests.CreateStream("s")) == Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize("how", ["password", "deactivated", "deleted", "sessions ended", "logged out", "silent"])
@@ -259,20 +261,20 @@ async def test_a_session_that_has_ended_cannot_be_bound(tmp_path: Path, how: str
         await made.user("alice")
         boss = await made.root()
         alice = Newer(made)
-        await alice.register(ask.LoginUser("alice", "alicealice", "1"))
+        await alice.register(requests.LoginUser("alice", "alicealice", "1"))
         if how == "logged out":
-            assert not await alice.refused(ask.LogoutUser())
+            assert not await alice.refused(requests.LogoutUser())
         if is_away:
             alice.close()
         match how:
             case "password":
-                await boss.ask(ask.ChangePassword("alice", "alicealice", "another one"))
+                await boss.ask(requests.ChangePassword("alice", "alicealice", "another one"))
             case "deactivated":
-                await boss.ask(ask.UpdateUser("alice", None, ask.UserStatus.INACTIVE))
+                await boss.ask(requests.UpdateUser("alice", None, requests.UserStatus.INACTIVE))
             case "deleted":
-                await boss.ask(ask.DeleteUser("alice"))
+                await boss.ask(requests.DeleteUser("alice"))
             case "sessions ended":
-                await boss.ask(ask.EndSessions("alice"))
+                await boss.ask(requests.EndSessions("alice"))
             case "silent":
                 for session in made.gateway.sessions:
                     session.stale = session.login is not None and session is not boss.session
@@ -283,8 +285,8 @@ async def test_a_session_that_has_ended_cannot_be_bound(tmp_path: Path, how: str
 async def test_a_session_waits_for_its_client_for_a_while_and_then_leaves_its_groups(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         first = await with_topic(made)
-        await first.demand(ask.CreateConsumerGroup("s", "t", "g"))
-        await first.demand(ask.JoinConsumerGroup("s", "t", "g"))
+        await first.demand(requests.CreateConsumerGroup("s", "t", "g"))
+        await first.demand(requests.JoinConsumerGroup("s", "t", "g"))
         first.close()
         made.clock.now += MINUTE - 1
         made.gateway.bound_sessions.forget_old()
@@ -310,7 +312,7 @@ async def test_nobody_can_push_out_the_sessions_of_others(tmp_path: Path) -> Non
         first.close()
         for number in range(20):
             crowd = Newer(made, bytes([number]) * 15 + b"c", port=number)
-            await crowd.register(ask.LoginUser("alice", "alicealice", "1"), secret=bytes([number]) * 32)
+            await crowd.register(requests.LoginUser("alice", "alicealice", "1"), secret=bytes([number]) * 32)
             crowd.close()
         assert made.gateway.bound_sessions.away_count == 4
         assert not (await Newer(made).bind(first.session)).refused
@@ -324,7 +326,7 @@ async def test_the_older_connection_of_a_session_is_closed(tmp_path: Path) -> No
         assert first.ended
         first.close()
         # Its end is not the end of the session.
-        assert not await second.refused(ask.CreateStream("s"))
+        assert not await second.refused(requests.CreateStream("s"))
         assert made.gateway.bound_sessions.away_count == 0
         second.close()
         assert made.gateway.bound_sessions.away_count == 1
@@ -338,13 +340,13 @@ async def test_session_numbers_and_incarnations_are_never_given_twice(tmp_path: 
             await client.register()
             numbers = [client.session]
             if not start:
-                await client.demand(ask.CreateStream("s"))
+                await client.demand(requests.CreateStream("s"))
             numbers += [
-                (await client.get(ask.CreateTopic("s", f"t{start}", 1))).partitions[0].incarnation,
+                (await client.get(requests.CreateTopic("s", f"t{start}", 1))).partitions[0].incarnation,
             ]
-            await client.demand(ask.DeletePartitions("s", f"t{start}", 1))
-            await client.demand(ask.CreatePartitions("s", f"t{start}", 1))
-            route = await client.get(ask.GetPartitionRoute("s", f"t{start}", 0))
+            await client.demand(requests.DeletePartitions("s", f"t{start}", 1))
+            await client.demand(requests.CreatePartitions("s", f"t{start}", 1))
+            route = await client.get(requests.GetPartitionRoute("s", f"t{start}", 0))
             numbers.append(route.incarnation)
             assert not given & set(numbers)
             assert len(set(numbers)) == 3
@@ -359,7 +361,7 @@ async def test_what_comes_again_after_a_lost_connection_is_done_once_and_answere
     async with world(tmp_path) as made:
         first = await with_topic(made)
         send = first.asked(sending(batch_of(b"once")))
-        create = first.asked(ask.CreateStream("again"))
+        create = first.asked(requests.CreateStream("again"))
         replies = [await first.reply(octets) for octets in (send, create)]
         first.close()
         second = Newer(made)
@@ -399,10 +401,10 @@ async def test_what_comes_twice_at_the_same_time_is_done_once(tmp_path: Path) ->
 async def test_a_refusal_is_final_and_said_again(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await with_topic(made)
-        taken = client.asked(ask.CreateStream("s"))
+        taken = client.asked(requests.CreateStream("s"))
         reply = await client.reply(taken)
         assert (reply.refused, is_committed(reply)) == (Code.STREAM_NAME_ALREADY_EXISTS, True)
-        await client.demand(ask.DeleteStream("s"))
+        await client.demand(requests.DeleteStream("s"))
         assert await client.reply(taken) == reply
 
 
@@ -412,7 +414,7 @@ async def test_a_send_that_stored_nothing_is_tried_again(tmp_path: Path) -> None
         send = client.asked(sending(batch_of(b"a"), partition_id=1), incarnation=client.incarnation)
         reply = await client.reply(send)
         assert (reply.refused, is_committed(reply)) == (Code.PARTITION_NOT_FOUND, False)
-        await client.demand(ask.CreatePartitions("s", "t", 1))
+        await client.demand(requests.CreatePartitions("s", "t", 1))
         # It is another incarnation than the one that the client has thought of.
         assert (await client.reply(send)).refused == Code.PARTITION_RECREATED
 
@@ -420,11 +422,11 @@ async def test_a_send_that_stored_nothing_is_tried_again(tmp_path: Path) -> None
 async def test_another_request_under_the_same_number_is_refused(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await root(made)
-        await client.demand(ask.CreateStream("s"))
+        await client.demand(requests.CreateStream("s"))
         for fields in ({"stamp": 5}, {"number": 0}):
             client.number = 0
-            assert await client.refused(ask.CreateStream("x"), **fields) == Code.INVALID_COMMAND
-        assert len(await client.get(ask.GetStreams())) == 1
+            assert await client.refused(requests.CreateStream("x"), **fields) == Code.INVALID_COMMAND
+        assert len(await client.get(requests.GetStreams())) == 1
 
 
 async def test_a_number_that_is_too_old_is_refused(tmp_path: Path) -> None:
@@ -442,13 +444,13 @@ async def test_a_number_that_is_too_old_is_refused(tmp_path: Path) -> None:
 async def test_a_long_answer_is_remembered_as_long_as_it_is_the_newest(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await root(made)
-        await client.demand(ask.CreateStream("s"))
-        create = client.asked(ask.CreateTopic("s", "t", 1000))
+        await client.demand(requests.CreateStream("s"))
+        create = client.asked(requests.CreateTopic("s", "t", 1000))
         reply = await client.reply(create)
         assert await client.reply(create) == reply
         (bound,) = made.gateway.bound_sessions._by_number.values()
         assert sum(bound.requests._sizes.values()) < 100_000
-        await client.demand(ask.CreateStream("another"))
+        await client.demand(requests.CreateStream("another"))
         assert (await client.reply(create)).refused == Code.REQUEST_TOO_OLD
 
 
@@ -459,22 +461,22 @@ async def test_a_partition_that_was_made_again_is_another_one(tmp_path: Path) ->
     async with world(tmp_path) as made:
         client = await with_topic(made)
         await sent(client, b"old")
-        await client.demand(ask.DeletePartitions("s", "t", 1))
-        await client.demand(ask.CreatePartitions("s", "t", 1))
+        await client.demand(requests.DeletePartitions("s", "t", 1))
+        await client.demand(requests.CreatePartitions("s", "t", 1))
         refused = [
             await client.refused(request)
             for request in (
                 sending(batch_of(b"x")),
                 poll(),
-                ask.GetConsumerOffset(ME, "s", "t", 0),
-                ask.StoreConsumerOffset(ME, "s", "t", 0, 0),
+                requests.GetConsumerOffset(ME, "s", "t", 0),
+                requests.StoreConsumerOffset(ME, "s", "t", 0, 0),
             )
         ]
         assert refused == [Code.PARTITION_RECREATED] * 4
         assert await client.refused(poll(), incarnation=0) == Code.PARTITION_RECREATED
         section = (await client.get(fetch(target(0, client.incarnation)))).sections[0]
         assert section.status == Code.PARTITION_RECREATED
-        client.incarnation = (await client.get(ask.GetPartitionRoute("s", "t", 0))).incarnation
+        client.incarnation = (await client.get(requests.GetPartitionRoute("s", "t", 0))).incarnation
         assert await stored(client) == []
 
 
@@ -483,7 +485,7 @@ async def test_the_fence_tells_nothing_to_strangers(tmp_path: Path) -> None:
         client = await with_topic(made)
         octets = client.asked(poll(), session=0, client=OTHER)
         assert (await Newer(made, OTHER).reply(octets)).refused == Code.INVALID_COMMAND
-        await client.demand(ask.LogoutUser())
+        await client.demand(requests.LogoutUser())
         assert await client.refused(poll(), session=0) == Code.UNAUTHENTICATED
 
 
@@ -495,7 +497,7 @@ async def test_a_poll_that_waits_holds_nobody_up_and_is_answered_when_a_message_
         client = await with_topic(made)
         assert await client.say(client.asked(poll(wait=MINUTE))) is None
         waiting = client.number
-        assert not (await client.reply(client.asked(ask.Ping()))).refused
+        assert not (await client.reply(client.asked(requests.Ping()))).refused
         await sent(client, b"there")
         reply = await client.come_late()
         assert reply is not None
@@ -543,7 +545,7 @@ async def test_what_is_cancelled_is_answered_with_nothing_and_commits_nothing(tm
         reply = await client.come_late()
         assert reply is not None
         assert (reply.refused, len(reply.body)) == (0, 40)
-        assert await client.get(ask.GetConsumerOffset(ME, "s", "t", 0)) is None
+        assert await client.get(requests.GetConsumerOffset(ME, "s", "t", 0)) is None
         # What is not there is not cancelled, and nobody is told.
         assert await client.cancel(client.number) is None
         assert await client.cancel(12345) is None
@@ -554,10 +556,10 @@ async def test_who_asks_is_looked_at_again_after_the_wait(tmp_path: Path) -> Non
         boss = await with_topic(made)
         await made.user("alice", permissions=Permissions(GlobalPermissions(poll_messages=True)))
         alice = Newer(made, OTHER)
-        await alice.register(ask.LoginUser("alice", "alicealice", "1"))
+        await alice.register(requests.LoginUser("alice", "alicealice", "1"))
         alice.incarnation = boss.incarnation
         assert await alice.say(alice.asked(poll(wait=MINUTE))) is None
-        await boss.demand(ask.UpdatePermissions("alice", None))
+        await boss.demand(requests.UpdatePermissions("alice", None))
         await sent(boss, b"not for alice")
         reply = await alice.come_late()
         assert reply is not None
@@ -665,14 +667,14 @@ async def test_a_fetch_that_cannot_be_meant_is_refused(tmp_path: Path, wrong: st
 async def test_a_member_fetches_what_it_owns_and_commits(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await with_topic(made, 2)
-        await client.demand(ask.CreateConsumerGroup("s", "t", "g"))
+        await client.demand(requests.CreateConsumerGroup("s", "t", "g"))
         one = target(0, client.incarnation)
         assert await client.refused(fetch(one, consumer=GROUP)) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
-        await client.demand(ask.JoinConsumerGroup("s", "t", "g"))
+        await client.demand(requests.JoinConsumerGroup("s", "t", "g"))
         other = Newer(made, OTHER)
         await other.register(secret=bytes(32))
-        await other.demand(ask.JoinConsumerGroup("s", "t", "g"))
-        owned = (await client.get(ask.SyncConsumerGroup("s", "t", "g"))).partitions
+        await other.demand(requests.JoinConsumerGroup("s", "t", "g"))
+        owned = (await client.get(requests.SyncConsumerGroup("s", "t", "g"))).partitions
         assert len(owned) == 1
         for number in range(2):
             await sent(client, b"m", partition=number)
@@ -682,7 +684,7 @@ async def test_a_member_fetches_what_it_owns_and_commits(tmp_path: Path) -> None
         (foreign,) = {0, 1} - set(owned)
         assert payloads(by_number[owned[0]]) == [b"m"]
         assert by_number[foreign].status == Code.CONSUMER_GROUP_PARTITION_NOT_OWNED
-        offset = await client.get(ask.GetConsumerOffset(GROUP, "s", "t", owned[0]))
+        offset = await client.get(requests.GetConsumerOffset(GROUP, "s", "t", owned[0]))
         assert offset.stored_offset == 0
 
 
@@ -690,7 +692,9 @@ async def test_a_client_of_0_12_0_asks_which_partitions_have_messages(tmp_path: 
     async with world(tmp_path) as made:
         client = await with_topic(made, 3)
         starts = tuple((number, NEXT) for number in range(3))
-        assert await client.say(client.asked(ask.AwaitMessages(ME, "s", "t", MINUTE, MINUTE + SPARE, starts))) is None
+        assert (
+            await client.say(client.asked(requests.AwaitMessages(ME, "s", "t", MINUTE, MINUTE + SPARE, starts))) is None
+        )
         await sent(client, b"here", partition=1)
         reply = await client.come_late()
         assert reply is not None
@@ -807,10 +811,10 @@ async def test_a_producer_that_numbers_its_messages_names_the_partition(tmp_path
     async with world(tmp_path) as made:
         client = await with_topic(made)
         for partitioning in (
-            ask.Partitioning(ask.PartitioningKind.BALANCED),
-            ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=b"k"),
+            requests.Partitioning(requests.PartitioningKind.BALANCED),
+            requests.Partitioning(requests.PartitioningKind.MESSAGES_KEY, key=b"k"),
         ):
-            request = ask.SendMessages(0, 0, partitioning, (memoryview(numbered(b"a")),))
+            request = requests.SendMessages(0, 0, partitioning, (memoryview(numbered(b"a")),))
             assert await client.refused(request) == Code.PRODUCER_WITHOUT_PARTITION
 
 
@@ -819,7 +823,7 @@ async def test_the_number_of_a_producer_is_the_users_alone(tmp_path: Path) -> No
         client = await with_topic(made)
         await made.user("alice", permissions=Permissions(GlobalPermissions(send_messages=True)))
         alice = Newer(made, OTHER)
-        await alice.register(ask.LoginUser("alice", "alicealice", "1"))
+        await alice.register(requests.LoginUser("alice", "alicealice", "1"))
         alice.incarnation = client.incarnation
         assert not await client.refused(sending(numbered(b"roots")))
         assert not await alice.refused(sending(numbered(b"alices")))
@@ -838,56 +842,63 @@ async def test_an_update_changes_what_it_names_and_nothing_else(tmp_path: Path) 
         client = await with_topic(made)
         await made.user("alice")
         hour, size = text("message_expiry", "1 hour"), text("max_topic_size", "10 GiB")
-        assert not await client.refused(ask.PatchTopic("s", "t", (hour, size)))
-        assert not await client.refused(ask.PatchTopic("s", "t", (text("name", "t9"),)))
-        assert not await client.refused(ask.PatchTopic("s", "t9", (hour,), ("max_topic_size",)))
-        info = (await client.get(ask.GetTopic("s", "t9"))).info
+        assert not await client.refused(requests.PatchTopic("s", "t", (hour, size)))
+        assert not await client.refused(requests.PatchTopic("s", "t", (text("name", "t9"),)))
+        assert not await client.refused(requests.PatchTopic("s", "t9", (hour,), ("max_topic_size",)))
+        info = (await client.get(requests.GetTopic("s", "t9"))).info
         assert (info.message_expiry, info.max_topic_size) == (3_600_000_000, 2**64 - 1)
         assert [option.key for option in info.explicit] == ["message_expiry"]
-        assert not await client.refused(ask.PatchStream("s", (text("name", "s9"),)))
-        assert (await client.get(ask.GetStream("s9"))).info.name == "s9"
+        assert not await client.refused(requests.PatchStream("s", (text("name", "s9"),)))
+        assert (await client.get(requests.GetStream("s9"))).info.name == "s9"
         changes = (text("username", "alicia"), text("status", "inactive"))
-        assert not await client.refused(ask.PatchUser("alice", changes))
-        user = (await client.get(ask.GetUser("alicia"))).info
-        assert user.status is ask.UserStatus.INACTIVE
+        assert not await client.refused(requests.PatchUser("alice", changes))
+        user = (await client.get(requests.GetUser("alicia"))).info
+        assert user.status is requests.UserStatus.INACTIVE
 
 
 @pytest.mark.parametrize(
     ("patch", "code"),
     [
-        (ask.PatchTopic("s", "t"), Code.INVALID_COMMAND),
-        (ask.PatchTopic("s", "t", (text("nonsense", "1"),)), Code.UNSUPPORTED_OPTION_KEY),
-        (ask.PatchTopic("s", "t", reset=("nonsense",)), Code.UNSUPPORTED_OPTION_KEY),
-        (ask.PatchTopic("s", "t", (text("durability", "persisted"),)), Code.OPTION_NOT_UPDATABLE),
-        (ask.PatchTopic("s", "t", (text("compression_algorithm", "gzip"),)), Code.OPTION_NOT_UPDATABLE),
-        (ask.PatchTopic("s", "t", reset=("name",)), Code.OPTION_NOT_RESETTABLE),
-        (ask.PatchTopic("s", "t", reset=("message_expiry", "message_expiry")), Code.INVALID_OPTION_VALUE),
-        (ask.PatchTopic("s", "t", (text("message_expiry", "1 h"),), ("message_expiry",)), Code.INVALID_OPTION_VALUE),
-        (ask.PatchTopic("s", "t", (text("message_expiry", "soon"),)), Code.INVALID_OPTION_VALUE),
-        (ask.PatchTopic("s", "t", (text("name", "x"),)), Code.TOPIC_NAME_ALREADY_EXISTS),
-        (ask.PatchTopic("s", "t", (Option("name", ValueKind.UINT32, bytes(4)),)), Code.INVALID_OPTION_VALUE),
-        (ask.PatchStream("s", (text("encryption_key_source", "none"),)), Code.OPTION_READ_ONLY),
-        (ask.PatchStream("s", (text("name", "s2"),)), Code.STREAM_NAME_ALREADY_EXISTS),
-        (ask.PatchUser("root", (text("username", "boss"),)), Code.ROOT_USER_UNCHANGEABLE),
-        (ask.PatchUser(0, (text("status", "inactive"),)), Code.ROOT_USER_UNCHANGEABLE),
-        (ask.PatchUser("alice", (text("status", "asleep"),)), Code.INVALID_OPTION_VALUE),
-        (ask.CreateStream("new", (text("encryption_key", "secret"),)), Code.ENCRYPTION_UNAVAILABLE),
+        (requests.PatchTopic("s", "t"), Code.INVALID_COMMAND),
+        (requests.PatchTopic("s", "t", (text("nonsense", "1"),)), Code.UNSUPPORTED_OPTION_KEY),
+        (requests.PatchTopic("s", "t", reset=("nonsense",)), Code.UNSUPPORTED_OPTION_KEY),
+        (requests.PatchTopic("s", "t", (text("durability", "persisted"),)), Code.OPTION_NOT_UPDATABLE),
+        (requests.PatchTopic("s", "t", (text("compression_algorithm", "gzip"),)), Code.OPTION_NOT_UPDATABLE),
+        (requests.PatchTopic("s", "t", reset=("name",)), Code.OPTION_NOT_RESETTABLE),
+        (requests.PatchTopic("s", "t", reset=("message_expiry", "message_expiry")), Code.INVALID_OPTION_VALUE),
+        (
+            requests.PatchTopic("s", "t", (text("message_expiry", "1 h"),), ("message_expiry",)),
+            Code.INVALID_OPTION_VALUE,
+        ),
+        (requests.PatchTopic("s", "t", (text("message_expiry", "soon"),)), Code.INVALID_OPTION_VALUE),
+        (requests.PatchTopic("s", "t", (text("name", "x"),)), Code.TOPIC_NAME_ALREADY_EXISTS),
+        (requests.PatchTopic("s", "t", (Option("name", ValueKind.UINT32, bytes(4)),)), Code.INVALID_OPTION_VALUE),
+        (requests.PatchStream("s", (text("encryption_key_source", "none"),)), Code.OPTION_READ_ONLY),
+        (requests.PatchStream("s", (text("name", "s2"),)), Code.STREAM_NAME_ALREADY_EXISTS),
+        (requests.PatchUser("root", (text("username", "boss"),)), Code.ROOT_USER_UNCHANGEABLE),
+        (requests.PatchUser(0, (text("status", "inactive"),)), Code.ROOT_USER_UNCHANGEABLE),
+        (requests.PatchUser("alice", (text("status", "asleep"),)), Code.INVALID_OPTION_VALUE),
+        (requests.CreateStream("new", (text("encryption_key", "secret"),)), Code.ENCRYPTION_UNAVAILABLE),
     ],
     ids=str,
 )
 async def test_an_update_that_cannot_be_made_says_why_and_changes_nothing(
-    tmp_path: Path, patch: ask.Request, code: Code
+    tmp_path: Path, patch: requests.Request, code: Code
 ) -> None:
     async with world(tmp_path) as made:
         client = await with_topic(made)
         await made.user("alice")
-        await client.demand(ask.CreateTopic("s", "x", 1))
-        await client.demand(ask.CreateStream("s2"))
-        before = [await client.get(request) for request in (ask.GetTopics("s"), ask.GetStreams(), ask.GetUsers())]
+        await client.demand(requests.CreateTopic("s", "x", 1))
+        await client.demand(requests.CreateStream("s2"))
+        before = [
+            await client.get(request)
+            for request in (requests.GetTopics("s"), requests.GetStreams(), requests.GetUsers())
+        ]
         reply = await client.demand(patch)
         assert (reply.refused, is_committed(reply)) == (code, True)
         assert before == [
-            await client.get(request) for request in (ask.GetTopics("s"), ask.GetStreams(), ask.GetUsers())
+            await client.get(request)
+            for request in (requests.GetTopics("s"), requests.GetStreams(), requests.GetUsers())
         ]
 
 
@@ -896,21 +907,23 @@ async def test_an_update_needs_the_right_to_manage_what_it_changes(tmp_path: Pat
         boss = await with_topic(made)
         await made.user("alice", permissions=Permissions(GlobalPermissions(read_streams=True, read_topics=True)))
         alice = Newer(made, OTHER)
-        await alice.register(ask.LoginUser("alice", "alicealice", "1"))
+        await alice.register(requests.LoginUser("alice", "alicealice", "1"))
         for patch in (
-            ask.PatchTopic("s", "t", (text("name", "mine"),)),
-            ask.PatchStream("s", (text("name", "mine"),)),
-            ask.PatchUser("alice", (text("username", "root2"),)),
+            requests.PatchTopic("s", "t", (text("name", "mine"),)),
+            requests.PatchStream("s", (text("name", "mine"),)),
+            requests.PatchUser("alice", (text("username", "root2"),)),
         ):
             assert await alice.refused(patch) == Code.UNAUTHORIZED
-        assert (await boss.get(ask.GetTopic("s", "t"))).info.name == "t"
+        assert (await boss.get(requests.GetTopic("s", "t"))).info.name == "t"
 
 
 @pytest.mark.parametrize("scope", OptionScope)
 async def test_options_are_described_with_what_can_be_done_with_them(tmp_path: Path, scope: OptionScope) -> None:
     async with world(tmp_path) as made:
         client = await root(made)
-        found = {option.key: option.flags for option in await client.get(ask.DescribeOptions(scope, with_columns=True))}
+        found = {
+            option.key: option.flags for option in await client.get(requests.DescribeOptions(scope, with_columns=True))
+        }
         both = OptionFlags.UPDATABLE | OptionFlags.RESETTABLE
         match scope:
             case OptionScope.TOPIC:
@@ -933,13 +946,13 @@ async def test_what_has_no_meaning_is_refused_and_the_connection_goes_on(tmp_pat
         for operation in (0, 4, 64, 72, 129, 131, 133, 135, 142, 151, 163, 255):
             octets = frame(operation, b"body", number=5, session=client.session)
             assert (await client.reply(octets)).refused == Code.INVALID_COMMAND, operation
-        assert not await client.refused(ask.GetMe())
+        assert not await client.refused(requests.GetMe())
 
 
 async def test_a_request_for_another_session_is_an_eviction(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await root(made)
-        octets = client.asked(ask.CreateStream("s"), session=client.session + 1)
+        octets = client.asked(requests.CreateStream("s"), session=client.session + 1)
         assert (await client.reply(octets)).evicted == Reason.NO_SESSION
         assert client.talk.over
 
@@ -954,14 +967,14 @@ async def test_generations_share_what_they_make(tmp_path: Path) -> None:
     """One of 0.12 beside one of 0.9 in the same group."""
     async with world(tmp_path) as made:
         newer = await with_topic(made, 2)
-        await newer.demand(ask.CreateConsumerGroup("s", "t", "g"))
-        await newer.demand(ask.JoinConsumerGroup("s", "t", "g"))
+        await newer.demand(requests.CreateConsumerGroup("s", "t", "g"))
+        await newer.demand(requests.JoinConsumerGroup("s", "t", "g"))
         older = await made.root()
-        await older.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await older.ask(requests.JoinConsumerGroup("s", "t", "g"))
         await sent(newer, b"m", partition=0)
-        polled = await older.ask(ask.PollMessages(ME, "s", "t", 0, FIRST, 10, False))
+        polled = await older.ask(requests.PollMessages(ME, "s", "t", 0, FIRST, 10, False))
         assert polled.messages_count == 1
-        group = await newer.get(ask.GetConsumerGroup("s", "t", "g"))
+        group = await newer.get(requests.GetConsumerGroup("s", "t", "g"))
         assert sorted(len(member.partitions) for member in group.members) == [1, 1]
 
 
@@ -1038,7 +1051,7 @@ async def test_what_waits_ends_with_its_session_and_commits_nothing(tmp_path: Pa
         other = Newer(made, port=5001)
         match how:
             case "logged out":
-                await client.demand(ask.LogoutUser())
+                await client.demand(requests.LogoutUser())
             case "logged in anew":
                 await client.register(secret=bytes(32))
             case "bound elsewhere":
@@ -1049,7 +1062,7 @@ async def test_what_waits_ends_with_its_session_and_commits_nothing(tmp_path: Pa
         if how != "bound elsewhere":
             await other.register()
         other.incarnation = client.incarnation
-        assert await other.get(ask.GetConsumerOffset(ME, "s", "t", 0)) is None
+        assert await other.get(requests.GetConsumerOffset(ME, "s", "t", 0)) is None
 
 
 async def test_a_partition_that_is_made_again_while_a_poll_waits_for_memory_is_another_one(
@@ -1062,8 +1075,8 @@ async def test_a_partition_that_is_made_again_while_a_poll_waits_for_memory_is_a
         monkeypatch.setattr(turns.Turn, "wait", lambda turn: scarce)
         polled = asyncio.create_task(client.reply(client.asked(poll(strategy=NEXT, commit=True))))
         await asyncio.sleep(0)
-        await client.demand(ask.DeletePartitions("s", "t", 1))
-        await client.demand(ask.CreatePartitions("s", "t", 1))
+        await client.demand(requests.DeletePartitions("s", "t", 1))
+        await client.demand(requests.CreatePartitions("s", "t", 1))
         scarce.set_result(1 << 20)
         assert (await polled).refused == Code.PARTITION_RECREATED
 
@@ -1094,14 +1107,14 @@ async def test_the_answers_of_all_sessions_together_are_bounded(tmp_path: Path) 
         remembered = made.gateway.bound_sessions.remembered
         before = remembered.size
         assert before > 0
-        asked = [client.asked(ask.StoreConsumerOffset(ME, "s", "t", 0, 0)) for _ in range(SCARCE_REQUESTS_MAX + 2)]
+        asked = [client.asked(requests.StoreConsumerOffset(ME, "s", "t", 0, 0)) for _ in range(SCARCE_REQUESTS_MAX + 2)]
         remembered.size += ALL_BYTES_MAX
         for octets in asked:
             await client.reply(octets)
         assert (await client.reply(asked[1])).refused == Code.REQUEST_TOO_OLD
         assert (await client.reply(asked[2])).refused != Code.REQUEST_TOO_OLD
         remembered.size -= ALL_BYTES_MAX
-        await client.demand(ask.LogoutUser())
+        await client.demand(requests.LogoutUser())
         assert remembered.size == 0
 
 

@@ -9,13 +9,13 @@ from typing import Any
 from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply, batch_of, sending
 from tests.transports.support.newer import CLIENT, ME, SECRET, SPOKEN, frame
 from tests.transports.support.raw import Raw, Served, served
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
-from whippet.transports.wire.next import answers, registration, requests
+from whippet.transports.wire.next import registration, requests, responses
 from whippet.transports.wire.next.operations import CODES, OF_CODE, PARTITION_OPERATIONS
 
-FIRST = ask.Strategy(ask.StrategyKind.FIRST)
+FIRST = commands.Strategy(commands.StrategyKind.FIRST)
 MINUTE = 60_000_000
 MIB = 1 << 20
 
@@ -29,21 +29,21 @@ class Client(Raw):
         head = await self.exactly(HEADER_BYTES)
         return Reply(head, await self.exactly(int.from_bytes(head[48:52], "little") - HEADER_BYTES))
 
-    def asked(self, request: ask.Request) -> bytes:
+    def asked(self, request: commands.Request) -> bytes:
         self.number += 1
         code = requests.code_of(request)
         operation = OF_CODE.get(code, READ)
         named: dict[str, Any] = {"code": code} if operation == READ else {"stamp": self.number}
-        if operation in PARTITION_OPERATIONS or isinstance(request, ask.PollMessagesDeferred):
+        if operation in PARTITION_OPERATIONS or isinstance(request, commands.PollMessagesDeferred):
             named |= {"incarnation": self.incarnation, "stamp": 0}
         body = b"".join(requests.encode(request))
         return frame(operation, body, session=self.session, number=self.number, **named)
 
-    async def get(self, request: ask.Request) -> Any:
+    async def get(self, request: commands.Request) -> Any:
         await self.send(self.asked(request))
         reply = await self.reply()
         code = CODES.get(reply.operation, requests.code_of(request))
-        return answers.OF_0_12_2.decode(code, memoryview(reply.content))
+        return responses.OF_0_12_2.decode(code, memoryview(reply.content))
 
 
 async def connected(world: Served, **options: Any) -> Client:
@@ -56,20 +56,22 @@ async def connected(world: Served, **options: Any) -> Client:
 
 async def with_topic(world: Served, **options: Any) -> Client:
     client = await connected(world, **options)
-    await client.get(ask.CreateStream("s"))
-    await client.get(ask.CreateTopic("s", "t", 1))
-    client.incarnation = (await client.get(ask.GetPartitionRoute("s", "t", 0))).incarnation
+    await client.get(commands.CreateStream("s"))
+    await client.get(commands.CreateTopic("s", "t", 1))
+    client.incarnation = (await client.get(commands.GetPartitionRoute("s", "t", 0))).incarnation
     return client
 
 
-def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB) -> ask.PollMessagesDeferred:
-    return ask.PollMessagesDeferred(ME, "s", "t", 0, FIRST, 1000, False, None, wait, 1, max_bytes, wait + 1_000_000)
+def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB) -> commands.PollMessagesDeferred:
+    return commands.PollMessagesDeferred(
+        ME, "s", "t", 0, FIRST, 1000, False, None, wait, 1, max_bytes, wait + 1_000_000
+    )
 
 
 async def test_a_poll_that_waits_is_answered_after_what_was_asked_behind_it(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await with_topic(world)
-        waiting, ping, send = [client.asked(one) for one in (poll(), ask.Ping(), sending(batch_of(b"there")))]
+        waiting, ping, send = [client.asked(one) for one in (poll(), commands.Ping(), sending(batch_of(b"there")))]
         await client.send(waiting + ping + send)
         replies = [await client.reply() for _ in range(3)]
         assert [reply.number for reply in replies][:1] == [client.number - 1]
@@ -82,7 +84,7 @@ async def test_whoever_goes_while_a_poll_waits_leaves_nothing_behind(tmp_path: P
     async with served(tmp_path) as world:
         client = await with_topic(world)
         await client.send(b"".join(client.asked(poll()) for _ in range(5)))
-        await client.get(ask.GetMe())
+        await client.get(commands.GetMe())
         gateway = world.listener.gateway
         assert len(gateway.waiting_polls) == 5
         client.reset()
@@ -94,7 +96,7 @@ async def test_whoever_goes_without_taking_a_late_response_leaves_nothing_behind
     async with served(tmp_path) as world:
         client = await with_topic(world, receive_bytes=4096)
         await client.send(b"".join(client.asked(poll()) for _ in range(3)))
-        await client.send(client.asked(ask.Ping()))
+        await client.send(client.asked(commands.Ping()))
         await client.reply()
         await client.send(client.asked(sending(batch_of(b"x" * 8 * MIB))))
         gateway = world.listener.gateway

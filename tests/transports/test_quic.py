@@ -26,7 +26,7 @@ from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.quic import Client, Closed, Reset, World, served
 from tests.transports.support.raw import LOG_IN, PING, asked, frame, message_body, poll
 from tests.transports.wire.classic.support.plainly import parse
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
 from whippet.transports import certificates, quic_connection, quic_engine
@@ -41,8 +41,8 @@ SEND = 101
 
 
 async def make_topic(root: Client, partitions: int = 1) -> None:
-    assert (await root.ask(ask.CreateStream("s")))[0] == 0
-    assert (await root.ask(ask.CreateTopic("s", "t", partitions)))[0] == 0
+    assert (await root.ask(requests.CreateStream("s")))[0] == 0
+    assert (await root.ask(requests.CreateTopic("s", "t", partitions)))[0] == 0
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -191,7 +191,7 @@ async def test_many_streams_at_once_are_answered_in_their_order(tmp_path: Path) 
 async def test_what_follows_a_login_on_its_heels_finds_it_done(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
-        login_answer, made = client.begin(LOG_IN), client.begin(asked(ask.CreateStream("s")))
+        login_answer, made = client.begin(LOG_IN), client.begin(asked(requests.CreateStream("s")))
         assert (await login_answer)[:4] == bytes(4)
         assert (await made)[:4] == bytes(4)
 

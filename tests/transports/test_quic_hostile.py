@@ -22,7 +22,7 @@ from aioquic.quic.packet import QuicProtocolVersion
 from tests.transports.fuzzing.over_quic import attack, hello, spoilt
 from tests.transports.support.quic import Client, World, served
 from tests.transports.support.raw import LOG_IN, PING, frame, message_body, poll
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.transports import quic
 from whippet.transports.quic import HANDSHAKES_MAX, RETRY_ABOVE
 
@@ -95,8 +95,8 @@ async def test_nor_to_an_address_that_a_client_only_seems_to_have_moved_to(tmp_p
 
     async with attacked(tmp_path) as world:
         root = await world.root()
-        assert (await root.ask(ask.CreateStream("s")))[0] == 0
-        assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
+        assert (await root.ask(requests.CreateStream("s")))[0] == 0
+        assert (await root.ask(requests.CreateTopic("s", "t", 1)))[0] == 0
         assert (await root.ask(frame(101, message_body(4 * MIB))))[0] == 0
         victim, own = Spoofing(Socket(world)), root._transport
         root._transport = victim  # type: ignore[assignment]

@@ -16,7 +16,7 @@ from tests.app.support.process import starting
 from tests.support.running import run
 from tests.transports.support.raw import frame, message_body
 from tests.transports.support.siege import MESSAGES, MIB, SETTINGS, TO_FIRST, Besieged, quic
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 SOON = "from whippet.transports.admission import room; room.RECLAIM_SECONDS = 0.1; "
 SMALL = {
@@ -62,7 +62,7 @@ async def test_an_unfinished_body_over_http_gives_way(besieged: Besieged) -> Non
 async def test_an_unfinished_request_over_quic_gives_way(besieged: Besieged) -> None:
     async with contextlib.AsyncExitStack() as ends, await besieged.client("ordinary") as honest:
         slow = await quic(besieged, ends, window=MIB)
-        assert (await slow.ask(ask.LoginUser("hostile", "password of hostile")))[0] == 0
+        assert (await slow.ask(requests.LoginUser("hostile", "password of hostile")))[0] == 0
         slow.say(slow.open(), frame(101, message_body(1_900_000))[:300_000], fin=False)
         # Its room was given to it when this is answered.
         while not slow.terminated.done():

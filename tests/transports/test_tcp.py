@@ -39,7 +39,7 @@ from tests.transports.support.raw import (
 from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
@@ -74,7 +74,7 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:
 
 
 async def test_a_request_may_be_cut_at_every_byte(tmp_path: Path) -> None:
-    conversation = LOG_IN + asked(ask.CreateStream("one")) + frame(2) + PING + struct.pack("<I", 3) + PING
+    conversation = LOG_IN + asked(requests.CreateStream("one")) + frame(2) + PING + struct.pack("<I", 3) + PING
 
     async with served(tmp_path) as world:
         whole = await world.stranger()
@@ -161,7 +161,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
             await stranger.send(frame(code, bytes(size)) + PING)
             assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
             assert await stranger.answer() == OK
-        name = asked(ask.CreateStream("a name and what follows it"))[8:]
+        name = asked(requests.CreateStream("a name and what follows it"))[8:]
         await stranger.send(frame(202, name + bytes(10 * MIB - len(name))))
         assert (await stranger.answer())[0] == 0
         await stranger.send(frame(SEND, message_body(11 * MIB)))
@@ -171,7 +171,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
 async def test_a_limit_holds_wherever_the_header_is_cut(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root, other = await world.root(), await world.stranger()
-        name = asked(ask.CreateStream("s"))[8:]
+        name = asked(requests.CreateStream("s"))[8:]
         for cut in range(1, 9):
             octets = frame(202, name + bytes(10 * MIB))
             await root.send(octets[:cut])
@@ -208,22 +208,22 @@ async def test_before_a_login_everything_but_a_ping_and_the_logins_is_unauthenti
         root, stranger = await world.root(), await world.stranger()
         await make_topic(root)
         for request in (
-            ask.GetStats(),
-            ask.GetMe(),
-            ask.GetUsers(),
-            ask.GetStream("s"),
-            ask.GetStream("nothing"),
-            ask.GetSnapshot(1, (4,)),
-            ask.LogoutUser(),
-            ask.CreatePersonalAccessToken("token", 0),
-            ask.ChangePassword("root", ROOT["IGGY_ROOT_PASSWORD"], "another"),
+            requests.GetStats(),
+            requests.GetMe(),
+            requests.GetUsers(),
+            requests.GetStream("s"),
+            requests.GetStream("nothing"),
+            requests.GetSnapshot(1, (4,)),
+            requests.LogoutUser(),
+            requests.CreatePersonalAccessToken("token", 0),
+            requests.ChangePassword("root", ROOT["IGGY_ROOT_PASSWORD"], "another"),
         ):
             assert await stranger.ask(request) == refusal(Code.UNAUTHENTICATED), request
         await stranger.send(frame(SEND, message_body(10)) + poll(1) + PING)
         answers = [await stranger.answer() for _ in range(3)]
         assert answers == [refusal(Code.UNAUTHENTICATED), refusal(Code.UNAUTHENTICATED), OK]
-        await root.ask(ask.LogoutUser())
-        assert await root.ask(ask.GetMe()) == refusal(Code.UNAUTHENTICATED)
+        await root.ask(requests.LogoutUser())
+        assert await root.ask(requests.GetMe()) == refusal(Code.UNAUTHENTICATED)
 
 
 async def test_who_guesses_over_many_connections_computes_little_and_holds_up_nobody(tmp_path: Path) -> None:
@@ -232,11 +232,11 @@ async def test_who_guesses_over_many_connections_computes_little_and_holds_up_no
     seconds = Seconds()
     async with served(tmp_path, throttle=Throttle(clock=seconds, sleep=seconds.sleep)) as world:
         witness = await world.root()
-        created = await witness.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None))
+        created = await witness.ask(requests.CreateUser("alice", "alicealice", requests.UserStatus.ACTIVE, None))
         assert created[0] == 0
         before, started = world.passwords.computed, seconds.now
         guesses = b"".join(
-            asked(ask.LoginUser(name, f"guess {number}")) for number in range(25) for name in ("alice", "nobody")
+            asked(requests.LoginUser(name, f"guess {number}")) for number in range(25) for name in ("alice", "nobody")
         )
         clients = [await world.stranger() for _ in range(20)]
         for client in clients:
@@ -362,7 +362,7 @@ async def test_who_has_logged_in_may_be_silent_until_he_logs_out(tmp_path: Path,
         await time.passes(61, world.listener, witness)
         assert await stranger.is_closed()
         await time.passes(100_000, world.listener, witness)
-        assert await other.ask(ask.LogoutUser()) == OK
+        assert await other.ask(requests.LogoutUser()) == OK
         await time.passes(59, world.listener, witness)
         assert await other.is_alive()
         await time.passes(61, world.listener, witness)
@@ -481,7 +481,7 @@ async def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path)
     async with served(tmp_path) as world:
         root = await world.root()
         await make_topic(root)
-        await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(ask.CreateStream("last")) + poll(8))
+        await root.send(frame(SEND, message_body(*[MIB] * 8)) + asked(requests.CreateStream("last")) + poll(8))
         root.say_no_more()
         assert await root.answer() == OK
         assert (await root.answer())[0] == 0
@@ -501,10 +501,10 @@ async def test_who_has_said_his_last_word_still_gets_all_answers(tmp_path: Path)
 async def test_a_request_of_which_the_end_never_comes_is_not_carried_out(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         root, witness = await world.root(), await world.root()
-        await root.send(asked(ask.CreateStream("half"))[:-1])
+        await root.send(asked(requests.CreateStream("half"))[:-1])
         root.say_no_more()
         assert await root.rest() == b""
-        assert await witness.ask(ask.GetStreams()) == OK
+        assert await witness.ask(requests.GetStreams()) == OK
 
 
 async def test_resets_in_the_middle_of_anything_concern_nobody_else(
@@ -560,7 +560,7 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
 
         await asyncio.gather(*(sending(client) for client in clients))
         assert len(body) < most <= limit + len(body)
-        await root.send(asked(ask.GetStream(0)))
+        await root.send(asked(requests.GetStream(0)))
         status, payload = await root.answer()
         assert status == 0
         assert struct.unpack_from("<Q", payload, 24)[0] == 24 * 2 * 4
@@ -606,7 +606,7 @@ async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_
 
 async def logged_in(world: Served, name: str, *, receive_bytes: int | None = None) -> Raw:
     client = await world.stranger(receive_bytes=receive_bytes)
-    status, _ = await client.ask(ask.LoginUser(name, "their password", "test", "test"))
+    status, _ = await client.ask(requests.LoginUser(name, "their password", "test", "test"))
     assert status == 0
     return client
 
@@ -619,7 +619,7 @@ async def test_clients_that_do_not_read_what_they_poll_are_bounded_and_give_way(
         await make_topic(root)
         everything = Permissions(GlobalPermissions(poll_messages=True))
         for name in ("hostile", "honest"):
-            created = ask.CreateUser(name, "their password", UserStatus.ACTIVE, everything)
+            created = requests.CreateUser(name, "their password", UserStatus.ACTIVE, everything)
             assert (await root.ask(created))[0] == 0
         await root.send(frame(SEND, message_body(*[MIB // 4] * 64)))
         assert await root.answer() == OK
@@ -689,7 +689,7 @@ async def test_a_frame_that_only_looks_like_http_later_on_is_a_frame(tmp_path: P
 async def test_ipv6(tmp_path: Path) -> None:
     async with served(tmp_path, address=Address("::1", 0)) as world:
         root = await world.root()
-        status, payload = await root.ask(ask.GetMe())
+        status, payload = await root.ask(requests.GetMe())
         assert status == 0
         host, port = root.link.getsockname()[:2]
         assert f"[{host}]:{port}".encode() in payload
@@ -801,8 +801,8 @@ async def test_what_is_wrong_with_a_send_is_nothing_to_those_who_may_not_send_it
     async with served(tmp_path) as world:
         root, alice, stranger = await world.root(), await world.stranger(), await world.stranger()
         await make_topic(root)
-        assert (await root.ask(ask.CreateUser("alice", "alicealice", UserStatus.ACTIVE, None)))[0] == 0
-        assert (await alice.ask(ask.LoginUser("alice", "alicealice", "test", "test")))[0] == 0
+        assert (await root.ask(requests.CreateUser("alice", "alicealice", UserStatus.ACTIVE, None)))[0] == 0
+        assert (await alice.ask(requests.LoginUser("alice", "alicealice", "test", "test")))[0] == 0
         cut_off = frame(101, message_body(size)[:-7])
         for client, code in ((root, None), (alice, Code.UNAUTHORIZED), (stranger, Code.UNAUTHENTICATED)):
             await client.send(cut_off)

@@ -17,10 +17,10 @@ import pytest
 
 from tests.app.support.process import DEADLINE_S, Gateway, Start, starting
 from tests.transports.support.raw import PING, asked, frame, message_body, poll
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 ROOT = {"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "rootZroot-1"}
-LOG_IN = asked(ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]))
+LOG_IN = asked(requests.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"]))
 QUIET = ROOT | {"IGGY_HTTP_ENABLED": "false"}
 MIB = 1 << 20
 
@@ -92,7 +92,7 @@ class Client:
         self.send(octets)
         return self.answer()
 
-    def ask(self, request: ask.Request) -> tuple[int, bytes]:
+    def ask(self, request: requests.Request) -> tuple[int, bytes]:
         return self.say(asked(request))
 
     def __enter__(self) -> Client:
@@ -113,8 +113,8 @@ def logged_in(gateway: Gateway) -> Client:
 
 
 def make_topic(client: Client) -> None:
-    assert client.ask(ask.CreateStream("s"))[0] == 0
-    assert client.ask(ask.CreateTopic("s", "t", 1))[0] == 0
+    assert client.ask(requests.CreateStream("s"))[0] == 0
+    assert client.ask(requests.CreateTopic("s", "t", 1))[0] == 0
 
 
 def resident_bytes(gateway: Gateway) -> int:
@@ -133,7 +133,7 @@ def test_a_request_in_hand_is_finished_and_everybody_is_closed_before_the_end(st
     gateway = start(SLOW_COMMAND, **QUIET)
     with logged_in(gateway) as client, logged_in(gateway) as idle, logged_in(gateway) as partial:
         make_topic(client)
-        client.send(frame(101, message_body(100)) + asked(ask.GetMe()) + PING)
+        client.send(frame(101, message_body(100)) + asked(requests.GetMe()) + PING)
         assert client.answer() == (0, b"")
         gateway.line("request in hand")
         partial.send(frame(101, message_body(100))[:-1])
@@ -267,28 +267,28 @@ def test_no_secret_reaches_a_file_or_the_log_at_its_most_talkative(start: Start,
     alices, new, guess, _ = secrets
     gateway = start(**QUIET, IGGY_SYSTEM_LOGGING_LEVEL="trace", IGGY_DISPLAY_CONFIG="1")
     with logged_in(gateway) as root, Client(gateway) as other:
-        assert root.ask(ask.CreateUser("alice", alices, ask.UserStatus.ACTIVE, None))[0] == 0
-        assert root.ask(ask.CreateUser("alice", guess, ask.UserStatus.ACTIVE, None))[0] == 46
-        for octets in (asked(ask.LoginUser("alice", alices)), b"", asked(ask.LoginUser("nobody", guess))):
-            other.send(octets or asked(ask.LoginUser("alice", guess)))
+        assert root.ask(requests.CreateUser("alice", alices, requests.UserStatus.ACTIVE, None))[0] == 0
+        assert root.ask(requests.CreateUser("alice", guess, requests.UserStatus.ACTIVE, None))[0] == 46
+        for octets in (asked(requests.LoginUser("alice", alices)), b"", asked(requests.LoginUser("nobody", guess))):
+            other.send(octets or asked(requests.LoginUser("alice", guess)))
             assert other.answer()[0] in (0, 42)
-        status, token = other.ask(ask.CreatePersonalAccessToken("build", 0))
+        status, token = other.ask(requests.CreatePersonalAccessToken("build", 0))
         assert status == 0
         secrets.append(token[1:].decode())
-        assert root.ask(ask.LoginWithPersonalAccessToken(secrets[-1]))[0] == 0
-        assert other.ask(ask.DeletePersonalAccessToken("build"))[0] == 0
-        assert root.ask(ask.LoginWithPersonalAccessToken(secrets[-1])) == (20, b"")
-        assert other.ask(ask.ChangePassword("alice", guess, new))[0] == 42
-        assert other.ask(ask.ChangePassword("alice", alices, new))[0] == 0
+        assert root.ask(requests.LoginWithPersonalAccessToken(secrets[-1]))[0] == 0
+        assert other.ask(requests.DeletePersonalAccessToken("build"))[0] == 0
+        assert root.ask(requests.LoginWithPersonalAccessToken(secrets[-1])) == (20, b"")
+        assert other.ask(requests.ChangePassword("alice", guess, new))[0] == 42
+        assert other.ask(requests.ChangePassword("alice", alices, new))[0] == 0
         # Secrets in frames that cannot be understood, and where none belong.
-        for octets in (asked(ask.LoginUser("alice", guess)), asked(ask.ChangePassword("alice", new, guess))):
+        for octets in (asked(requests.LoginUser("alice", guess)), asked(requests.ChangePassword("alice", new, guess))):
             for cut in range(9, len(octets)):
                 assert other.say(struct.pack("<I", cut - 4) + octets[4:cut])[0] != 1
         for code in (202, 31, 43, 44, 999, 3):
             assert other.say(frame(code, bytes((2, len(guess))) + guess.encode()))[0] != 0
         # The first connection acted as alice, whose new password has ended it.
         with logged_in(gateway) as again:
-            snapshot = again.ask(ask.GetSnapshot(1, (100,)))[1]
+            snapshot = again.ask(requests.GetSnapshot(1, (100,)))[1]
     stopped_cleanly(gateway)
     assert any("DEBUG" in line for line in gateway.err)
     for secret in secrets:
@@ -302,7 +302,7 @@ def test_a_root_password_that_was_made_up_is_said_once_and_kept_nowhere(start: S
     gateway = start(IGGY_HTTP_ENABLED="false", IGGY_SYSTEM_LOGGING_LEVEL="trace")
     password = gateway.line(r"password +(\S+)").group(1)
     with Client(gateway) as client:
-        assert client.ask(ask.LoginUser("iggy", password))[0] == 0
+        assert client.ask(requests.LoginUser("iggy", password))[0] == 0
     stopped_cleanly(gateway)
     assert str(gateway).count(password) == 1
     assert password not in "".join(gateway.err)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.transports.support.raw import OK, Raw, Served, asked, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp, TcpSocket
 from whippet.transports import listening, tcp
@@ -71,12 +71,14 @@ async def test_nothing_is_set_unless_the_defaults_are_overridden(tmp_path: Path)
 async def stuck(world: Served) -> Raw:
     """A client that has asked for more than the system keeps, less than the listener waits with, and reads nothing."""
     client = await world.root(receive_bytes=4096)
-    for request in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 11)):
+    for request in (requests.CreateStream("s"), requests.CreateTopic("s", "t", 11)):
         assert (await client.ask(request))[0] == 0
     await client.send(frame(101, send_body([Classic(0, 0, 0, 0, bytes(60_000))], 64, TO_PARTITION_10)))
     assert await client.answer() == OK
-    whole = ask.Strategy(ask.StrategyKind.FIRST)
-    await client.send(asked(ask.PollMessages(ask.Consumer(ask.ConsumerKind.CONSUMER, 1), 0, 0, 10, whole, 100, False)))
+    whole = requests.Strategy(requests.StrategyKind.FIRST)
+    await client.send(
+        asked(requests.PollMessages(requests.Consumer(requests.ConsumerKind.CONSUMER, 1), 0, 0, 10, whole, 100, False))
+    )
     while not accepted(world)._transport.get_write_buffer_size():  # noqa: ASYNC110
         await asyncio.sleep(0)
     return client

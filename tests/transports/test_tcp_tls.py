@@ -14,7 +14,7 @@ import pytest
 
 from tests.transports.support.raw import LOG_IN, PING, Served, asked, frame, make_topic, message_body, poll, served
 from tests.transports.wire.classic.support.plainly import parse
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import Tls
 from whippet.transports import certificates, handshakes, tcp
@@ -68,8 +68,8 @@ async def connected(world: Served, context: ssl.SSLContext, name: str | None = N
 async def test_a_client_that_trusts_anybody_does_everything_over_a_made_certificate(tmp_path: Path) -> None:
     async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
         assert await client.say(LOG_IN) == (0, bytes(4))
-        assert (await client.say(asked(ask.CreateStream("s"))))[0] == 0
-        assert (await client.say(asked(ask.CreateTopic("s", "t", 1))))[0] == 0
+        assert (await client.say(asked(requests.CreateStream("s"))))[0] == 0
+        assert (await client.say(asked(requests.CreateTopic("s", "t", 1))))[0] == 0
         client.writer.write((frame(101, message_body(*[MIB] * 4)) + PING) * 3)
         assert [await client.answer() for _ in range(6)] == [(0, b"")] * 6
         status, payload = await client.say(poll(100))
@@ -136,7 +136,7 @@ async def test_a_client_that_ends_with_requests_in_hand_leaves_no_line_in_the_lo
         async with served(tmp_path, tls=server()) as world:
             for _ in range(20):
                 async with connected(world, unverified()) as client:
-                    client.writer.write(LOG_IN + asked(ask.GetStats()) * 50)
+                    client.writer.write(LOG_IN + asked(requests.GetStats()) * 50)
     assert not caplog.records
 
 
@@ -200,4 +200,4 @@ async def test_a_topic_made_over_tls_is_the_same_without(tmp_path: Path) -> None
         await make_topic(await world.root())
     async with served(tmp_path, tls=server()) as world, connected(world, unverified()) as client:
         assert await client.say(LOG_IN) == (0, bytes(4))
-        assert b"t" in (await client.say(asked(ask.GetTopic("s", "t"))))[1]
+        assert b"t" in (await client.say(asked(requests.GetTopic("s", "t"))))[1]

@@ -7,15 +7,21 @@ import asyncio
 import pytest
 
 from tests.transports.support.crowded import crowded, waiting
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import CommandError
 from whippet.transports import turns
 from whippet.transports.admission.room import Room
 from whippet.transports.turns import POLL_BYTES_MIN, Turn
 
 MIB = 1 << 20
-POLL = ask.PollMessages(
-    ask.Consumer(ask.ConsumerKind.CONSUMER, 1), 0, 0, 0, ask.Strategy(ask.StrategyKind.FIRST), 10, False
+POLL = requests.PollMessages(
+    requests.Consumer(requests.ConsumerKind.CONSUMER, 1),
+    0,
+    0,
+    0,
+    requests.Strategy(requests.StrategyKind.FIRST),
+    10,
+    False,
 )
 
 

@@ -16,7 +16,7 @@ from tests.transports.support.raw import frame, message_body, poll
 from tests.transports.support.siege import Deaf
 from tests.transports.websocket.support.talking import Talking, talking
 from tests.transports.websocket.support.talking import frame as websocket_frame
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.listeners import Http
 from whippet.transports.admission.room import Room
 from whippet.transports.http import routes
@@ -44,8 +44,8 @@ async def given_back(room: Room) -> None:
 
 
 async def with_messages(root: Client, *sizes: int) -> None:
-    assert (await root.ask(ask.CreateStream("s")))[0] == 0
-    assert (await root.ask(ask.CreateTopic("s", "t", 1)))[0] == 0
+    assert (await root.ask(requests.CreateStream("s")))[0] == 0
+    assert (await root.ask(requests.CreateTopic("s", "t", 1)))[0] == 0
     for size in sizes:
         assert (await root.ask(frame(SEND, message_body(size))))[0] == 0
 

@@ -17,7 +17,7 @@ import pytest
 from tests.transports.support.modern import ME, Modern, resealed, root, with_topic
 from tests.transports.support.raw import OK, Raw, asked, frame, served
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, parse, send_body
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import Partitioning, PartitioningKind
 from whippet.app.errors import Code
 from whippet.storage import batch as batches
@@ -62,15 +62,15 @@ class Party:
             return
         made = batches.build([batches.Message(m.payload, m.id, m.headers, m.origin) for m in messages], 0, bytes)
         to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-        assert not await self.new.refused(ask.SendMessages(0, 0, to, (made,)))
+        assert not await self.new.refused(requests.SendMessages(0, 0, to, (made,)))
 
-    async def read(self, way: int, strategy: ask.Strategy, count: int) -> list[Classic]:
+    async def read(self, way: int, strategy: requests.Strategy, count: int) -> list[Classic]:
         """With headers as the others have them."""
         if way not in self.classic:
             found = await self.new.polled(strategy=strategy, count=count)
             return [Classic(m.id, m.offset, m.timestamp, m.origin_timestamp, m.payload, m.user_headers) for m in found]
         link = self.classic[way]
-        status, payload = await link.ask(ask.PollMessages(ME, 0, 0, 0, strategy, count, False))
+        status, payload = await link.ask(requests.PollMessages(ME, 0, 0, 0, strategy, count, False))
         assert status == 0
         messages = parse(payload[16:], way)
         assert struct.unpack_from("<I", payload, 12)[0] == len(messages)
@@ -81,18 +81,18 @@ class Party:
             ]
         return messages
 
-    async def all_read_the_same(self, strategy: ask.Strategy, count: int = 10_000) -> list[Classic]:
+    async def all_read_the_same(self, strategy: requests.Strategy, count: int = 10_000) -> list[Classic]:
         old, middle, new = [await self.read(way, strategy, count) for way in (SHORT, LONG, 0)]
         assert old == middle == new
         return new
 
 
-FIRST = ask.Strategy(ask.StrategyKind.FIRST)
+FIRST = requests.Strategy(requests.StrategyKind.FIRST)
 WAYS = (SHORT, LONG, 0)
 
 
-def offset(value: int) -> ask.Strategy:
-    return ask.Strategy(ask.StrategyKind.OFFSET, value)
+def offset(value: int) -> requests.Strategy:
+    return requests.Strategy(requests.StrategyKind.OFFSET, value)
 
 
 @asynccontextmanager
@@ -149,9 +149,9 @@ async def test_a_slice_from_the_middle_of_a_batch_is_the_same_for_all(tmp_path: 
         assert len(whole) == 9 + 120
         for start, count in ((1, 1), (2, 3), (9, 60), (10, 1), (10, 58), (30, 60), (68, 2), (128, 5), (0, 129)):
             assert await friends.all_read_the_same(offset(start), count) == whole[start : start + count]
-        last = ask.Strategy(ask.StrategyKind.LAST)
+        last = requests.Strategy(requests.StrategyKind.LAST)
         assert await friends.all_read_the_same(last, 70) == whole[-70:]
-        since = ask.Strategy(ask.StrategyKind.TIMESTAMP, whole[70].timestamp)
+        since = requests.Strategy(requests.StrategyKind.TIMESTAMP, whole[70].timestamp)
         found = await friends.all_read_the_same(since)
         assert found == [message for message in whole if message.timestamp >= whole[70].timestamp]
 
@@ -178,7 +178,7 @@ async def test_times_at_the_end_of_time_are_the_same_for_all(tmp_path: Path, cou
         for at in range(256, len(made), 49):
             struct.pack_into("<I", made, at + 28, 2**32 - 1)
         to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-        assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
+        assert not await friends.new.refused(requests.SendMessages(0, 0, to, (resealed(made),)))
         read = await friends.all_read_the_same(offset(3))
         assert [m.origin for m in read] == [2**64 - 1] * count
 
@@ -191,7 +191,7 @@ async def test_a_message_without_an_id_has_none_for_all(tmp_path: Path) -> None:
         made = batches.build([batches.Message(b"x", 1, b"", 1)], 0, bytes)
         made[256 + 8 : 256 + 24] = bytes(16)
         to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-        assert not await friends.new.refused(ask.SendMessages(0, 0, to, (resealed(made),)))
+        assert not await friends.new.refused(requests.SendMessages(0, 0, to, (resealed(made),)))
         # On the classic wire it is the server that gives one.
         for way in (SHORT, LONG):
             await friends.send(way, [Plain(0, 10**15, b"y")])
@@ -207,14 +207,19 @@ async def test_each_wire_is_told_the_sizes_that_its_servers_count(tmp_path: Path
         new, old = await with_topic(world), await world.root()
         made = batches.build([batches.Message(bytes(57), number + 1) for number in range(117)], 0, bytes)
         to = Partitioning(PartitioningKind.PARTITION_ID, 0)
-        assert not await new.refused(ask.SendMessages(0, 0, to, (made,)))
-        whole, topic = await new.get(ask.GetStream("s")), await new.get(ask.GetTopic("s", "t"))
-        (listed,) = await new.get(ask.GetStreams())
+        assert not await new.refused(requests.SendMessages(0, 0, to, (made,)))
+        whole, topic = await new.get(requests.GetStream("s")), await new.get(requests.GetTopic("s", "t"))
+        (listed,) = await new.get(requests.GetStreams())
         in_log = 256 + (48 + 57) * 117
         sizes = {listed.size_bytes, whole.info.size_bytes, whole.topics[0].size_bytes, topic.info.size_bytes}
         assert sizes | {topic.partitions[0].size_bytes} == {in_log}
-        assert (await new.get(ask.GetStats())).messages_size_bytes == in_log
-        for request in (ask.GetStream("s"), ask.GetTopic("s", "t"), ask.GetStreams(), ask.GetStats()):
+        assert (await new.get(requests.GetStats())).messages_size_bytes == in_log
+        for request in (
+            requests.GetStream("s"),
+            requests.GetTopic("s", "t"),
+            requests.GetStreams(),
+            requests.GetStats(),
+        ):
             status, payload = await old.ask(request)
             assert status == 0
             assert struct.pack("<Q", (64 + 57) * 117) in payload
@@ -232,23 +237,23 @@ async def test_positions_are_shared_and_so_is_the_choice_of_a_partition(tmp_path
             key = rng.randbytes(rng.randrange(1, 256))
             to = Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
             made = batches.build([batches.Message(b"new %d" % number, 1)], 1, bytes)
-            (confirmation,) = await new.get(ask.SendMessages(0, 0, to, (bytearray(made),)))
-            assert (await old.ask(ask.SendMessages(0, 0, to, (bytearray(made),)))) == OK
+            (confirmation,) = await new.get(requests.SendMessages(0, 0, to, (bytearray(made),)))
+            assert (await old.ask(requests.SendMessages(0, 0, to, (bytearray(made),)))) == OK
             polled = await new.polled(confirmation.partition_id)
             assert [m.payload for m in polled[-2:]] == [b"new %d" % number] * 2
-        assert not await new.refused(ask.StoreConsumerOffset(ME, 0, 0, 1, 2))
-        status, payload = await old.ask(ask.GetConsumerOffset(ME, 0, 0, 1))
+        assert not await new.refused(requests.StoreConsumerOffset(ME, 0, 0, 1, 2))
+        status, payload = await old.ask(requests.GetConsumerOffset(ME, 0, 0, 1))
         assert (status, struct.unpack("<IQQ", payload)[2]) == (0, 2)
-        assert await old.ask(ask.StoreConsumerOffset(ME, 0, 0, 1, 0)) == OK
-        assert (await new.get(ask.GetConsumerOffset(ME, 0, 0, 1))).stored_offset == 0
-        missing = ask.GetConsumerOffset(ME, 0, 0, 7)
+        assert await old.ask(requests.StoreConsumerOffset(ME, 0, 0, 1, 0)) == OK
+        assert (await new.get(requests.GetConsumerOffset(ME, 0, 0, 1))).stored_offset == 0
+        missing = requests.GetConsumerOffset(ME, 0, 0, 7)
         assert await old.ask(missing) == OK
         assert await new.refused(missing) == Code.PARTITION_NOT_FOUND
         group = ("s", "t", "g")
-        assert (await old.ask(ask.CreateConsumerGroup(*group)))[0] == 0
-        assert await old.ask(ask.JoinConsumerGroup(*group)) == OK
-        assert not await new.refused(ask.JoinConsumerGroup(*group))
+        assert (await old.ask(requests.CreateConsumerGroup(*group)))[0] == 0
+        assert await old.ask(requests.JoinConsumerGroup(*group)) == OK
+        assert not await new.refused(requests.JoinConsumerGroup(*group))
         other = await root(world, b"o" * 16)
-        details = await other.get(ask.GetConsumerGroup(*group))
+        details = await other.get(requests.GetConsumerGroup(*group))
         assert [len(member.partitions) for member in details.members] == [2, 1]
-        assert asked(ask.JoinConsumerGroup(*group))[8:] == new.asked(ask.JoinConsumerGroup(*group))[256:]
+        assert asked(requests.JoinConsumerGroup(*group))[8:] == new.asked(requests.JoinConsumerGroup(*group))[256:]

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import fetching
-from whippet.app.commands import requests as ask
+from whippet.app.commands import fetching, requests
 from whippet.transports.http.numbers import U64, check_u64
 from whippet.transports.http.operation import Call
 
@@ -27,7 +26,7 @@ class Context(msgspec.Struct, frozen=True):
         check_u64(self.incarnation, self.owner_generation, self.metadata_op)
 
 
-def check(call: Call, request: ask.SendMessages | ask.StoreConsumerOffset, context: Context | None) -> None:
+def check(call: Call, request: requests.SendMessages | requests.StoreConsumerOffset, context: Context | None) -> None:
     """Refuses a request whose client knows another incarnation. To be called right before it is carried out."""
     if context is not None:
         fetching.check_incarnation(call.api.gateway, call.session.login, request, context.incarnation)

@@ -11,8 +11,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from whippet.app.commands import answers, fetching
-from whippet.app.commands import requests as ask
+from whippet.app.commands import fetching, requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.waiting import Wait
 from whippet.transports import turns
@@ -68,7 +67,7 @@ class DeferredQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def poll(call: Call) -> Answer:
     query: DeferredQuery = call.query
     answer_bytes = call.api.limits.answer_bytes
-    request = ask.PollMessagesDeferred(
+    request = requests.PollMessagesDeferred(
         Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
         call.stream,
         call.topic,
@@ -95,7 +94,7 @@ async def poll(call: Call) -> Answer:
     granted = turns.granted(turn, most)
     room = await turn.wait() if granted is None else granted
     count = min(query.count, answer_bytes // FRAME_JSON_BYTES)
-    found: answers.PolledAt = await call.ask(msgspec.structs.replace(request, room=room, count=count))
+    found: responses.PolledAt = await call.ask(msgspec.structs.replace(request, room=room, count=count))
     body = await outgoing.json_of(call, found.polled)
     context = msgspec.json.encode(Context(found.incarnation, NO_OWNER, found.metadata_op))
     # In front of the other members: the messages are encoded already.

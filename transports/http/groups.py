@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code, CommandError
 from whippet.transports.http import absence
 from whippet.transports.http.operation import Call
@@ -35,14 +34,14 @@ class NewConsumerGroup(msgspec.Struct, frozen=True):
 
 
 async def get_groups(call: Call) -> list[ConsumerGroup]:
-    found = await call.ask(ask.GetConsumerGroups(call.stream, call.topic))
+    found = await call.ask(requests.GetConsumerGroups(call.stream, call.topic))
     if found is None:
         absence.refuse_topic(call)
     return [ConsumerGroup(*_members(info)) for info in found or ()]
 
 
 async def get_group(call: Call) -> ConsumerGroupDetails:
-    found = await call.ask(ask.GetConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    found = await call.ask(requests.GetConsumerGroup(call.stream, call.topic, call.parameters["group"]))
     if found is None:
         absence.refuse_topic(call)
         raise CommandError(Code.CONSUMER_GROUP_ID_NOT_FOUND, about=(call.parameters["group"], call.topic))
@@ -53,17 +52,17 @@ async def create_group(call: Call) -> ConsumerGroupDetails:
     body: NewConsumerGroup = call.body
     if len(body.name.encode()) not in NAME_BYTES:
         raise CommandError(Code.INVALID_CONSUMER_GROUP_NAME)
-    return _details(await call.ask(ask.CreateConsumerGroup(call.stream, call.topic, body.name)))
+    return _details(await call.ask(requests.CreateConsumerGroup(call.stream, call.topic, body.name)))
 
 
 async def delete_group(call: Call) -> None:
-    await call.ask(ask.DeleteConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    await call.ask(requests.DeleteConsumerGroup(call.stream, call.topic, call.parameters["group"]))
 
 
-def _details(found: answers.GroupDetails) -> ConsumerGroupDetails:
+def _details(found: responses.GroupDetails) -> ConsumerGroupDetails:
     members = [GroupMember(each.id, len(each.partitions), list(each.partitions)) for each in found.members]
     return ConsumerGroupDetails(*_members(found.info), members=members)
 
 
-def _members(info: answers.GroupInfo) -> tuple[int, str, int, int]:
+def _members(info: responses.GroupInfo) -> tuple[int, str, int, int]:
     return info.id, info.name, info.partitions_count, info.members_count

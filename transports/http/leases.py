@@ -15,9 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands import requests, responses
+from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config.formats import PERIOD
 from whippet.app.errors import Code, CommandError
@@ -107,7 +106,7 @@ class LeaseCommit(msgspec.Struct, frozen=True):
 
 async def take_lease(call: Call) -> Answer:
     query: LeaseQuery = call.query
-    membership = ask.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
+    membership = requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
     try:
         lease = await call.api.leases.take(call.login, call.session.address, membership, _expiry(query.expiry))
     except ExpiryOutOfBounds as refused:
@@ -174,7 +173,7 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
         await _ask(
             call,
             lease,
-            ask.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
+            requests.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
         )
         return _details(call, lease, await _assignment(call, lease))
 
@@ -182,12 +181,12 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
 # ------------------------------------------------------------------------------------------------ what they share
 
 
-async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> answers.Polled:
+async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> responses.Polled:
     """One after the other of the lease's partitions, until there are messages."""
     query: LeasePollQuery = call.query
     answer_bytes = call.api.limits.answer_bytes
     named = query.number
-    request = ask.PollMessages(
+    request = requests.PollMessages(
         _group(call),
         call.stream,
         call.topic,
@@ -199,7 +198,7 @@ async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> answers.P
     )
     turns = min(len(offered), TURNS_MAX) if named is None else 1
     while True:
-        polled: answers.Polled = await _ask(call, lease, request)
+        polled: responses.Polled = await _ask(call, lease, request)
         turns -= 1
         if polled.messages_count or turns <= 0:
             break
@@ -212,13 +211,13 @@ def _group(call: Call) -> Consumer:
     return Consumer(ConsumerKind.GROUP, call.parameters["group"])
 
 
-async def _ask(call: Call, lease: Lease, request: ask.Request) -> Any:
-    return await carry_out(call.api.gateway, lease.session, request)
+async def _ask(call: Call, lease: Lease, request: requests.Request) -> Any:
+    return await execute(call.api.gateway, lease.session, request)
 
 
-async def _assignment(call: Call, lease: Lease) -> answers.GroupAssignment:
+async def _assignment(call: Call, lease: Lease) -> responses.GroupAssignment:
     with _told_if_gone():
-        wanted = ask.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"])
+        wanted = requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"])
         return await call.api.leases.assignment(lease, wanted)
 
 
@@ -237,7 +236,7 @@ def _told_if_gone() -> Iterator[None]:
         raise Refused(HTTPStatus.GONE, str(gone), "lease", code="lease_gone") from None
 
 
-def _details(call: Call, lease: Lease, found: answers.GroupAssignment) -> LeaseDetails:
+def _details(call: Call, lease: Lease, found: responses.GroupAssignment) -> LeaseDetails:
     return LeaseDetails(
         lease.id,
         lease.session.client_id,

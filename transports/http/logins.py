@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from whippet.app.access.access_tokens import Issued
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.transports.http.operation import Call
 
@@ -50,7 +50,7 @@ class Identity(msgspec.Struct, frozen=True):
 async def log_in(call: Call) -> Identity:
     body: Login = call.body
     try:
-        await call.ask(ask.LoginUser(body.username, body.password, body.version or "", body.context or ""))
+        await call.ask(requests.LoginUser(body.username, body.password, body.version or "", body.context or ""))
     except CommandError as refused:
         if refused.code in NOT_TOLD:
             raise CommandError(Code.INVALID_CREDENTIALS) from refused
@@ -61,7 +61,7 @@ async def log_in(call: Call) -> Identity:
 async def log_in_with_token(call: Call) -> Identity:
     body: TokenBody = call.body
     try:
-        await call.ask(ask.LoginWithPersonalAccessToken(body.token))
+        await call.ask(requests.LoginWithPersonalAccessToken(body.token))
     except CommandError as refused:
         if refused.code in UNKNOWN_TOKEN:
             raise CommandError(Code.INVALID_PERSONAL_ACCESS_TOKEN) from refused

@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.registry import Destination, admit
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
@@ -138,14 +137,14 @@ async def send_messages(call: Call) -> Answer:
     else:
         to, ready = _partitioning(body.partitioning), await _packed(call, body)
     level = None if query.durability is UNSET else LEVELS[query.durability]
-    request = ask.SendMessages(
+    request = requests.SendMessages(
         call.stream, call.topic, to, ready.batches, ready.checked, durability=level, producer=_producer(call)
     )
     if isinstance(body, NewMessages):
         contexts.check(call, request, body.context)
     if query.ack == "none":
         # Nobody will hear of a refusal that comes later.
-        admit(call.api.gateway, call.session, ask.SendMessages, Destination(call.stream, call.topic))
+        admit(call.api.gateway, call.session, requests.SendMessages, Destination(call.stream, call.topic))
         turn = Turn(call.api.rooms.bodies_of(call.session), free_bytes=0)
         size = sum(map(len, request.batches)) + UNHEARD_BYTES
         try:
@@ -167,7 +166,7 @@ def _producer(call: Call) -> Producer | None:
     if missing:
         sentence = f"{', '.join(PRODUCER_HEADERS)} belong together: {' and '.join(missing)} missing"
         raise CommandError(Code.INVALID_PRODUCER, sentence)
-    return ask.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
+    return requests.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
 
 
 async def _packed(call: Call, body: NewMessages) -> Ready:
@@ -196,10 +195,10 @@ def _destination(query: SendQuery) -> Partitioning:
     return Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
 
 
-async def send(call: Call, request: ask.SendMessages) -> answers.Sent:
+async def send(call: Call, request: requests.SendMessages) -> responses.Sent:
     """Whatever goes wrong from here on is not answered with a status that makes clients send again."""
     try:
-        sent: answers.Sent = await call.ask(request)
+        sent: responses.Sent = await call.ask(request)
     except CommandError:
         raise
     except Exception as error:
@@ -208,7 +207,7 @@ async def send(call: Call, request: ask.SendMessages) -> answers.Sent:
     return sent
 
 
-def confirmed(sent: answers.Sent) -> Answer:
+def confirmed(sent: responses.Sent) -> Answer:
     said = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
     headers = (
         JSON,
@@ -219,7 +218,7 @@ def confirmed(sent: answers.Sent) -> Answer:
     return Answer(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
 
 
-async def _send_unheard(call: Call, request: ask.SendMessages, turn: Turn) -> None:
+async def _send_unheard(call: Call, request: requests.SendMessages, turn: Turn) -> None:
     """Holds its room until it is done, so that nobody can have more accepted than the disk takes."""
     try:
         await call.ask(request)
@@ -255,7 +254,7 @@ async def poll_messages(call: Call) -> Answer:
     outgoing.refuse_several(form, query.count)
     answer_bytes = call.api.limits.answer_bytes
     is_json = form in (outgoing.JSON, incoming.NDJSON)
-    request = ask.PollMessages(
+    request = requests.PollMessages(
         Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer_id)),
         call.stream,
         call.topic,
@@ -290,5 +289,5 @@ async def flush(call: Call) -> None:
             sentence = f"`{name}` is {given} in the query and {in_path} in the path"
             raise Refused(HTTPStatus.BAD_REQUEST, sentence, name)
     await call.ask(
-        ask.FlushUnsavedBuffer(call.stream, call.topic, call.parameters["partition"], call.parameters["fsync"])
+        requests.FlushUnsavedBuffer(call.stream, call.topic, call.parameters["partition"], call.parameters["fsync"])
     )

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.transports.http import absence, contexts, parameters
 from whippet.transports.http.contexts import Context
@@ -64,7 +64,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
 async def get_offset(call: Call) -> ConsumerOffset | None:
     query: OffsetQuery = call.query
     consumer = _consumer(query.consumer_id)
-    found = await call.ask(ask.GetConsumerOffset(consumer, call.stream, call.topic, query.number))
+    found = await call.ask(requests.GetConsumerOffset(consumer, call.stream, call.topic, query.number))
     if found is None:
         absence.refuse_topic(call)
         return None
@@ -74,7 +74,9 @@ async def get_offset(call: Call) -> ConsumerOffset | None:
 async def store_offset(call: Call) -> None:
     body: NewOffset = call.body
     given = 1 if body.consumer_id is None else body.consumer_id
-    request = ask.StoreConsumerOffset(_consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset)
+    request = requests.StoreConsumerOffset(
+        _consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset
+    )
     contexts.check(call, request, body.context)
     await call.ask(request)
 
@@ -82,7 +84,7 @@ async def store_offset(call: Call) -> None:
 async def delete_offset(call: Call) -> None:
     query: ReaderQuery = call.query
     consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
-    await call.ask(ask.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
+    await call.ask(requests.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
 
 
 def _consumer(given: int | str) -> Consumer:

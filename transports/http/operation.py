@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from whippet.app.access.access_tokens import Caller
-from whippet.app.commands.answers import Polled
-from whippet.app.commands.registry import Destination, admit, carry_out
+from whippet.app.commands.registry import Destination, admit, execute
 from whippet.app.commands.requests import Identifier, PollMessages, Request
+from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
@@ -124,7 +124,7 @@ class Call:
         """The room of a response that the client has not taken; closed by whoever sends the response."""
 
     async def ask(self, request: Request) -> Any:
-        return await carry_out(self.api.gateway, self.session, request)
+        return await execute(self.api.gateway, self.session, request)
 
     def response_room(self) -> Turn:
         if self.turn is None:

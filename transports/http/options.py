@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.transports.http.operation import Call
@@ -46,14 +45,14 @@ async def describe(call: Call) -> list[OptionBody]:
     scope = SCOPES.get(call.parameters["scope"])
     if scope is None:
         raise CommandError(Code.INVALID_COMMAND, f"options are there for {', '.join(SCOPES)}")
-    found: Sequence[answers.OptionDescription] = await call.ask(ask.DescribeOptions(scope))
+    found: Sequence[responses.OptionDescription] = await call.ask(requests.DescribeOptions(scope))
     return [
         OptionBody(
             each.key,
             NAMES[each.kind],
             list(each.default),
             each.description,
-            *(bool(each.flags & flag) for flag in answers.OptionFlags),
+            *(bool(each.flags & flag) for flag in responses.OptionFlags),
         )
         for each in found
     ]

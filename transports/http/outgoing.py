@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from whippet.app.commands import answers
+from whippet.app.commands import responses
 from whippet.transports import offload
 from whippet.transports.http.answering import NO_STORE, VIEW, Answer, compressed, weights_of
 from whippet.transports.http.errors import Refused
@@ -57,7 +57,7 @@ def refuse_several(form: str, count: int) -> None:
         raise Refused(HTTPStatus.BAD_REQUEST, f"`count`: {OCTETS} is one message, so it needs count=1", "count")
 
 
-async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
+async def answer(call: Call, form: str, polled: responses.Polled) -> Answer:
     body = await FORMS[form](call, polled)
     headers = (
         (b"content-type", _TYPES.get(form, form).encode()),
@@ -72,7 +72,7 @@ async def answer(call: Call, form: str, polled: answers.Polled) -> Answer:
     return await compressed(Answer(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
 
 
-async def json_of(call: Call, polled: answers.Polled) -> bytes:
+async def json_of(call: Call, polled: responses.Polled) -> bytes:
     messages: Any = await messages_of(polled.batches, for_0_6=call.bearer.generation == "0.6")
     found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
     encode = msgspec.json.Encoder().encode
@@ -81,33 +81,33 @@ async def json_of(call: Call, polled: answers.Polled) -> bytes:
     return encode(found)
 
 
-async def _ndjson(call: Call, polled: answers.Polled) -> bytes:
+async def _ndjson(call: Call, polled: responses.Polled) -> bytes:
     messages = await messages_of(polled.batches, for_0_6=False)
     return await offload.call(_size(polled), len(messages), msgspec.json.Encoder().encode_lines, messages)
 
 
-async def _batches(call: Call, polled: answers.Polled) -> bytes:
+async def _batches(call: Call, polled: responses.Polled) -> bytes:
     return b"".join(polled.batches)
 
 
-async def _text(call: Call, polled: answers.Polled) -> bytes:
+async def _text(call: Call, polled: responses.Polled) -> bytes:
     return await offload.call(_size(polled), polled.messages_count, _lines_of, polled)
 
 
-def _lines_of(polled: answers.Polled) -> bytes:
+def _lines_of(polled: responses.Polled) -> bytes:
     payloads = payloads_of(polled.batches)
     return b"\n".join((*payloads, b"")) if payloads else b""
 
 
-def _size(polled: answers.Polled) -> int:
+def _size(polled: responses.Polled) -> int:
     return sum(map(len, polled.batches))
 
 
-async def _octets(call: Call, polled: answers.Polled) -> bytes:
+async def _octets(call: Call, polled: responses.Polled) -> bytes:
     return b"".join(payloads_of(polled.batches))
 
 
-FORMS: Mapping[str, Callable[[Call, answers.Polled], Awaitable[bytes]]] = {
+FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
     JSON: json_of,
     NDJSON: _ndjson,
     BATCH: _batches,

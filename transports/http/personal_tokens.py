@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.transports.http.numbers import U64, check_u64
 from whippet.transports.http.operation import Call
 from whippet.transports.http.texts import TokenName
@@ -32,14 +32,14 @@ class RawToken(msgspec.Struct, frozen=True):
 
 
 async def get_tokens(call: Call) -> list[PersonalAccessToken]:
-    found = await call.ask(ask.GetPersonalAccessTokens())
+    found = await call.ask(requests.GetPersonalAccessTokens())
     return [PersonalAccessToken(each.name, each.expires_at or None) for each in found]
 
 
 async def create_token(call: Call) -> RawToken:
     body: NewPersonalAccessToken = call.body
-    return RawToken((await call.ask(ask.CreatePersonalAccessToken(body.name, body.expiry))).token)
+    return RawToken((await call.ask(requests.CreatePersonalAccessToken(body.name, body.expiry))).token)
 
 
 async def delete_token(call: Call) -> None:
-    await call.ask(ask.DeletePersonalAccessToken(call.parameters["name"]))
+    await call.ask(requests.DeletePersonalAccessToken(call.parameters["name"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.limits import Limit
 from whippet.transports.http import (
     deferred,
@@ -324,7 +324,7 @@ _MESSAGES = (
         subject="messages",
         handler=messages.send_messages,
         query=messages.SendQuery,
-        admits=ask.SendMessages,
+        admits=requests.SendMessages,
         body=packing.NewMessages,
         decode=packing.decode,
         forms=incoming.FORMS,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code, CommandError
 from whippet.transports.http import bytesizes, options, topics
 from whippet.transports.http.operation import Call
@@ -40,39 +39,39 @@ class ChangedStream(msgspec.Struct, frozen=True):
 
 
 async def get_streams(call: Call) -> list[Stream]:
-    return [Stream(*_members(info)) for info in await call.ask(ask.GetStreams())]
+    return [Stream(*_members(info)) for info in await call.ask(requests.GetStreams())]
 
 
 async def get_stream(call: Call) -> StreamDetails | None:
-    found = await call.ask(ask.GetStream(call.stream))
+    found = await call.ask(requests.GetStream(call.stream))
     return None if found is None else _details(found)
 
 
 async def create_stream(call: Call) -> StreamDetails:
     body: NewStream = call.body
     _check_name(body.name)
-    return _details(await call.ask(ask.CreateStream(body.name, options.of_texts(body.options))))
+    return _details(await call.ask(requests.CreateStream(body.name, options.of_texts(body.options))))
 
 
 async def update_stream(call: Call) -> None:
     body: ChangedStream = call.body
     _check_name(body.name)
-    await call.ask(ask.UpdateStream(call.stream, body.name, options.of_texts(body.options)))
+    await call.ask(requests.UpdateStream(call.stream, body.name, options.of_texts(body.options)))
 
 
 async def delete_stream(call: Call) -> None:
-    await call.ask(ask.DeleteStream(call.stream))
+    await call.ask(requests.DeleteStream(call.stream))
 
 
 async def purge_stream(call: Call) -> None:
-    await call.ask(ask.PurgeStream(call.stream))
+    await call.ask(requests.PurgeStream(call.stream))
 
 
-def _details(found: answers.StreamDetails) -> StreamDetails:
+def _details(found: responses.StreamDetails) -> StreamDetails:
     return StreamDetails(*_members(found.info), topics=topics.topics(found.topics))
 
 
-def _members(info: answers.StreamInfo) -> tuple[int, int, str, str, int, int, dict[str, OptionValue]]:
+def _members(info: responses.StreamInfo) -> tuple[int, int, str, str, int, int, dict[str, OptionValue]]:
     size = bytesizes.text(info.size_bytes)
     return info.id, info.created_at, info.name, size, info.messages_count, info.topics_count, {}
 

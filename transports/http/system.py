@@ -9,8 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.model.sessions import Transport
 from whippet.transports.http import bytesizes
 from whippet.transports.http.answering import NO_STORE, TEXT, VIEW, Answer
@@ -132,7 +131,7 @@ async def ping(call: Call) -> Answer:
 
 
 async def get_stats(call: Call) -> Stats:
-    found: answers.Stats = await call.ask(ask.GetStats())
+    found: responses.Stats = await call.ask(requests.GetStats())
     other = ("server_", "classic_")
     named = {name: getattr(found, name) for name in found.__struct_fields__ if not name.startswith(other)}
     named |= {name: bytesizes.text(named[name]) for name in SIZES}
@@ -159,33 +158,33 @@ SIZES = (
 
 
 async def get_clients(call: Call) -> list[Client]:
-    return [Client(*_members(info)) for info in await call.ask(ask.GetClients())]
+    return [Client(*_members(info)) for info in await call.ask(requests.GetClients())]
 
 
 async def get_client(call: Call) -> ClientDetails:
     wanted = call.parameters["client"]
-    found = await call.ask(ask.GetClient(wanted)) if wanted else None
+    found = await call.ask(requests.GetClient(wanted)) if wanted else None
     if found is None:
         raise not_found()
     return details_of(found)
 
 
-def details_of(info: answers.ClientInfo) -> ClientDetails:
+def details_of(info: responses.ClientInfo) -> ClientDetails:
     groups = [GroupMembership(each.stream_id, each.topic_id, each.group_id) for each in info.groups]
     return ClientDetails(*_members(info), consumer_groups=groups)
 
 
-def _members(info: answers.ClientInfo) -> tuple[int, int | None, str, str, int]:
+def _members(info: responses.ClientInfo) -> tuple[int, int | None, str, str, int]:
     transport = Transport(info.transport).name.lower()
     return info.client_id, info.user_id, info.address, transport, len(info.groups)
 
 
 async def get_cluster_metadata(call: Call) -> ClusterMetadata:
-    found: answers.ClusterMetadata = await call.ask(ask.GetClusterMetadata())
+    found: responses.ClusterMetadata = await call.ask(requests.GetClusterMetadata())
     return ClusterMetadata(found.name, [_node(call, node) for node in found.nodes])
 
 
-def _node(call: Call, node: answers.ClusterNode) -> Node:
+def _node(call: Call, node: responses.ClusterNode) -> Node:
     """A node that listens everywhere is reached at the address at which it was reached."""
     ip = call.scope["server"][0] if node.ip in ANYWHERE else node.ip
     ports = Endpoints(node.tcp_port, node.quic_port, node.http_port, node.websocket_port)
@@ -195,7 +194,7 @@ def _node(call: Call, node: answers.ClusterNode) -> Node:
 async def make_snapshot(call: Call) -> Answer:
     body: NewSnapshot = call.body
     parts = tuple(PARTS[name] for name in body.snapshot_types)
-    made: answers.Snapshot = await call.ask(ask.GetSnapshot(COMPRESSIONS[body.compression], parts))
+    made: responses.Snapshot = await call.ask(requests.GetSnapshot(COMPRESSIONS[body.compression], parts))
     name = time.strftime("iggy_snapshot_%Y%m%d_%H%M%S.zip", time.gmtime()).encode()
     headers = (
         (b"content-type", b"application/zip"),

@@ -24,7 +24,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
 from whippet.app.config.listeners import HttpReaders
 from whippet.app.errors import CommandError, of_storage
@@ -307,10 +307,12 @@ class Tail:
 
 
 def following(
-    call: Call, start: ask.Strategy | None = None, consumer: ask.Consumer | None = None
-) -> ask.FollowMessages:
+    call: Call, start: requests.Strategy | None = None, consumer: requests.Consumer | None = None
+) -> requests.FollowMessages:
     partition = call.query.number
-    return ask.FollowMessages(call.stream, call.topic, None if partition == "all" else int(partition), start, consumer)
+    return requests.FollowMessages(
+        call.stream, call.topic, None if partition == "all" else int(partition), start, consumer
+    )
 
 
 class Events(Response):

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.topics import PARTITIONS_MAX
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option
@@ -111,11 +110,11 @@ class SegmentsCount(msgspec.Struct, frozen=True):
 
 
 async def get_topics(call: Call) -> list[Topic]:
-    return topics(await call.ask(ask.GetTopics(call.stream)) or ())
+    return topics(await call.ask(requests.GetTopics(call.stream)) or ())
 
 
 async def get_topic(call: Call) -> TopicDetails | None:
-    found = await call.ask(ask.GetTopic(call.stream, call.topic))
+    found = await call.ask(requests.GetTopic(call.stream, call.topic))
     return None if found is None else _details(found)
 
 
@@ -124,7 +123,7 @@ async def create_topic(call: Call) -> TopicDetails:
     _check_name(body.name)
     _check_factor(body.replication_factor)
     created = await call.ask(
-        ask.CreateTopic(
+        requests.CreateTopic(
             stream=call.stream,
             name=body.name,
             partitions_count=body.partitions_count,
@@ -144,10 +143,10 @@ async def update_topic(call: Call) -> None:
         _check_name(body.name)
     _check_factor(body.replication_factor)
     if body.name is None or body.reset:
-        await call.ask(ask.PatchTopic(call.stream, call.topic, _patched(body), tuple(body.reset)))
+        await call.ask(requests.PatchTopic(call.stream, call.topic, _patched(body), tuple(body.reset)))
         return
     await call.ask(
-        ask.UpdateTopic(
+        requests.UpdateTopic(
             stream=call.stream,
             topic=call.topic,
             name=body.name,
@@ -161,26 +160,26 @@ async def update_topic(call: Call) -> None:
 
 
 async def delete_topic(call: Call) -> None:
-    await call.ask(ask.DeleteTopic(call.stream, call.topic))
+    await call.ask(requests.DeleteTopic(call.stream, call.topic))
 
 
 async def purge_topic(call: Call) -> None:
-    await call.ask(ask.PurgeTopic(call.stream, call.topic))
+    await call.ask(requests.PurgeTopic(call.stream, call.topic))
 
 
 async def create_partitions(call: Call) -> None:
     body: NewPartitions = call.body
-    await call.ask(ask.CreatePartitions(call.stream, call.topic, body.partitions_count))
+    await call.ask(requests.CreatePartitions(call.stream, call.topic, body.partitions_count))
 
 
 async def delete_partitions(call: Call) -> None:
     query: PartitionsCount = call.query
-    await call.ask(ask.DeletePartitions(call.stream, call.topic, query.partitions_count))
+    await call.ask(requests.DeletePartitions(call.stream, call.topic, query.partitions_count))
 
 
 async def delete_segments(call: Call) -> None:
     query: SegmentsCount = call.query
-    await call.ask(ask.DeleteSegments(call.stream, call.topic, call.parameters["partition"], query.segments_count))
+    await call.ask(requests.DeleteSegments(call.stream, call.topic, call.parameters["partition"], query.segments_count))
 
 
 # ----------------------------------------------------------------------------------------------------------- pieces
@@ -198,18 +197,18 @@ def _patched(body: ChangedTopic) -> tuple[Option, ...]:
     return options.of_texts(texts | (body.options or {}))
 
 
-def topics(found: Sequence[answers.TopicInfo]) -> list[Topic]:
+def topics(found: Sequence[responses.TopicInfo]) -> list[Topic]:
     return [Topic(*_members(info)) for info in found]
 
 
-def _details(found: answers.TopicDetails) -> TopicDetails:
+def _details(found: responses.TopicDetails) -> TopicDetails:
     return TopicDetails(*_members(found.info), partitions=[_partition(each) for each in found.partitions])
 
 
 Members = tuple[int, int, str, str, int, str, int, int, int, int, dict[str, OptionValue]]
 
 
-def _members(info: answers.TopicInfo) -> Members:
+def _members(info: responses.TopicInfo) -> Members:
     return (
         info.id,
         info.created_at,
@@ -226,7 +225,7 @@ def _members(info: answers.TopicInfo) -> Members:
     )
 
 
-def _partition(info: answers.PartitionInfo) -> Partition:
+def _partition(info: responses.PartitionInfo) -> Partition:
     return Partition(
         info.id,
         info.created_at,

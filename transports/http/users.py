@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 
 from whippet.app.access import permissions as granted
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Identifier
 from whippet.app.model.identity import UserStatus
 from whippet.transports.http import options
@@ -107,16 +106,16 @@ class EndingQuery(msgspec.Struct, frozen=True):
 
 
 async def get_users(call: Call) -> list[User]:
-    return [User(*_members(info)) for info in await call.ask(ask.GetUsers())]
+    return [User(*_members(info)) for info in await call.ask(requests.GetUsers())]
 
 
 async def get_user(call: Call) -> UserDetails | None:
-    found = await call.ask(ask.GetUser(call.parameters["user"]))
+    found = await call.ask(requests.GetUser(call.parameters["user"]))
     return None if found is None else _details(found)
 
 
 async def get_me(call: Call) -> UserDetails | None:
-    found = await call.ask(ask.GetUser(call.bearer.user.id))
+    found = await call.ask(requests.GetUser(call.bearer.user.id))
     return None if found is None else _details(found)
 
 
@@ -124,7 +123,7 @@ async def create_user(call: Call) -> UserDetails:
     body: NewUser = call.body
     return _details(
         await call.ask(
-            ask.CreateUser(
+            requests.CreateUser(
                 body.username,
                 body.password,
                 _NUMBERS[body.status],
@@ -139,7 +138,7 @@ async def update_user(call: Call) -> None:
     body: ChangedUser = call.body
     status = body.status or body.user_status
     await call.ask(
-        ask.UpdateUser(
+        requests.UpdateUser(
             call.parameters["user"],
             body.username,
             None if status is None else _NUMBERS[status],
@@ -149,18 +148,18 @@ async def update_user(call: Call) -> None:
 
 
 async def delete_user(call: Call) -> None:
-    await call.ask(ask.DeleteUser(call.parameters["user"]))
+    await call.ask(requests.DeleteUser(call.parameters["user"]))
 
 
 async def update_permissions(call: Call) -> None:
     body: ChangedPermissions = call.body
-    await call.ask(ask.UpdatePermissions(call.parameters["user"], _asked_for(body.permissions)))
+    await call.ask(requests.UpdatePermissions(call.parameters["user"], _asked_for(body.permissions)))
 
 
 async def change_password(call: Call) -> None:
     body: ChangedPassword = call.body
     await call.ask(
-        ask.ChangePassword(
+        requests.ChangePassword(
             call.parameters["user"], body.current_password, body.new_password, body.end_personal_access_tokens
         )
     )
@@ -176,17 +175,17 @@ async def end_sessions(call: Call) -> None:
 
 async def _end_sessions(call: Call, user: Identifier) -> None:
     query: EndingQuery = call.query
-    await call.ask(ask.EndSessions(user, query.personal_access_tokens == "true"))
+    await call.ask(requests.EndSessions(user, query.personal_access_tokens == "true"))
 
 
 # ----------------------------------------------------------------------------------------------------------- pieces
 
 
-def _members(info: answers.UserInfo) -> tuple[int, int, str, str, dict[str, OptionValue]]:
+def _members(info: responses.UserInfo) -> tuple[int, int, str, str, dict[str, OptionValue]]:
     return info.id, info.created_at, STATUSES[info.status], info.username, {}
 
 
-def _details(found: answers.UserDetails) -> UserDetails:
+def _details(found: responses.UserDetails) -> UserDetails:
     return UserDetails(*_members(found.info), permissions=_described(found.permissions))
 
 

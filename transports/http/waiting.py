@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from http import HTTPStatus
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.messages import Followed
 from whippet.app.config.formats import PERIOD, Invalid
 from whippet.transports.http.bodies import Gone
@@ -26,7 +25,7 @@ def seconds_of(text: str, longest: float) -> float:
     return seconds
 
 
-async def poll(call: Call, request: ask.PollMessages, seconds: float) -> answers.Polled:
+async def poll(call: Call, request: requests.PollMessages, seconds: float) -> responses.Polled:
     """What is found, at the latest when the time is over; Gone when nobody waits for it any more."""
     polled = await call.poll(request)
     if polled.messages_count or not request.count or not polled.owned:
@@ -35,13 +34,15 @@ async def poll(call: Call, request: ask.PollMessages, seconds: float) -> answers
         return await _wait(call, request, polled, seconds)
 
 
-async def _wait(call: Call, request: ask.PollMessages, polled: answers.Polled, seconds: float) -> answers.Polled:
+async def _wait(
+    call: Call, request: requests.PollMessages, polled: responses.Polled, seconds: float
+) -> responses.Polled:
     loop, parting = asyncio.get_running_loop(), call.api.parting
     deadline = loop.time() + seconds
     gone = loop.create_task(until_gone(call.receive))
     try:
         while not parting.done():
-            followed: Followed = await call.ask(ask.FollowMessages(call.stream, call.topic, request.partition_id))
+            followed: Followed = await call.ask(requests.FollowMessages(call.stream, call.topic, request.partition_id))
             appended = loop.create_task(followed.partitions[0].until(polled.next_offset))
             try:
                 await asyncio.wait(

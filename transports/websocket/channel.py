@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from whippet.app.commands import groups
-from whippet.app.commands.registry import carry_out
+from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Request
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
@@ -144,7 +144,7 @@ class Channel:
         return await self._answer(command, call)
 
     async def ask(self, request: Request) -> Any:
-        return await carry_out(self.api.gateway, self.session, request)
+        return await execute(self.api.gateway, self.session, request)
 
     async def _answer(self, command: Command, call: Call) -> bytes:
         said = await answer(command, call)

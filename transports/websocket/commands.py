@@ -20,8 +20,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
@@ -81,20 +80,20 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 async def get_session(call: Call) -> system.ClientDetails:
-    found: answers.ClientInfo = await call.ask(ask.GetMe())
+    found: responses.ClientInfo = await call.ask(requests.GetMe())
     return system.details_of(found)
 
 
 async def join_group(call: Call) -> None:
-    await call.ask(ask.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    await call.ask(requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"]))
 
 
 async def leave_group(call: Call) -> None:
-    await call.ask(ask.LeaveConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    await call.ask(requests.LeaveConsumerGroup(call.stream, call.topic, call.parameters["group"]))
 
 
 async def sync_group(call: Call) -> Assignment | None:
-    found = await call.ask(ask.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    found = await call.ask(requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"]))
     return None if found is None else Assignment(found.generation, list(found.partitions), list(found.finishing))
 
 
@@ -102,8 +101,8 @@ async def poll_group(call: Call) -> PolledMessages:
     query: GroupPollQuery = call.query
     room = call.api.limits.answer_bytes
     named = None if query.partition_id is msgspec.UNSET else query.partition_id
-    polled: answers.Polled = await call.poll(
-        ask.PollMessages(
+    polled: responses.Polled = await call.poll(
+        requests.PollMessages(
             Consumer(ConsumerKind.GROUP, call.parameters["group"]),
             call.stream,
             call.topic,
@@ -123,7 +122,7 @@ async def poll_group(call: Call) -> PolledMessages:
 async def commit_group(call: Call) -> None:
     body: GroupCommit = call.body
     consumer = Consumer(ConsumerKind.GROUP, call.parameters["group"])
-    await call.ask(ask.StoreConsumerOffset(consumer, call.stream, call.topic, body.partition_id, body.offset))
+    await call.ask(requests.StoreConsumerOffset(consumer, call.stream, call.topic, body.partition_id, body.offset))
 
 
 def _own(name: str, handler: Any, of: str = "{stream}/{topic}/{group}", **more: Any) -> Operation:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.messages import Followed
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
@@ -76,14 +75,16 @@ class GroupSubscription(Subscription):
 
     async def _leave(self) -> None:
         with contextlib.suppress(CommandError):
-            await self.channel.ask(ask.LeaveConsumerGroup(*self._place, self._group))
+            await self.channel.ask(requests.LeaveConsumerGroup(*self._place, self._group))
 
     async def ack(self, members: Members) -> None:
         try:
             said = msgspec.json.decode(_encode(members), type=Ack)
         except msgspec.ValidationError as error:
             raise bodies.unfit(str(error), bodies.field_of(error)) from None
-        await self.channel.ask(ask.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset))
+        await self.channel.ask(
+            requests.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset)
+        )
 
     async def go_on(self) -> None:
         while True:
@@ -97,7 +98,9 @@ class GroupSubscription(Subscription):
 
     async def _assignment(self) -> tuple[int, ...]:
         """What may be read now; what is new about it is said."""
-        found: answers.GroupAssignment | None = await self.channel.ask(ask.SyncConsumerGroup(*self._place, self._group))
+        found: responses.GroupAssignment | None = await self.channel.ask(
+            requests.SyncConsumerGroup(*self._place, self._group)
+        )
         if found is None:
             raise CommandError(
                 Code.CONSUMER_GROUP_MEMBER_NOT_FOUND, "the connection is no member of the group any more"
@@ -132,8 +135,8 @@ class GroupSubscription(Subscription):
         at = self._cursors.get(number)
         strategy = Strategy(StrategyKind.NEXT) if at is None else Strategy(StrategyKind.OFFSET, at)
         count = min(self.credit, MESSAGES_MAX)
-        polled: answers.Polled = await self.channel.ask(
-            ask.PollMessages(self._consumer, *self._place, number, strategy, count, self._stores, PIECE_BYTES)
+        polled: responses.Polled = await self.channel.ask(
+            requests.PollMessages(self._consumer, *self._place, number, strategy, count, self._stores, PIECE_BYTES)
         )
         if not polled.owned or not polled.messages_count:
             return False
@@ -152,7 +155,7 @@ class GroupSubscription(Subscription):
 
     async def _wait(self, own: tuple[int, ...]) -> None:
         """For a message in one of them, or until it is time to look what is its own."""
-        followed: Followed = await self.channel.ask(ask.FollowMessages(*self._place, None))
+        followed: Followed = await self.channel.ask(requests.FollowMessages(*self._place, None))
         waits = [
             asyncio.ensure_future(_until(partition, self._cursors.get(partition.place.partition)))
             for partition in followed.partitions
@@ -177,12 +180,12 @@ async def subscribe(channel: Channel, number: int, wanted: ToGroup) -> GroupSubs
     what = _ids(channel, *names)
     if what is not None and channel.is_subscribed(what):
         raise Refused(HTTPStatus.CONFLICT, "The connection has subscribed to this group already", "group")
-    await channel.ask(ask.JoinConsumerGroup(*names))
+    await channel.ask(requests.JoinConsumerGroup(*names))
     return GroupSubscription(channel, number, wanted, _ids(channel, *names))
 
 
 def _ids(
-    channel: Channel, stream_name: ask.Identifier, topic_name: ask.Identifier, group_name: ask.Identifier
+    channel: Channel, stream_name: requests.Identifier, topic_name: requests.Identifier, group_name: requests.Identifier
 ) -> tuple[int, int, int] | None:
     stream = channel.api.gateway.streams.find(stream_name)
     topic = None if stream is None else stream.topics.find(topic_name)

@@ -19,7 +19,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, UnsetType
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
 from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.feeds import Cursor, Feed, Piece
@@ -79,7 +79,7 @@ class ToTopic(msgspec.Struct, frozen=True, tag="topic", tag_field="to"):
             )
 
 
-def identifier(name: str | int) -> ask.Identifier:
+def identifier(name: str | int) -> requests.Identifier:
     return parameters.identifier(name) if isinstance(name, str) else name
 
 
@@ -237,12 +237,12 @@ async def _follow(channel: Channel, wanted: ToTopic, start: Strategy | None, con
     partition = None if wanted.partition == "all" else wanted.partition
     key = None if wanted.filter is None else wanted.filter.key
     if key is not None:
-        count = len((await channel.ask(ask.FollowMessages(stream, topic, None))).partitions)
+        count = len((await channel.ask(requests.FollowMessages(stream, topic, None))).partitions)
         home = xxhash.xxh32_intdigest(key.encode()) % count if count else 0
         if partition not in (None, home):
             raise Refused(HTTPStatus.BAD_REQUEST, f"Messages with this key are in partition {home}", "partition")
         partition = home
-    followed: Followed = await channel.ask(ask.FollowMessages(stream, topic, partition, start, consumer))
+    followed: Followed = await channel.ask(requests.FollowMessages(stream, topic, partition, start, consumer))
     return followed
 
 

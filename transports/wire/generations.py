@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from whippet.app.commands.requests import Request
 from whippet.app.version import MODERN_IGGY_VERSION
 from whippet.storage.batch import Readable
-from whippet.transports.wire.modern import answers as modern_answers
 from whippet.transports.wire.modern import requests as modern_requests
+from whippet.transports.wire.modern import responses as modern_responses
 from whippet.transports.wire.modern.registration import packed
-from whippet.transports.wire.next import answers as next_answers
 from whippet.transports.wire.next import requests as next_requests
+from whippet.transports.wire.next import responses as next_responses
 
 
 class Generation(NamedTuple):
@@ -32,15 +32,15 @@ class Generation(NamedTuple):
     """A session outlives its connection, and has many requests under way at once."""
 
 
-OF_0_11 = Generation(0, MODERN_IGGY_VERSION, modern_requests.decode, modern_answers.encode, has_bound_sessions=False)
+OF_0_11 = Generation(0, MODERN_IGGY_VERSION, modern_requests.decode, modern_responses.encode, has_bound_sessions=False)
 OF_0_12_0 = Generation(
     packed(0, 12, 0),
     MODERN_IGGY_VERSION,
     next_requests.decode,
-    next_answers.OF_0_12_0.encode,
+    next_responses.OF_0_12_0.encode,
     has_bound_sessions=True,
 )
-OF_0_12_2 = OF_0_12_0._replace(oldest=packed(0, 12, 2), encode=next_answers.OF_0_12_2.encode)
+OF_0_12_2 = OF_0_12_0._replace(oldest=packed(0, 12, 2), encode=next_responses.OF_0_12_2.encode)
 GENERATIONS = (OF_0_11, OF_0_12_0, OF_0_12_2)
 """The oldest first. What is newer than the newest version that is known speaks the last one, if it is let in."""
 

@@ -25,7 +25,7 @@ from whippet.app.access import access_tokens, trusted_issuers
 from whippet.app.access.access_tokens import FOLDER, _uuid7
 from whippet.app.access.ended_tokens import NAME as ENDED
 from whippet.app.access.signing_key import NAME as KEY
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
 from whippet.app.config.listeners import HttpJwt, TrustedIssuer
@@ -213,7 +213,7 @@ async def test_the_next_user_of_a_number_does_not_inherit_a_token(tmp_path: Path
         token = made.give("alice")
         assert await made.who(token) == "alice"
         root = await made.root()
-        await root.ask(ask.DeleteUser("alice"))
+        await root.ask(requests.DeleteUser("alice"))
         assert await made.who(token) is None
         assert await made.user("mallory") == number
         assert await made.who(token) is None
@@ -225,9 +225,9 @@ async def test_the_tokens_of_a_user_who_was_inactive_are_over_for_good(tmp_path:
         await made.user("alice")
         token = made.give("alice")
         root = await made.root()
-        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
         assert await made.who(token) is None
-        await root.ask(ask.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
+        await root.ask(requests.UpdateUser("alice", "renamed", UserStatus.ACTIVE))
         assert await made.who(token) is None
         assert await refusal(made.tokens.refresh(token)) == Code.UNAUTHENTICATED
         assert await made.who(made.give("renamed")) == "renamed"
@@ -485,9 +485,9 @@ async def test_a_token_of_a_trusted_issuer_speaks_for_its_user_while_he_is_activ
         assert await made.who(by_issuer(made.clock() // SECOND, exp=made.clock() // SECOND - 5)) is None
         assert await made.who(made.give()) == "root"
         root = await made.root()
-        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
         assert await made.who(token) is None
-        await root.ask(ask.DeleteUser("alice"))
+        await root.ask(requests.DeleteUser("alice"))
         assert await made.who(token) is None
         assert await made.user("bob") == 1
         assert await made.who(token) is None, "bob has the number that alice had, and is somebody else"

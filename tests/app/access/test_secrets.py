@@ -11,7 +11,7 @@ from tests.app.access.support.world import SECOND, Person, world
 from tests.support.clocks import Seconds
 from tests.support.running import run
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import CommandError
 from whippet.app.model.identity import UserStatus
 
@@ -22,7 +22,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
     said: list[str] = []
     secrets = [ROOTS, ALICES, NEW, GUESS]
 
-    async def ask_and_note(person: Person, request: ask.Request) -> None:
+    async def ask_and_note(person: Person, request: requests.Request) -> None:
         try:
             await person.ask(request)
         except CommandError as error:
@@ -34,24 +34,24 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
         async with world(tmp_path, environment=environment, throttle=Throttle(clock=time, sleep=time.sleep)) as made:
             root = made.person()
             await root.log_in("root", ROOTS)
-            await root.ask(ask.CreateUser("alice", ALICES, UserStatus.ACTIVE, None))
+            await root.ask(requests.CreateUser("alice", ALICES, UserStatus.ACTIVE, None))
             alice = made.person()
             await alice.log_in("alice", ALICES)
             for expiry in (0, SECOND):
-                token = (await alice.ask(ask.CreatePersonalAccessToken(f"token{expiry}", expiry))).token
+                token = (await alice.ask(requests.CreatePersonalAccessToken(f"token{expiry}", expiry))).token
                 secrets.append(token)
-                await made.person().ask(ask.LoginWithPersonalAccessToken(token))
+                await made.person().ask(requests.LoginWithPersonalAccessToken(token))
             made.clock.now += SECOND
-            await ask_and_note(made.person(), ask.LoginWithPersonalAccessToken(secrets[-1]))
+            await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
             await made.gateway.tokens.remove_expired()
-            await ask_and_note(made.person(), ask.LoginWithPersonalAccessToken(secrets[-1]))
-            await alice.ask(ask.ChangePassword("alice", ALICES, NEW))
-            await ask_and_note(alice, ask.ChangePassword("alice", GUESS, NEW))
+            await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
+            await alice.ask(requests.ChangePassword("alice", ALICES, NEW))
+            await ask_and_note(alice, requests.ChangePassword("alice", GUESS, NEW))
             for _ in range(30):
-                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("alice", GUESS))
-                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("nobody", GUESS))
-                await ask_and_note(made.person("10.9.9.9"), ask.LoginUser("alice", GUESS * 20))
-            await ask_and_note(root, ask.CreateUser("alice", GUESS, UserStatus.ACTIVE, None))
+                await ask_and_note(made.person("10.9.9.9"), requests.LoginUser("alice", GUESS))
+                await ask_and_note(made.person("10.9.9.9"), requests.LoginUser("nobody", GUESS))
+                await ask_and_note(made.person("10.9.9.9"), requests.LoginUser("alice", GUESS * 20))
+            await ask_and_note(root, requests.CreateUser("alice", GUESS, UserStatus.ACTIVE, None))
         async with world(tmp_path, environment={}) as made:
             await made.person().log_in("alice", NEW)
             secrets.append("made up at the first start only")

@@ -12,12 +12,12 @@ from tests.app.access.support.world import refusal
 from tests.app.client.support.server import SOON, connected, serving
 from whippet.app.client import AutoCommit, Client, Consumer, GroupConsumer
 from whippet.app.client.commands import LAST, NEXT, from_offset, from_time, to_partition
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 
-ME = ask.Consumer(ConsumerKind.CONSUMER, "me")
-GROUP = ask.Consumer(ConsumerKind.GROUP, "g")
+ME = requests.Consumer(ConsumerKind.CONSUMER, "me")
+GROUP = requests.Consumer(ConsumerKind.GROUP, "g")
 FIRST = Strategy(StrategyKind.FIRST)
 
 
@@ -26,7 +26,7 @@ async def fill(client: Client, count: int, partition_id: int = 0, start: int = 0
     await client.send_messages("s", "t", payloads, to_partition(partition_id))
 
 
-async def committed(client: Client, partition_id: int = 0, consumer: ask.Consumer = ME) -> int | None:
+async def committed(client: Client, partition_id: int = 0, consumer: requests.Consumer = ME) -> int | None:
     found = await client.get_consumer_offset("s", "t", consumer, partition_id)
     return None if found is None else found.stored_offset
 

@@ -31,8 +31,8 @@ from tests.support.sizes import sized
 from whippet.app.client import AutoCommit, Client, GroupConsumer, Producer, Received
 from whippet.app.client.commands import to_partition
 from whippet.app.client.tcp import TcpConnection
-from whippet.app.commands import requests as ask
-from whippet.app.commands.answers import Polled
+from whippet.app.commands import requests
+from whippet.app.commands.responses import Polled
 from whippet.storage import batch as batches
 
 PARTITIONS = 6
@@ -173,12 +173,12 @@ class Witness(Client):
     record: Record
     number: int
 
-    def call(self, request: ask.Request) -> asyncio.Future[Any]:
+    def call(self, request: requests.Request) -> asyncio.Future[Any]:
         asked = self.record.place()
         answer = super().call(request)
-        if isinstance(request, ask.PollMessages):
+        if isinstance(request, requests.PollMessages):
             answer.add_done_callback(lambda done: self._polled(asked, done))
-        elif isinstance(request, ask.StoreConsumerOffset):
+        elif isinstance(request, requests.StoreConsumerOffset):
             answer.add_done_callback(lambda done: self._stored(request, asked, done))
         return answer
 
@@ -195,7 +195,7 @@ class Witness(Client):
             HandedOut(self.number, first.base_offset, end - 1, asked, self.record.place())
         )
 
-    def _stored(self, request: ask.StoreConsumerOffset, sent: int, answer: asyncio.Future[None]) -> None:
+    def _stored(self, request: requests.StoreConsumerOffset, sent: int, answer: asyncio.Future[None]) -> None:
         assert request.partition_id is not None
         # Of one that was cut off nobody knows whether it was carried out: it counts as never answered.
         unknown = answer.cancelled() or (answer.exception() is not None and not self.is_connected)

@@ -9,8 +9,7 @@ import pytest
 from tests.app.access.support.world import SECOND, refusal
 from tests.app.commands.support.members import two_members_and_a_promise
 from tests.app.commands.support.reading import payloads, reading
-from whippet.app.commands import answers, groups
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, requests, responses
 from whippet.app.errors import Code
 from whippet.storage.errors import WriteFailed
 from whippet.storage.offsets import Kind
@@ -20,31 +19,31 @@ from whippet.storage.offsets import Kind
 
 async def test_a_new_group_is_empty_and_counts_the_partitions_of_its_topic(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        details = await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
-        assert details == answers.GroupDetails(answers.GroupInfo(1, 3, 0, "second"), ())
-        assert await made.root.ask(ask.GetConsumerGroup("s", "t", "second")) == details
-        assert await made.root.ask(ask.GetConsumerGroup("s", "t", 1)) == details
+        details = await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
+        assert details == responses.GroupDetails(responses.GroupInfo(1, 3, 0, "second"), ())
+        assert await made.root.ask(requests.GetConsumerGroup("s", "t", "second")) == details
+        assert await made.root.ask(requests.GetConsumerGroup("s", "t", 1)) == details
 
 
 async def test_groups_are_listed_by_number_with_their_members_counted(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(ask.CreateConsumerGroup("s", "t", "a"))
+        await made.root.ask(requests.CreateConsumerGroup("s", "t", "a"))
         await made.root.join()
-        assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == (
-            answers.GroupInfo(0, 3, 1, "g"),
-            answers.GroupInfo(1, 3, 0, "a"),
+        assert await made.root.ask(requests.GetConsumerGroups("s", "t")) == (
+            responses.GroupInfo(0, 3, 1, "g"),
+            responses.GroupInfo(1, 3, 0, "a"),
         )
 
 
 async def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
         for question in (
-            ask.GetConsumerGroup("s", "t", "x"),
-            ask.GetConsumerGroup("s", "t", 7),
-            ask.GetConsumerGroup("s", "x", "g"),
-            ask.GetConsumerGroup("x", "t", "g"),
-            ask.GetConsumerGroups("s", "x"),
-            ask.GetConsumerGroups("x", "t"),
+            requests.GetConsumerGroup("s", "t", "x"),
+            requests.GetConsumerGroup("s", "t", 7),
+            requests.GetConsumerGroup("s", "x", "g"),
+            requests.GetConsumerGroup("x", "t", "g"),
+            requests.GetConsumerGroups("s", "x"),
+            requests.GetConsumerGroups("x", "t"),
         ):
             assert await made.root.ask(question) is None
 
@@ -52,15 +51,15 @@ async def test_a_question_after_what_is_not_there_is_answered_with_nothing(tmp_p
 @pytest.mark.parametrize("name", ["x", "7", " g ", "G", "ß" * 127, "y" * 255])
 async def test_any_name_of_1_to_255_bytes_will_do(tmp_path: Path, name: str) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(ask.CreateConsumerGroup("s", "t", name))
-        assert (await made.root.ask(ask.GetConsumerGroup("s", "t", name))).info.name == name
+        await made.root.ask(requests.CreateConsumerGroup("s", "t", name))
+        assert (await made.root.ask(requests.GetConsumerGroup("s", "t", name))).info.name == name
 
 
 @pytest.mark.parametrize(("name", "code"), [("", 4), ("y" * 256, 4), ("ß" * 128, 4), ("g", 5004)])
 async def test_other_names_are_refused(tmp_path: Path, name: str, code: int) -> None:
     async with reading(tmp_path) as made:
-        assert await refusal(made.root.ask(ask.CreateConsumerGroup("s", "t", name))) == code
-        assert len(await made.root.ask(ask.GetConsumerGroups("s", "t"))) == 1
+        assert await refusal(made.root.ask(requests.CreateConsumerGroup("s", "t", name))) == code
+        assert len(await made.root.ask(requests.GetConsumerGroups("s", "t"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ async def test_what_is_not_there_cannot_be_deleted_joined_or_left(
     tmp_path: Path, stream: str, topic: str, group: str | int, code: Code
 ) -> None:
     async with reading(tmp_path) as made:
-        for request in (ask.DeleteConsumerGroup, ask.JoinConsumerGroup, ask.LeaveConsumerGroup):
+        for request in (requests.DeleteConsumerGroup, requests.JoinConsumerGroup, requests.LeaveConsumerGroup):
             assert await refusal(made.root.ask(request(stream, topic, group))) == code
 
 
@@ -95,13 +94,13 @@ async def test_a_deleted_group_takes_its_offsets_and_memberships_with_it(tmp_pat
             await bert.poll(auto_commit=True)
         assert [await made.root.stored(partition) for partition in range(3)] == [9, 9, 9]
         assert offset_files(tmp_path) == 3
-        await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+        await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
         assert anne.session.groups == bert.session.groups == set()
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert await refusal(anne.join()) == Code.CONSUMER_GROUP_ID_NOT_FOUND
         assert offset_files(tmp_path) == 0
         # The next one has the same number and starts at the beginning.
-        assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "g"))).info.id == 0
+        assert (await made.root.ask(requests.CreateConsumerGroup("s", "t", "g"))).info.id == 0
         assert [await made.root.stored(partition) for partition in range(3)] == [None, None, None]
         assert await refusal(anne.poll()) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
         await anne.join()
@@ -113,7 +112,7 @@ async def test_offsets_of_a_deletion_that_was_cut_short_are_not_inherited(tmp_pa
         await made.fill()
         for partition in made.topic.served:
             await partition.store_offset(Kind.GROUP, 1, 5)
-        await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
+        await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
         assert [partition.offset_of(Kind.GROUP, 1) for partition in made.topic.served] == [None] * 3
 
 
@@ -128,13 +127,13 @@ async def test_a_group_that_the_disk_does_not_let_go_is_there_again(
 
         with monkeypatch.context() as patched:
             patched.setattr(made.gateway.store, "remove_group", refuse)
-            asked = made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+            asked = made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
             assert await refusal(asked) == Code.CANNOT_SAVE_MESSAGES_TO_SEGMENT
         assert await made.owned() == []
         await made.root.join()
         assert await made.owned() == [[0, 1, 2]]
-        await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
-        assert await made.root.ask(ask.GetConsumerGroups("s", "t")) == ()
+        await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
+        assert await made.root.ask(requests.GetConsumerGroups("s", "t")) == ()
 
 
 async def test_after_a_restart_the_group_is_there_without_members_and_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -147,7 +146,7 @@ async def test_after_a_restart_the_group_is_there_without_members_and_goes_on_wh
         assert await refusal(made.root.poll(1)) == Code.CONSUMER_GROUP_MEMBER_NOT_FOUND
         await made.root.join()
         assert payloads(await made.root.poll(1))[0] == "1/4"
-        assert (await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))).info.id == 1
+        assert (await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))).info.id == 1
 
 
 # ------------------------------------------------------------------------------------------------------ joined and left
@@ -222,15 +221,15 @@ async def test_a_member_whose_end_nobody_has_noticed_is_dropped_when_the_next_on
 
 async def test_whoever_is_gone_has_left_all_his_groups(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        await made.root.ask(ask.CreateConsumerGroup("s", "t", "second"))
+        await made.root.ask(requests.CreateConsumerGroup("s", "t", "second"))
         anne, bert = await made.readers(2)
         for reader in (anne, bert):
             await reader.join()
-            await reader.ask(ask.JoinConsumerGroup("s", "t", "second"))
+            await reader.ask(requests.JoinConsumerGroup("s", "t", "second"))
         groups.leave_all(made.gateway, anne.session)
         assert anne.session.groups == set()
         assert await made.owned() == [[0, 1, 2]]
-        infos = await made.root.ask(ask.GetConsumerGroups("s", "t"))
+        infos = await made.root.ask(requests.GetConsumerGroups("s", "t"))
         assert [info.members_count for info in infos] == [1, 1]
         groups.leave_all(made.gateway, anne.session)
 
@@ -296,11 +295,11 @@ async def test_groups_follow_the_number_of_partitions(tmp_path: Path) -> None:
         for reader in await made.readers(2):
             await reader.join()
         assert await made.owned() == [[0], []]
-        await made.root.ask(ask.CreatePartitions("s", "t", 3))
+        await made.root.ask(requests.CreatePartitions("s", "t", 3))
         assert await made.owned() == [[0, 2], [1, 3]]
-        await made.root.ask(ask.DeletePartitions("s", "t", 2))
+        await made.root.ask(requests.DeletePartitions("s", "t", 2))
         assert await made.owned() == [[0], [1]]
-        info, *_ = await made.root.ask(ask.GetConsumerGroups("s", "t"))
+        info, *_ = await made.root.ask(requests.GetConsumerGroups("s", "t"))
         assert info.partitions_count == 2
 
 
@@ -309,14 +308,14 @@ async def test_a_purge_keeps_members_and_forgets_what_they_owe(tmp_path: Path) -
         await made.fill()
         anne, bert = await made.readers(2)
         await two_members_and_a_promise(anne, bert)
-        await made.root.ask(ask.PurgeTopic("s", "t"))
+        await made.root.ask(requests.PurgeTopic("s", "t"))
         assert await made.owned() == [[0, 1], [2]]
         await made.send(2, "again")
         assert payloads(await bert.poll()) == ["again"]
 
 
-@pytest.mark.parametrize("deletion", [ask.DeleteTopic("s", "t"), ask.DeleteStream("s")])
-async def test_members_of_a_deleted_topic_are_members_of_nothing(tmp_path: Path, deletion: ask.Request) -> None:
+@pytest.mark.parametrize("deletion", [requests.DeleteTopic("s", "t"), requests.DeleteStream("s")])
+async def test_members_of_a_deleted_topic_are_members_of_nothing(tmp_path: Path, deletion: requests.Request) -> None:
     async with reading(tmp_path) as made:
         reader = await made.reader()
         await reader.join()

@@ -14,13 +14,13 @@ from tests.app.commands.support.reading import reading
 from tests.storage.support.world import settled
 from whippet.app import housekeeping
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import UserStatus
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Registration, Session, Transport
 
 ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
-ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
+ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
 
 
 async def replace_alice(made: World) -> None:
@@ -38,7 +38,7 @@ async def test_the_late_close_of_an_evicted_session_removes_no_other_one(tmp_pat
     async with world(tmp_path) as made:
         evicted = await made.root()
         await make_group(evicted)
-        await evicted.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await evicted.ask(requests.JoinConsumerGroup("s", "t", "g"))
         made.clock.now += 10**9
         await housekeeping.evict_silent_clients(made.gateway)
         later = Person(made.gateway, evicted.session.address)
@@ -53,9 +53,9 @@ async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_
         await make_group(root)
         evicted, polling = await made.root(), await made.root()
         registration = evicted.session.registration = Registration(b"client".ljust(16), 7)
-        await evicted.ask(ask.JoinConsumerGroup("s", "t", "g"))
-        await polling.ask(ask.AttachSession(*registration))
-        assert await polling.ask(ask.SyncConsumerGroup("s", "t", "g")) is not None
+        await evicted.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await polling.ask(requests.AttachSession(*registration))
+        assert await polling.ask(requests.SyncConsumerGroup("s", "t", "g")) is not None
         made.clock.now += 10**9
         for person in (root, polling):
             person.session.last_heartbeat = made.clock.now
@@ -63,31 +63,36 @@ async def test_who_polls_for_an_evicted_session_is_no_member_in_the_name_of_its_
         successor = Person(made.gateway, evicted.session.address)
         assert successor.session.client_id == evicted.session.client_id
         await successor.log_in("root", "root's password")
-        await successor.ask(ask.JoinConsumerGroup("s", "t", "g"))
-        assert await polling.ask(ask.SyncConsumerGroup("s", "t", "g")) is None
+        await successor.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        assert await polling.ask(requests.SyncConsumerGroup("s", "t", "g")) is None
 
 
 async def test_who_has_set_a_new_password_may_log_out_once(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        await alice.ask(ask.ChangePassword("alice", "alicealice", "another"))
-        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
-        await alice.ask(ask.LogoutUser())
-        assert await refusal(alice.ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
-        assert await refusal(made.person().ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
+        await alice.ask(requests.ChangePassword("alice", "alicealice", "another"))
+        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
+        await alice.ask(requests.LogoutUser())
+        assert await refusal(alice.ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
+        assert await refusal(made.person().ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
         await alice.log_in("alice", "another")
-        await alice.ask(ask.LogoutUser())
-        assert await refusal(alice.ask(ask.LogoutUser())) == Code.UNAUTHENTICATED
+        await alice.ask(requests.LogoutUser())
+        assert await refusal(alice.ask(requests.LogoutUser())) == Code.UNAUTHENTICATED
 
 
 async def test_a_session_is_of_its_user_and_not_of_the_next_one_with_the_number(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=ALL)
         alice = await made.logged_in("alice")
-        assert await alice.ask(ask.GetUsers())
+        assert await alice.ask(requests.GetUsers())
         await replace_alice(made)
-        for request in (ask.GetUsers(), ask.GetMe(), ask.CreateStream("s"), ask.CreatePersonalAccessToken("abc", 0)):
+        for request in (
+            requests.GetUsers(),
+            requests.GetMe(),
+            requests.CreateStream("s"),
+            requests.CreatePersonalAccessToken("abc", 0),
+        ):
             assert await refusal(alice.ask(request)) == Code.UNAUTHENTICATED
 
 
@@ -97,11 +102,11 @@ async def test_who_logs_in_as_somebody_else_leaves_the_groups_of_before(tmp_path
         await make_group(root)
         await made.user("alice", permissions=ALL)
         person = await made.logged_in("alice")
-        await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await person.ask(requests.JoinConsumerGroup("s", "t", "g"))
         await person.log_in("alice", "alicealice")
-        assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
+        assert len((await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members) == 1
         await person.log_in("root", "root's password")
-        assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
+        assert (await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members == ()
 
 
 # ------------------------------------------------------------------------------------------------- after a wait
@@ -113,7 +118,7 @@ async def test_a_command_that_waited_for_the_catalogue_is_looked_at_again(tmp_pa
         await made.user("alice", permissions=everywhere(manage_streams=True))
         alice = await made.logged_in("alice")
         async with made.gateway.changing:
-            asked = asyncio.create_task(refusal(alice.ask(ask.CreateStream("hers"))))
+            asked = asyncio.create_task(refusal(alice.ask(requests.CreateStream("hers"))))
             await settled()
             await take_away(made, how)
         expected = Code.UNAUTHORIZED if how == "no permission" else Code.UNAUTHENTICATED
@@ -151,7 +156,7 @@ async def test_what_was_read_meanwhile_is_handed_to_nobody_else(
             return await read(*arguments)
 
         monkeypatch.setattr(type(partition), "read", lambda _, *arguments: read_slowly(*arguments))
-        request = ask.PollMessages(ME, "s", "t", 0, ask.Strategy(ask.StrategyKind.FIRST), 1, False)
+        request = requests.PollMessages(ME, "s", "t", 0, requests.Strategy(requests.StrategyKind.FIRST), 1, False)
         asked = asyncio.create_task(refusal(alice.ask(request)))
         await settled()
         await take_away(made.world, how)
@@ -160,13 +165,13 @@ async def test_what_was_read_meanwhile_is_handed_to_nobody_else(
 
 
 async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothing(tmp_path: Path) -> None:
-    requests = (
-        ask.CreateUser("carol", "secret", ACTIVE, None),
-        ask.UpdateUser("bob", "robert", None),
-        ask.UpdatePermissions("bob", everywhere(manage_users=True)),
-        ask.ChangePassword("bob", "bobbob", "another"),
-        ask.EndSessions("bob"),
-        ask.DeleteUser("bob"),
+    changes = (
+        requests.CreateUser("carol", "secret", ACTIVE, None),
+        requests.UpdateUser("bob", "robert", None),
+        requests.UpdatePermissions("bob", everywhere(manage_users=True)),
+        requests.ChangePassword("bob", "bobbob", "another"),
+        requests.EndSessions("bob"),
+        requests.DeleteUser("bob"),
     )
     async with world(tmp_path) as made:
         users = made.gateway.users
@@ -175,12 +180,12 @@ async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothin
         before = users.get(bob).document
         alice = await made.logged_in("alice")
         async with users._changing:
-            asked = [asyncio.create_task(refusal(alice.ask(request))) for request in requests]
+            asked = [asyncio.create_task(refusal(alice.ask(request))) for request in changes]
             await settled()
             # Not by a command: that would wait as well.
             alices = users.get("alice")
             alices.document = msgspec.structs.replace(alices.document, permissions=None)
-        assert await asyncio.gather(*asked) == [Code.UNAUTHORIZED] * len(requests)
+        assert await asyncio.gather(*asked) == [Code.UNAUTHORIZED] * len(changes)
         assert users.get(bob).document == before
         assert users.find("carol") is None
 
@@ -191,17 +196,17 @@ async def test_a_manager_who_is_none_any_more_when_his_turn_comes_changes_nothin
 async def test_a_new_password_ends_all_sessions_and_tokens_only_if_that_is_asked_for(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
-        text = (await (await made.logged_in("alice")).ask(ask.CreatePersonalAccessToken("build", 0))).token
+        text = (await (await made.logged_in("alice")).ask(requests.CreatePersonalAccessToken("build", 0))).token
         for ends_tokens, old, new in ((False, "alicealice", "another"), (True, "another", "a third")):
             thief, program, alice = made.person(), made.person(), made.person()
             await thief.log_in("alice", old)
-            await program.ask(ask.LoginWithPersonalAccessToken(text))
+            await program.ask(requests.LoginWithPersonalAccessToken(text))
             await alice.log_in("alice", old)
-            await alice.ask(ask.ChangePassword("alice", old, new, ends_tokens))
+            await alice.ask(requests.ChangePassword("alice", old, new, ends_tokens))
             for person in (thief, program, alice):
-                assert await refusal(person.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+                assert await refusal(person.ask(requests.GetMe())) == Code.UNAUTHENTICATED
             assert (thief.ended, program.ended, alice.ended) == (True, True, False)
-            found = await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text)))
+            found = await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text)))
             assert found == (Code.RESOURCE_NOT_FOUND if ends_tokens else None)
             assert await made.person().log_in("alice", new) == 1
         assert list((tmp_path / "tokens").iterdir()) == []
@@ -211,13 +216,13 @@ async def test_tokens_that_have_ended_are_void_even_if_a_crash_has_left_their_fi
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        text = (await alice.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        text = (await alice.ask(requests.CreatePersonalAccessToken("build", 0))).token
         await made.gateway.users.update("alice", None, INACTIVE)
         await made.gateway.users.update("alice", None, ACTIVE)
         assert len(list((tmp_path / "tokens").iterdir())) == 1
     async with world(tmp_path) as made:
         await made.gateway.tokens.forget_void(made.gateway.users)
-        assert await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
@@ -226,17 +231,17 @@ async def test_all_sessions_of_oneself_end_at_a_command_and_those_of_others_for_
         await made.user("alice")
         await made.user("bob", permissions=everywhere(manage_users=True))
         alice, elsewhere = await made.logged_in("alice"), await made.logged_in("alice")
-        text = (await alice.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        text = (await alice.ask(requests.CreatePersonalAccessToken("build", 0))).token
         bob = await made.logged_in("bob")
-        assert await refusal(alice.ask(ask.EndSessions("bob"))) == Code.UNAUTHORIZED
-        await alice.ask(ask.EndSessions("alice"))
+        assert await refusal(alice.ask(requests.EndSessions("bob"))) == Code.UNAUTHORIZED
+        await alice.ask(requests.EndSessions("alice"))
         assert (alice.ended, elsewhere.ended, bob.ended) == (False, True, False)
         again = made.person()
-        await again.ask(ask.LoginWithPersonalAccessToken(text))
-        await bob.ask(ask.EndSessions("alice", personal_access_tokens=True))
+        await again.ask(requests.LoginWithPersonalAccessToken(text))
+        await bob.ask(requests.EndSessions("alice", personal_access_tokens=True))
         assert again.ended
-        assert await refusal(made.person().ask(ask.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
-        assert await refusal(bob.ask(ask.EndSessions("root"))) == Code.UNAUTHORIZED
+        assert await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(bob.ask(requests.EndSessions("root"))) == Code.UNAUTHORIZED
 
 
 async def test_a_session_that_is_in_no_list_ends_as_well(tmp_path: Path) -> None:
@@ -248,9 +253,9 @@ async def test_a_session_that_is_in_no_list_ends_as_well(tmp_path: Path) -> None
         alone.login = alice.session.login
         made.gateway.sessions.remove(alice.session)
         alice.session = alone
-        assert await alice.ask(ask.GetMe())
-        await (await made.root()).ask(ask.EndSessions("alice"))
-        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+        assert await alice.ask(requests.GetMe())
+        await (await made.root()).ask(requests.EndSessions("alice"))
+        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
 
 
 # ------------------------------------------------------------------------------------------------- who changes whom
@@ -261,14 +266,14 @@ async def test_only_root_changes_root(tmp_path: Path) -> None:
         await made.user("alice", permissions=ALL)
         alice, root = await made.logged_in("alice"), await made.root()
         for request in (
-            ask.UpdateUser("root", "toor", None),
-            ask.UpdateUser(0, None, INACTIVE),
-            ask.ChangePassword("root", "root's password", "another"),
-            ask.EndSessions("root"),
+            requests.UpdateUser("root", "toor", None),
+            requests.UpdateUser(0, None, INACTIVE),
+            requests.ChangePassword("root", "root's password", "another"),
+            requests.EndSessions("root"),
         ):
             assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED, request
-        assert await root.ask(ask.GetMe())
-        await root.ask(ask.ChangePassword("root", "root's password", "another"))
+        assert await root.ask(requests.GetMe())
+        await root.ask(requests.ChangePassword("root", "root's password", "another"))
         assert await made.person().log_in("root", "another") == 0
 
 
@@ -307,17 +312,17 @@ async def test_nobody_grants_or_revokes_what_they_do_not_have(
         strong = await made.user("strong", permissions=grants)
         alice = await made.logged_in("alice")
         for request in (
-            ask.CreateUser("carol", "secret", ACTIVE, grants),
-            ask.UpdatePermissions("plain", grants),
-            ask.UpdatePermissions(strong, None),
-            ask.UpdateUser(strong, None, INACTIVE),
-            ask.UpdateUser(strong, "weak", ACTIVE),
-            ask.EndSessions(strong),
-            ask.DeleteUser(strong),
+            requests.CreateUser("carol", "secret", ACTIVE, grants),
+            requests.UpdatePermissions("plain", grants),
+            requests.UpdatePermissions(strong, None),
+            requests.UpdateUser(strong, None, INACTIVE),
+            requests.UpdateUser(strong, "weak", ACTIVE),
+            requests.EndSessions(strong),
+            requests.DeleteUser(strong),
         ):
             await made.gateway.users.change_permissions(strong, grants)
             assert await refusal(alice.ask(request)) == expected, request
-        assert await refusal(alice.ask(ask.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(requests.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
 
 
 async def test_what_one_has_in_a_stream_one_grants_and_revokes_there_and_nowhere_else(tmp_path: Path) -> None:
@@ -328,6 +333,6 @@ async def test_what_one_has_in_a_stream_one_grants_and_revokes_there_and_nowhere
         await made.user("bob", permissions=elsewhere)
         alice = await made.logged_in("alice")
         both = Permissions(streams=IN_STREAM_3.streams | elsewhere.streams)
-        assert await refusal(alice.ask(ask.UpdatePermissions("bob", both))) is None
-        assert await refusal(alice.ask(ask.UpdatePermissions("bob", IN_STREAM_3))) == Code.UNAUTHORIZED
-        assert await refusal(alice.ask(ask.UpdatePermissions("bob", elsewhere))) is None
+        assert await refusal(alice.ask(requests.UpdatePermissions("bob", both))) is None
+        assert await refusal(alice.ask(requests.UpdatePermissions("bob", IN_STREAM_3))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(requests.UpdatePermissions("bob", elsewhere))) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.access.support.world import refusal, world
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code
 
 
@@ -16,14 +16,14 @@ async def test_every_change_of_the_catalogue_is_in_the_log(tmp_path: Path, caplo
     async with world(tmp_path) as here:
         root = await here.root()
         with caplog.at_level(logging.INFO, logger="whippet.app.commands.registry"):
-            await root.ask(ask.CreateStream("s"))
-            await root.ask(ask.CreateTopic("s", "t\nforged line", 1))
-            await root.ask(ask.UpdateTopic(0, 0, "u"))
-            await root.ask(ask.CreatePartitions("s", "u", 2))
-            await root.ask(ask.CreateConsumerGroup("s", "u", "g"))
-            await root.ask(ask.DeleteConsumerGroup("s", "u", "g"))
-            await root.ask(ask.DeleteStream(0))
-            assert await refusal(root.ask(ask.DeleteStream(0))) == Code.STREAM_ID_NOT_FOUND
+            await root.ask(requests.CreateStream("s"))
+            await root.ask(requests.CreateTopic("s", "t\nforged line", 1))
+            await root.ask(requests.UpdateTopic(0, 0, "u"))
+            await root.ask(requests.CreatePartitions("s", "u", 2))
+            await root.ask(requests.CreateConsumerGroup("s", "u", "g"))
+            await root.ask(requests.DeleteConsumerGroup("s", "u", "g"))
+            await root.ask(requests.DeleteStream(0))
+            assert await refusal(root.ask(requests.DeleteStream(0))) == Code.STREAM_ID_NOT_FOUND
         who = f"{root.session.address}, user 'root': "
         assert [record.getMessage().removeprefix(who) for record in caplog.records] == [
             "create_stream name 's'",

@@ -13,8 +13,7 @@ import xxhash
 
 from tests.app.access.support.world import refusal
 from tests.app.commands.support.reading import FIRST, GROUP, Reader, Reading, payloads, reading
-from whippet.app.commands import answers, groups, messages
-from whippet.app.commands import requests as ask
+from whippet.app.commands import groups, messages, requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Registration
@@ -33,8 +32,8 @@ async def test_an_offset_is_stored_told_moved_and_deleted(tmp_path: Path) -> Non
         root = made.root
         assert await root.stored(0, ONE) is None
         await root.store(10, 0, ONE)
-        answer = await root.ask(ask.GetConsumerOffset(ONE, "s", "t", 0))
-        assert answer == answers.ConsumerOffset(partition_id=0, current_offset=19, stored_offset=10)
+        answer = await root.ask(requests.GetConsumerOffset(ONE, "s", "t", 0))
+        assert answer == responses.ConsumerOffset(partition_id=0, current_offset=19, stored_offset=10)
         assert payloads(await root.poll(0, consumer=ONE, auto_commit=True))[0] == "0/11"
         assert await root.stored(0, ONE) == 19
         await root.store(3, 0, ONE)
@@ -111,15 +110,15 @@ async def test_an_offset_that_is_not_there_cannot_be_stored(
 @pytest.mark.parametrize(
     "question",
     [
-        ask.GetConsumerOffset(ONE, "s", "t", 0),
-        ask.GetConsumerOffset(ONE, "s", "x", 0),
-        ask.GetConsumerOffset(ONE, "x", "t", 0),
-        ask.GetConsumerOffset(GROUP, "s", "t", None),
-        ask.GetConsumerOffset(NOBODY, "s", "t", 0),
+        requests.GetConsumerOffset(ONE, "s", "t", 0),
+        requests.GetConsumerOffset(ONE, "s", "x", 0),
+        requests.GetConsumerOffset(ONE, "x", "t", 0),
+        requests.GetConsumerOffset(GROUP, "s", "t", None),
+        requests.GetConsumerOffset(NOBODY, "s", "t", 0),
     ],
 )
 async def test_asking_for_what_is_not_there_is_answered_with_nothing(
-    tmp_path: Path, question: ask.GetConsumerOffset
+    tmp_path: Path, question: requests.GetConsumerOffset
 ) -> None:
     async with reading(tmp_path) as made:
         assert await made.root.ask(question) is None
@@ -130,7 +129,9 @@ async def test_asking_for_the_offset_in_a_partition_that_is_not_there_is_refused
     tmp_path: Path, consumer: Consumer
 ) -> None:
     async with reading(tmp_path) as made:
-        assert await refusal(made.root.ask(ask.GetConsumerOffset(consumer, "s", "t", 3))) == Code.PARTITION_NOT_FOUND
+        assert (
+            await refusal(made.root.ask(requests.GetConsumerOffset(consumer, "s", "t", 3))) == Code.PARTITION_NOT_FOUND
+        )
 
 
 @pytest.mark.parametrize(("partition", "code"), [(0, Code.CONSUMER_OFFSET_NOT_FOUND), (3, Code.PARTITION_NOT_FOUND)])
@@ -366,16 +367,16 @@ async def test_messages_of_a_partition_that_was_handed_over_meanwhile_go_to_one_
 
 
 async def _purge(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(ask.PurgeTopic("s", "t"))
+    await made.root.ask(requests.PurgeTopic("s", "t"))
 
 
 async def _delete_the_group(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
+    await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
 
 
 async def _make_the_group_again(made: Reading, reader: Reader) -> None:
-    await made.root.ask(ask.DeleteConsumerGroup("s", "t", "g"))
-    await made.root.ask(ask.CreateConsumerGroup("s", "t", "g"))
+    await made.root.ask(requests.DeleteConsumerGroup("s", "t", "g"))
+    await made.root.ask(requests.CreateConsumerGroup("s", "t", "g"))
     await reader.join()
 
 
@@ -384,7 +385,7 @@ async def _disconnect(made: Reading, reader: Reader) -> None:
 
 
 async def _fewer_partitions(made: Reading, _reader: Reader) -> None:
-    await made.root.ask(ask.DeletePartitions("s", "t", 1))
+    await made.root.ask(requests.DeletePartitions("s", "t", 1))
 
 
 @pytest.mark.parametrize("event", [_purge, _delete_the_group, _make_the_group_again, _disconnect, _fewer_partitions])
@@ -411,6 +412,6 @@ async def test_an_auto_commit_into_a_purged_partition_hands_out_nothing(
     async with reading(tmp_path) as made:
         await made.fill()
         async with a_slow_poll(made.root, monkeypatch, consumer=ONE, auto_commit=True) as poll:
-            await made.root.ask(ask.PurgeTopic("s", "t"))
+            await made.root.ask(requests.PurgeTopic("s", "t"))
         assert payloads(await poll) == []
         assert await made.root.stored(0, ONE) is None

@@ -14,8 +14,7 @@ from tests.app.commands.support.rights import RIGHTS, grants
 from tests.storage.support.world import texts
 from tests.transports.support.raw import Raw, asked, frame, make_topic, message_body, served
 from whippet.app.access.permissions import ALL
-from whippet.app.commands import registry
-from whippet.app.commands import requests as ask
+from whippet.app.commands import registry, requests
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import OptionScope
@@ -23,68 +22,71 @@ from whippet.app.model.options import OptionScope
 OPEN, LOGIN = "anybody", "whoever has logged in"
 
 ACTIVE = UserStatus.ACTIVE
-ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-FIRST = ask.Strategy(ask.StrategyKind.FIRST)
-BALANCED = ask.Partitioning(ask.PartitioningKind.BALANCED)
+ME = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
+FIRST = requests.Strategy(requests.StrategyKind.FIRST)
+BALANCED = requests.Partitioning(requests.PartitioningKind.BALANCED)
 HERE = (0, 0)
 
-COMMANDS: dict[int, tuple[str, ask.Request]] = {
-    1: (OPEN, ask.Ping()),
-    10: ("server read", ask.GetStats()),
-    11: ("server read", ask.GetSnapshot(1, (4,))),
-    12: (LOGIN, ask.GetClusterMetadata()),
-    13: (LOGIN, ask.DescribeOptions(OptionScope.TOPIC)),
-    14: (LOGIN, ask.AttachSession(bytes(16), 1)),
-    20: (LOGIN, ask.GetMe()),
-    21: ("server read", ask.GetClient(1)),
-    22: ("server read", ask.GetClients()),
-    31: ("users read", ask.GetUser("bob")),
-    32: ("users read", ask.GetUsers()),
-    33: ("users manage", ask.CreateUser("carol", "secret", ACTIVE, None)),
-    34: ("users manage", ask.DeleteUser("bob")),
-    35: ("users manage", ask.UpdateUser("bob", "robert", None)),
-    36: ("users manage", ask.UpdatePermissions("bob", None)),
-    37: ("users manage", ask.ChangePassword("bob", "bobbob", "another")),
-    38: (OPEN, ask.LoginUser("alice", "alicealice")),
-    39: (LOGIN, ask.LogoutUser()),
-    41: (LOGIN, ask.GetPersonalAccessTokens()),
-    42: (LOGIN, ask.CreatePersonalAccessToken("token", 0)),
-    43: (LOGIN, ask.DeletePersonalAccessToken("token")),
-    44: (OPEN, ask.LoginWithPersonalAccessToken("token")),
-    100: ("poll", ask.PollMessages(ME, *HERE, 0, FIRST, 1, False)),
-    101: ("send", ask.SendMessages(*HERE, BALANCED, (texts("a"),))),
-    102: ("send", ask.FlushUnsavedBuffer(*HERE, 0, True)),
-    103: ("poll", ask.GetPollRouting(ME, *HERE, 0, FIRST, 1, False)),
-    105: ("route", ask.GetPartitionRoute(*HERE, 0)),
-    106: ("poll", ask.PollMessagesDeferred(ME, *HERE, 0, FIRST, 1, False)),
-    107: ("poll", ask.AwaitMessages(ME, *HERE, 0, 1, ((0, FIRST),))),
-    109: ("poll", ask.FetchMessages(ME, *HERE, 0, 1, 1, 1, 1000, False, (ask.FetchTarget(0, FIRST, 1000, 1),))),
-    120: ("poll", ask.GetConsumerOffset(ME, *HERE, 0)),
-    121: ("poll", ask.StoreConsumerOffset(ME, *HERE, 0, 0)),
-    122: ("poll", ask.DeleteConsumerOffset(ME, *HERE, 0)),
-    123: ("poll", ask.GetOffsetRouting(ME, *HERE, 0)),
-    200: ("stream read", ask.GetStream(0)),
-    201: ("all streams read", ask.GetStreams()),
-    202: ("streams manage", ask.CreateStream("new")),
-    203: ("stream manage", ask.DeleteStream(0)),
-    204: ("stream manage", ask.UpdateStream(0, "renamed")),
-    205: ("stream manage", ask.PurgeStream(0)),
-    300: ("topic read", ask.GetTopic(*HERE)),
-    301: ("topics read", ask.GetTopics(0)),
-    302: ("topics manage", ask.CreateTopic(0, "new", 1)),
-    303: ("topic manage", ask.DeleteTopic(*HERE)),
-    304: ("topic manage", ask.UpdateTopic(*HERE, "renamed")),
-    305: ("topic manage", ask.PurgeTopic(*HERE)),
-    402: ("topic manage", ask.CreatePartitions(*HERE, 1)),
-    403: ("topic manage", ask.DeletePartitions(*HERE, 1)),
-    503: ("topic manage", ask.DeleteSegments(*HERE, 0, 1)),
-    600: ("topic read", ask.GetConsumerGroup(*HERE, 0)),
-    601: ("topic read", ask.GetConsumerGroups(*HERE)),
-    602: ("topic read", ask.CreateConsumerGroup(*HERE, "new")),
-    603: ("topic read", ask.DeleteConsumerGroup(*HERE, 0)),
-    604: ("topic read", ask.JoinConsumerGroup(*HERE, 0)),
-    605: ("topic read", ask.LeaveConsumerGroup(*HERE, 0)),
-    606: ("topic read", ask.SyncConsumerGroup(*HERE, 0)),
+COMMANDS: dict[int, tuple[str, requests.Request]] = {
+    1: (OPEN, requests.Ping()),
+    10: ("server read", requests.GetStats()),
+    11: ("server read", requests.GetSnapshot(1, (4,))),
+    12: (LOGIN, requests.GetClusterMetadata()),
+    13: (LOGIN, requests.DescribeOptions(OptionScope.TOPIC)),
+    14: (LOGIN, requests.AttachSession(bytes(16), 1)),
+    20: (LOGIN, requests.GetMe()),
+    21: ("server read", requests.GetClient(1)),
+    22: ("server read", requests.GetClients()),
+    31: ("users read", requests.GetUser("bob")),
+    32: ("users read", requests.GetUsers()),
+    33: ("users manage", requests.CreateUser("carol", "secret", ACTIVE, None)),
+    34: ("users manage", requests.DeleteUser("bob")),
+    35: ("users manage", requests.UpdateUser("bob", "robert", None)),
+    36: ("users manage", requests.UpdatePermissions("bob", None)),
+    37: ("users manage", requests.ChangePassword("bob", "bobbob", "another")),
+    38: (OPEN, requests.LoginUser("alice", "alicealice")),
+    39: (LOGIN, requests.LogoutUser()),
+    41: (LOGIN, requests.GetPersonalAccessTokens()),
+    42: (LOGIN, requests.CreatePersonalAccessToken("token", 0)),
+    43: (LOGIN, requests.DeletePersonalAccessToken("token")),
+    44: (OPEN, requests.LoginWithPersonalAccessToken("token")),
+    100: ("poll", requests.PollMessages(ME, *HERE, 0, FIRST, 1, False)),
+    101: ("send", requests.SendMessages(*HERE, BALANCED, (texts("a"),))),
+    102: ("send", requests.FlushUnsavedBuffer(*HERE, 0, True)),
+    103: ("poll", requests.GetPollRouting(ME, *HERE, 0, FIRST, 1, False)),
+    105: ("route", requests.GetPartitionRoute(*HERE, 0)),
+    106: ("poll", requests.PollMessagesDeferred(ME, *HERE, 0, FIRST, 1, False)),
+    107: ("poll", requests.AwaitMessages(ME, *HERE, 0, 1, ((0, FIRST),))),
+    109: (
+        "poll",
+        requests.FetchMessages(ME, *HERE, 0, 1, 1, 1, 1000, False, (requests.FetchTarget(0, FIRST, 1000, 1),)),
+    ),
+    120: ("poll", requests.GetConsumerOffset(ME, *HERE, 0)),
+    121: ("poll", requests.StoreConsumerOffset(ME, *HERE, 0, 0)),
+    122: ("poll", requests.DeleteConsumerOffset(ME, *HERE, 0)),
+    123: ("poll", requests.GetOffsetRouting(ME, *HERE, 0)),
+    200: ("stream read", requests.GetStream(0)),
+    201: ("all streams read", requests.GetStreams()),
+    202: ("streams manage", requests.CreateStream("new")),
+    203: ("stream manage", requests.DeleteStream(0)),
+    204: ("stream manage", requests.UpdateStream(0, "renamed")),
+    205: ("stream manage", requests.PurgeStream(0)),
+    300: ("topic read", requests.GetTopic(*HERE)),
+    301: ("topics read", requests.GetTopics(0)),
+    302: ("topics manage", requests.CreateTopic(0, "new", 1)),
+    303: ("topic manage", requests.DeleteTopic(*HERE)),
+    304: ("topic manage", requests.UpdateTopic(*HERE, "renamed")),
+    305: ("topic manage", requests.PurgeTopic(*HERE)),
+    402: ("topic manage", requests.CreatePartitions(*HERE, 1)),
+    403: ("topic manage", requests.DeletePartitions(*HERE, 1)),
+    503: ("topic manage", requests.DeleteSegments(*HERE, 0, 1)),
+    600: ("topic read", requests.GetConsumerGroup(*HERE, 0)),
+    601: ("topic read", requests.GetConsumerGroups(*HERE)),
+    602: ("topic read", requests.CreateConsumerGroup(*HERE, "new")),
+    603: ("topic read", requests.DeleteConsumerGroup(*HERE, 0)),
+    604: ("topic read", requests.JoinConsumerGroup(*HERE, 0)),
+    605: ("topic read", requests.LeaveConsumerGroup(*HERE, 0)),
+    606: ("topic read", requests.SyncConsumerGroup(*HERE, 0)),
 }
 NOT_FOUND_IS_NOTHING = {120, 200, 300, 301, 600, 601, 606}
 
@@ -98,9 +100,9 @@ async def peopled(made: World) -> Person:
     """Streams 0 and 1 with a topic 0 each, of which the first has group 0; alice, logged in, and bob."""
     root = await made.root()
     for number, name in enumerate(("s", "other")):
-        await root.ask(ask.CreateStream(name))
-        await root.ask(ask.CreateTopic(number, "t", 1))
-    await root.ask(ask.CreateConsumerGroup(0, 0, "g"))
+        await root.ask(requests.CreateStream(name))
+        await root.ask(requests.CreateTopic(number, "t", 1))
+    await root.ask(requests.CreateConsumerGroup(0, 0, "g"))
     await made.user("alice")
     await made.user("bob")
     return await made.logged_in("alice")
@@ -150,17 +152,17 @@ async def test_oneself_may_be_seen_and_given_a_new_password_without_any_permissi
         alice = await peopled(made)
         without_effect(monkeypatch)
         for me in ("alice", 1):
-            assert await refusal(alice.ask(ask.GetUser(me))) is None
-            assert await refusal(alice.ask(ask.ChangePassword(me, "alicealice", "another"))) is None
+            assert await refusal(alice.ask(requests.GetUser(me))) is None
+            assert await refusal(alice.ask(requests.ChangePassword(me, "alicealice", "another"))) is None
             for request in (
-                ask.UpdateUser(me, "alicia", None),
-                ask.UpdatePermissions(me, ALL),
-                ask.DeleteUser(me),
+                requests.UpdateUser(me, "alicia", None),
+                requests.UpdatePermissions(me, ALL),
+                requests.DeleteUser(me),
             ):
                 assert await refusal(alice.ask(request)) == Code.UNAUTHORIZED
         for other in ("bob", 0, "nobody", 99, "1"):
-            assert await refusal(alice.ask(ask.GetUser(other))) == Code.UNAUTHORIZED
-            assert await refusal(alice.ask(ask.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
+            assert await refusal(alice.ask(requests.GetUser(other))) == Code.UNAUTHORIZED
+            assert await refusal(alice.ask(requests.ChangePassword(other, "bobbob", "x"))) == Code.UNAUTHORIZED
 
 
 async def test_what_is_not_there_is_not_found_by_anybody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,16 +215,16 @@ def sample(number: int) -> dict[int, bytes]:
     """A command for every right, that can be repeated; the number makes names that are new."""
     repeatable = {code: asked(COMMANDS[code][1]) for code in (10, 22, 31, 32, 120, 200, 201, 300, 301, 600, 601, 100)}
     return repeatable | {
-        33: asked(ask.CreateUser(f"user {number}", "secret", ACTIVE, None)),
+        33: asked(requests.CreateUser(f"user {number}", "secret", ACTIVE, None)),
         101: frame(101, message_body(10)),
         102: asked(COMMANDS[102][1]),
         121: asked(COMMANDS[121][1]),
-        202: asked(ask.CreateStream(f"stream {number}")),
-        204: asked(ask.UpdateStream(0, "s")),
-        302: asked(ask.CreateTopic(0, f"topic {number}", 0)),
-        304: asked(ask.UpdateTopic(0, 0, "t")),
-        402: asked(ask.CreatePartitions(0, 0, 1)),
-        602: asked(ask.CreateConsumerGroup(0, 0, f"group {number}")),
+        202: asked(requests.CreateStream(f"stream {number}")),
+        204: asked(requests.UpdateStream(0, "s")),
+        302: asked(requests.CreateTopic(0, f"topic {number}", 0)),
+        304: asked(requests.UpdateTopic(0, 0, "t")),
+        402: asked(requests.CreatePartitions(0, 0, 1)),
+        602: asked(requests.CreateConsumerGroup(0, 0, f"group {number}")),
     }
 
 
@@ -231,18 +233,18 @@ async def test_a_client_over_tcp_gets_41_for_what_it_may_not_and_the_answer_for_
         root = await made.root()
         await make_topic(root)
         for request in (
-            ask.CreateUser("bob", "bobbob", ACTIVE, None),
-            ask.CreateConsumerGroup(0, 0, "g"),
-            ask.CreateStream("other"),
+            requests.CreateUser("bob", "bobbob", ACTIVE, None),
+            requests.CreateConsumerGroup(0, 0, "g"),
+            requests.CreateStream("other"),
         ):
             assert (await root.ask(request))[0] == 0
         await root.send(frame(101, message_body(10)))
         assert (await root.answer())[0] == 0
         for number, (grant, permissions) in enumerate(grants()):
             name = f"person {number}"
-            assert (await root.ask(ask.CreateUser(name, "secret", ACTIVE, permissions)))[0] == 0
+            assert (await root.ask(requests.CreateUser(name, "secret", ACTIVE, permissions)))[0] == 0
             person = await made.stranger()
-            assert (await person.ask(ask.LoginUser(name, "secret")))[0] == 0
+            assert (await person.ask(requests.LoginUser(name, "secret")))[0] == 0
             await _try(person, grant, number)
 
 

@@ -11,8 +11,7 @@ import xxhash
 from tests.app.access.support.world import everywhere
 from tests.app.commands.support.reading import Reading, payloads, reading
 from tests.storage.support.world import texts
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.commands.requests import Partitioning, PartitioningKind
 from whippet.app.config.system import MessageDeduplication, System
@@ -32,18 +31,22 @@ async def send(
     epoch: int = 1,
     identity: bytes = b"till-7",
     batch: bytearray | None = None,
-) -> answers.Sent:
+) -> responses.Sent:
     batches = (texts(text) if batch is None else batch,)
-    sent = await made.root.ask(ask.SendMessages("s", "t", to, batches, producer=Producer(identity, epoch, sequence)))
-    assert isinstance(sent, answers.Sent)
+    sent = await made.root.ask(
+        requests.SendMessages("s", "t", to, batches, producer=Producer(identity, epoch, sequence))
+    )
+    assert isinstance(sent, responses.Sent)
     return sent
 
 
 async def stored(made: Reading) -> Counter[str]:
     found: Counter[str] = Counter()
-    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, "all")
+    consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, "all")
     for number in range(len(made.topic.partitions)):
-        polled = await made.root.poll(number, consumer=consumer, strategy=ask.Strategy(ask.StrategyKind.FIRST))
+        polled = await made.root.poll(
+            number, consumer=consumer, strategy=requests.Strategy(requests.StrategyKind.FIRST)
+        )
         found.update(payloads(polled))
     return found
 
@@ -77,7 +80,7 @@ async def test_a_send_that_comes_again_after_partitions_were_added_is_found_wher
     async with reading(tmp_path, 1) as made:
         first = await send(made, "first", 1, to=to)
         await send(made, "second", 2, to=to)
-        await made.root.ask(ask.CreatePartitions("s", "t", 6))
+        await made.root.ask(requests.CreatePartitions("s", "t", 6))
         again = await send(made, "x", 1, to=to)
         assert (again.partition_id, again.base_offset, again.repeated) == (0, first.base_offset, True)
         third = await send(made, "third", 3, to=to)
@@ -91,7 +94,7 @@ async def test_a_send_older_than_what_another_partition_had_is_not_stored_in_the
     async with reading(tmp_path, 1) as made:
         for sequence in range(20):
             await send(made, "a", sequence)
-        await made.root.ask(ask.CreatePartitions("s", "t", 6))
+        await made.root.ask(requests.CreatePartitions("s", "t", 6))
         assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
         await send(made, "b", 20)
         assert (await refused(send(made, "x", 1))).code == Code.REQUEST_ALREADY_APPLIED
@@ -104,7 +107,9 @@ async def test_a_producer_id_is_its_users_and_nobody_else_fences_it_off_or_answe
         mallory = await made.world.logged_in("mallory")
         first = await send(made, "first", 1)
         for epoch, sequence in ((1, 1), (9, 7)):
-            request = ask.SendMessages("s", "t", BALANCED, (texts("x"),), producer=Producer(b"till-7", epoch, sequence))
+            request = requests.SendMessages(
+                "s", "t", BALANCED, (texts("x"),), producer=Producer(b"till-7", epoch, sequence)
+            )
             sent = await mallory.ask(request)
             assert not sent.repeated
         again = await send(made, "first", 1)
@@ -156,7 +161,7 @@ async def test_a_sequence_that_was_left_out_is_refused_once_it_has_passed(tmp_pa
 
 async def test_a_numbered_send_has_one_batch(tmp_path: Path) -> None:
     async with reading(tmp_path) as made:
-        two = ask.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
+        two = requests.SendMessages("s", "t", BALANCED, (texts("a"), texts("b")), producer=Producer(b"p", 1, 1))
         assert (await refused(made.root.ask(two))).code == Code.INVALID_MESSAGES_COUNT
         assert not await stored(made)
 
@@ -167,7 +172,7 @@ async def test_what_was_answered_is_known_after_a_restart_and_forgotten_by_a_pur
     async with reading(tmp_path) as made:
         again = await send(made, "x", 1)
         assert (again.partition_id, again.base_offset, again.repeated) == (first.partition_id, 0, True)
-        await made.root.ask(ask.PurgeTopic("s", "t"))
+        await made.root.ask(requests.PurgeTopic("s", "t"))
         assert not (await send(made, "b", 1)).repeated
         assert await stored(made) == {"b": 1}
 
@@ -197,8 +202,8 @@ async def test_with_deduplication_by_id_a_repetition_is_known_by_its_number_firs
 
 
 def test_texts_say_who_sends_or_are_refused_by_the_part_that_is_wrong() -> None:
-    assert ask.producer("till-7", "0", "18446744073709551615") == Producer(b"till-7", 0, 2**64 - 1)
-    assert ask.producer("käse", "007", "1").id == "käse".encode()
+    assert requests.producer("till-7", "0", "18446744073709551615") == Producer(b"till-7", 0, 2**64 - 1)
+    assert requests.producer("käse", "007", "1").id == "käse".encode()
     for texts_, said in (
         (("", "1", "1"), "the id of a producer must have 1 to 64 bytes, not 0"),
         (("x" * 65, "1", "1"), "the id of a producer must have 1 to 64 bytes, not 65"),
@@ -210,5 +215,5 @@ def test_texts_say_who_sends_or_are_refused_by_the_part_that_is_wrong() -> None:
         (("p", "1", "9" * 5000), "the sequence of a producer must be a number, not '" + "9" * 40 + "'"),
     ):
         with pytest.raises(CommandError) as caught:
-            ask.producer(*texts_)
+            requests.producer(*texts_)
         assert (caught.value.code, str(caught.value)) == (Code.INVALID_PRODUCER, said)

@@ -12,7 +12,7 @@ import pytest
 from tests.app.access.support.world import SECOND, everywhere, make_group, refusal, world
 from tests.storage.support.world import texts
 from whippet.app.access.permissions import ALL
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.names import UNLIMITED
 from whippet.app.errors import Code, CommandError
 
@@ -21,21 +21,21 @@ async def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_al
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
-        await root.ask(ask.UpdateTopic("s", "t", "t"))
-        info = (await root.ask(ask.GetTopic("s", "t"))).info
+        await root.ask(requests.UpdateTopic("s", "t", "t"))
+        info = (await root.ask(requests.GetTopic("s", "t"))).info
         assert (info.max_topic_size, info.message_expiry, info.replication_factor) == (UNLIMITED, UNLIMITED, 1)
 
 
 async def test_8_a_key_finds_no_partition_where_there_is_none(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
-        await root.ask(ask.CreateStream("s"))
-        await root.ask(ask.CreateTopic("s", "t", 0))
+        await root.ask(requests.CreateStream("s"))
+        await root.ask(requests.CreateTopic("s", "t", 0))
         for to in (
-            ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=b"k"),
-            ask.Partitioning(ask.PartitioningKind.BALANCED),
+            requests.Partitioning(requests.PartitioningKind.MESSAGES_KEY, key=b"k"),
+            requests.Partitioning(requests.PartitioningKind.BALANCED),
         ):
-            sent = ask.SendMessages("s", "t", to, (texts("a"),))
+            sent = requests.SendMessages("s", "t", to, (texts("a"),))
             assert await refusal(root.ask(sent)) == Code.TOPIC_ID_NOT_FOUND
 
 
@@ -44,15 +44,15 @@ async def test_12_a_token_that_is_refused_is_not_repeated(tmp_path: Path, caplog
         async with world(tmp_path) as made:
             await made.user("alice")
             alice = await made.logged_in("alice")
-            short = (await alice.ask(ask.CreatePersonalAccessToken("short", SECOND))).token
-            kept = (await alice.ask(ask.CreatePersonalAccessToken("kept", 0))).token
+            short = (await alice.ask(requests.CreatePersonalAccessToken("short", SECOND))).token
+            kept = (await alice.ask(requests.CreatePersonalAccessToken("kept", 0))).token
             made.clock.now += SECOND
-            await made.gateway.users.update("alice", None, ask.UserStatus.INACTIVE)
+            await made.gateway.users.update("alice", None, requests.UserStatus.INACTIVE)
             for text in (short, kept, kept[:-1], kept + "x", "guessed"):
                 with pytest.raises(CommandError) as caught:
-                    await made.person().ask(ask.LoginWithPersonalAccessToken(text))
+                    await made.person().ask(requests.LoginWithPersonalAccessToken(text))
                 assert text not in f"{caught.value} {caught.value!r} {caught.value.args}"
-                assert text not in repr(ask.LoginWithPersonalAccessToken(text))
+                assert text not in repr(requests.LoginWithPersonalAccessToken(text))
                 assert text not in caplog.text
 
 
@@ -60,9 +60,9 @@ async def test_16_a_user_who_is_made_inactive_can_do_nothing_from_the_next_reque
     async with world(tmp_path) as made:
         await made.user("alice", permissions=ALL)
         alice, root = await made.logged_in("alice"), await made.root()
-        await alice.ask(ask.GetUsers())
-        await root.ask(ask.UpdateUser("alice", None, ask.UserStatus.INACTIVE))
-        assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        await alice.ask(requests.GetUsers())
+        await root.ask(requests.UpdateUser("alice", None, requests.UserStatus.INACTIVE))
+        assert await refusal(alice.ask(requests.GetUsers())) == Code.UNAUTHENTICATED
         assert await refusal(alice.log_in("alice", "alicealice")) == Code.USER_INACTIVE
         assert alice.ended
 
@@ -74,9 +74,9 @@ async def test_17_a_snapshot_has_each_part_once_and_is_made_on_one_thread(
         await made.user("alice", permissions=everywhere(read_servers=True))
         alice = await made.logged_in("alice")
         for part in (1, 4):
-            taken = await alice.ask(ask.GetSnapshot(2, (part,) * 255))
+            taken = await alice.ask(requests.GetSnapshot(2, (part,) * 255))
             assert len(zipfile.ZipFile(io.BytesIO(taken.content)).namelist()) == 1
-        everything = await alice.ask(ask.GetSnapshot(5, (100,)))
+        everything = await alice.ask(requests.GetSnapshot(5, (100,)))
         assert len(zipfile.ZipFile(io.BytesIO(everything.content)).namelist()) == 5
         assert made.gateway.snapshots._max_workers == 1
         made.gateway.snapshots.shutdown()

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 
 SECRETS = [
-    ask.LoginUser("iggy", "hunter22"),
-    ask.CreateUser("bob", "hunter22", ask.UserStatus.ACTIVE, None),
-    ask.ChangePassword("bob", "hunter22", "hunter22"),
-    ask.LoginWithPersonalAccessToken("hunter22"),
-    answers.RawToken("hunter22"),
+    requests.LoginUser("iggy", "hunter22"),
+    requests.CreateUser("bob", "hunter22", requests.UserStatus.ACTIVE, None),
+    requests.ChangePassword("bob", "hunter22", "hunter22"),
+    requests.LoginWithPersonalAccessToken("hunter22"),
+    responses.RawToken("hunter22"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.app.access.support.world import SECOND, World, everywhere, make_group, refusal, world
 from tests.support.clocks import Seconds
 from whippet.app.access.throttle import USUAL, Throttle
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import UserStatus
 
@@ -20,11 +20,11 @@ async def test_a_password_and_a_token_open_a_session(tmp_path: Path) -> None:
         await made.user("alice")
         person = made.person()
         assert await person.log_in("alice", "alicealice") == 1
-        assert (await person.ask(ask.GetMe())).user_id == 1
-        token = (await person.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        assert (await person.ask(requests.GetMe())).user_id == 1
+        token = (await person.ask(requests.CreatePersonalAccessToken("build", 0))).token
         program = made.person()
-        assert (await program.ask(ask.LoginWithPersonalAccessToken(token))).user_id == 1
-        assert (await program.ask(ask.GetMe())).user_id == 1
+        assert (await program.ask(requests.LoginWithPersonalAccessToken(token))).user_id == 1
+        assert (await program.ask(requests.GetMe())).user_id == 1
 
 
 @pytest.mark.parametrize(
@@ -126,22 +126,22 @@ async def test_logging_in_again_replaces_who_spoke_before(tmp_path: Path) -> Non
         await made.user("alice")
         person = await made.root()
         await person.log_in("alice", "alicealice")
-        assert await refusal(person.ask(ask.GetUsers())) == Code.UNAUTHORIZED
+        assert await refusal(person.ask(requests.GetUsers())) == Code.UNAUTHORIZED
 
 
 async def test_logging_out_ends_what_one_may_do_and_leaves_the_groups(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         await make_group(root)
-        await root.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await root.ask(requests.JoinConsumerGroup("s", "t", "g"))
         assert root.session.groups == {(0, 0, 0)}
-        await root.ask(ask.LogoutUser())
+        await root.ask(requests.LogoutUser())
         assert root.session.login is None
         assert root.session.groups == set()
         assert not root.ended
-        assert await refusal(root.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        assert await refusal(root.ask(requests.GetUsers())) == Code.UNAUTHENTICATED
         other = await made.root()
-        details = await other.ask(ask.GetConsumerGroup("s", "t", "g"))
+        details = await other.ask(requests.GetConsumerGroup("s", "t", "g"))
         assert details.members == ()
 
 
@@ -149,8 +149,8 @@ async def test_tokens_that_are_unknown_expired_or_of_a_user_who_was_inactive_ope
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        short = (await alice.ask(ask.CreatePersonalAccessToken("short", SECOND))).token
-        kept = (await alice.ask(ask.CreatePersonalAccessToken("kept", 0))).token
+        short = (await alice.ask(requests.CreatePersonalAccessToken("short", SECOND))).token
+        kept = (await alice.ask(requests.CreatePersonalAccessToken("kept", 0))).token
         made.clock.now += SECOND
         program = made.person()
         for text, code in (
@@ -159,27 +159,27 @@ async def test_tokens_that_are_unknown_expired_or_of_a_user_who_was_inactive_ope
             (kept.lower(), Code.RESOURCE_NOT_FOUND),
             (short, Code.PERSONAL_ACCESS_TOKEN_EXPIRED),
         ):
-            assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(text))) == code
+            assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(text))) == code
             assert program.session.login is None
         root = await made.root()
-        await root.ask(ask.UpdateUser("alice", None, UserStatus.INACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, UserStatus.INACTIVE))
         for status in (UserStatus.INACTIVE, UserStatus.ACTIVE):
-            await root.ask(ask.UpdateUser("alice", None, status))
-            assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(kept))) == Code.RESOURCE_NOT_FOUND
+            await root.ask(requests.UpdateUser("alice", None, status))
+            assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(kept))) == Code.RESOURCE_NOT_FOUND
 
 
 async def test_whoever_has_not_logged_in_may_only_ping_and_log_in(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         stranger = made.person()
-        await stranger.ask(ask.Ping())
+        await stranger.ask(requests.Ping())
         for request in (
-            ask.GetUser("root"),
-            ask.GetUser("nobody"),
-            ask.LogoutUser(),
-            ask.GetPersonalAccessTokens(),
-            ask.GetMe(),
-            ask.GetStream("nothing"),
-            ask.ChangePassword("root", "root's password", "another"),
+            requests.GetUser("root"),
+            requests.GetUser("nobody"),
+            requests.LogoutUser(),
+            requests.GetPersonalAccessTokens(),
+            requests.GetMe(),
+            requests.GetStream("nothing"),
+            requests.ChangePassword("root", "root's password", "another"),
         ):
             assert await refusal(stranger.ask(request)) == Code.UNAUTHENTICATED
 
@@ -188,14 +188,14 @@ async def test_a_password_that_was_changed_while_it_was_compared_does_not_open_a
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        await _while_comparing(made, alice.ask(ask.ChangePassword("alice", "alicealice", "another one")))
+        await _while_comparing(made, alice.ask(requests.ChangePassword("alice", "alicealice", "another one")))
 
 
 async def test_a_user_who_was_deleted_while_his_password_was_compared_does_not_get_in(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
-        await _while_comparing(made, root.ask(ask.DeleteUser("alice")))
+        await _while_comparing(made, root.ask(requests.DeleteUser("alice")))
 
 
 async def _while_comparing(made: World, change: object) -> None:
@@ -219,7 +219,7 @@ async def test_permissions_of_the_user_count_not_those_of_the_one_before_him(tmp
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(read_users=True))
         alice = await made.logged_in("alice")
-        assert len(await alice.ask(ask.GetUsers())) == 2
+        assert len(await alice.ask(requests.GetUsers())) == 2
         root = await made.root()
-        await root.ask(ask.UpdatePermissions("alice", None))
-        assert await refusal(alice.ask(ask.GetUsers())) == Code.UNAUTHORIZED
+        await root.ask(requests.UpdatePermissions("alice", None))
+        assert await refusal(alice.ask(requests.GetUsers())) == Code.UNAUTHORIZED

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from tests.app.access.support.world import SECOND, refusal, world
 from tests.support.clocks import NOON
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code
 
 
@@ -15,26 +14,26 @@ async def test_a_user_without_permissions_manages_his_own_tokens_and_sees_no_oth
     async with world(tmp_path) as made:
         await made.user("alice")
         alice, root = await made.logged_in("alice"), await made.root()
-        assert await alice.ask(ask.GetPersonalAccessTokens()) == ()
-        made_one = await alice.ask(ask.CreatePersonalAccessToken("two", 5 * SECOND))
+        assert await alice.ask(requests.GetPersonalAccessTokens()) == ()
+        made_one = await alice.ask(requests.CreatePersonalAccessToken("two", 5 * SECOND))
         assert len(made_one.token) == 68
-        await alice.ask(ask.CreatePersonalAccessToken("one", 0))
-        await root.ask(ask.CreatePersonalAccessToken("three", 0))
-        assert await alice.ask(ask.GetPersonalAccessTokens()) == (
-            answers.TokenInfo("one", 0),
-            answers.TokenInfo("two", NOON + 5 * SECOND),
+        await alice.ask(requests.CreatePersonalAccessToken("one", 0))
+        await root.ask(requests.CreatePersonalAccessToken("three", 0))
+        assert await alice.ask(requests.GetPersonalAccessTokens()) == (
+            responses.TokenInfo("one", 0),
+            responses.TokenInfo("two", NOON + 5 * SECOND),
         )
-        assert await refusal(alice.ask(ask.DeletePersonalAccessToken("three"))) == Code.RESOURCE_NOT_FOUND
-        await alice.ask(ask.DeletePersonalAccessToken("one"))
-        assert await refusal(alice.ask(ask.DeletePersonalAccessToken("one"))) == Code.RESOURCE_NOT_FOUND
-        assert await alice.ask(ask.GetPersonalAccessTokens()) == (answers.TokenInfo("two", NOON + 5 * SECOND),)
+        assert await refusal(alice.ask(requests.DeletePersonalAccessToken("three"))) == Code.RESOURCE_NOT_FOUND
+        await alice.ask(requests.DeletePersonalAccessToken("one"))
+        assert await refusal(alice.ask(requests.DeletePersonalAccessToken("one"))) == Code.RESOURCE_NOT_FOUND
+        assert await alice.ask(requests.GetPersonalAccessTokens()) == (responses.TokenInfo("two", NOON + 5 * SECOND),)
 
 
 async def test_a_deleted_token_opens_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
-        token = (await root.ask(ask.CreatePersonalAccessToken("build", 0))).token
-        assert (await made.person().ask(ask.LoginWithPersonalAccessToken(token))).user_id == 0
-        await root.ask(ask.DeletePersonalAccessToken("build"))
+        token = (await root.ask(requests.CreatePersonalAccessToken("build", 0))).token
+        assert (await made.person().ask(requests.LoginWithPersonalAccessToken(token))).user_id == 0
+        await root.ask(requests.DeletePersonalAccessToken("build"))
         program = made.person()
-        assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND

@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from tests.app.access.support.world import SECOND, Person, refusal, world
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.config.system import System
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
@@ -25,7 +24,7 @@ def options(**texts: str) -> tuple[Option, ...]:
     return tuple(from_text(key, text) for key, text in texts.items())
 
 
-def described(info: answers.TopicInfo) -> tuple[dict[str, str], dict[str, str]]:
+def described(info: responses.TopicInfo) -> tuple[dict[str, str], dict[str, str]]:
     """The explicit ones and the derived ones."""
     explicit, derived = ({one.key: to_text(one) for one in part} for part in (info.explicit, info.derived))
     same = {"enforce_fsync"} if "durability" in explicit and "enforce_fsync" not in explicit else set()
@@ -34,22 +33,22 @@ def described(info: answers.TopicInfo) -> tuple[dict[str, str], dict[str, str]]:
     return explicit, derived
 
 
-async def made(person: Person, partitions: int = 1, **fields: Any) -> answers.TopicInfo:
-    if not await person.ask(ask.GetStreams()):
-        await person.ask(ask.CreateStream("s"))
-    info = (await person.ask(ask.CreateTopic("s", "t", partitions, **fields))).info
-    assert isinstance(info, answers.TopicInfo)
+async def made(person: Person, partitions: int = 1, **fields: Any) -> responses.TopicInfo:
+    if not await person.ask(requests.GetStreams()):
+        await person.ask(requests.CreateStream("s"))
+    info = (await person.ask(requests.CreateTopic("s", "t", partitions, **fields))).info
+    assert isinstance(info, responses.TopicInfo)
     return info
 
 
-async def changed(person: Person, name: str = "t", **fields: Any) -> answers.TopicInfo:
-    await person.ask(ask.UpdateTopic("s", 0, name, **fields))
-    info = (await person.ask(ask.GetTopic("s", 0))).info
-    assert isinstance(info, answers.TopicInfo)
+async def changed(person: Person, name: str = "t", **fields: Any) -> responses.TopicInfo:
+    await person.ask(requests.UpdateTopic("s", 0, name, **fields))
+    info = (await person.ask(requests.GetTopic("s", 0))).info
+    assert isinstance(info, responses.TopicInfo)
     return info
 
 
-def limits(info: answers.TopicInfo) -> tuple[int, int, int]:
+def limits(info: responses.TopicInfo) -> tuple[int, int, int]:
     return info.compression_algorithm, info.message_expiry, info.max_topic_size
 
 
@@ -78,9 +77,9 @@ async def test_what_is_chosen_holds_and_shows_and_is_there_after_a_start(tmp_pat
     async with world(tmp_path) as here:
         root = await here.root()
         for answer in (
-            (await root.ask(ask.GetTopic("s", "t"))).info,
-            (await root.ask(ask.GetTopics("s")))[0],
-            (await root.ask(ask.GetStream("s"))).topics[0],
+            (await root.ask(requests.GetTopic("s", "t"))).info,
+            (await root.ask(requests.GetTopics("s")))[0],
+            (await root.ask(requests.GetStream("s"))).topics[0],
         ):
             assert answer == info
         (partition,) = here.store.partitions_of(0, 0)
@@ -107,7 +106,7 @@ async def test_a_classic_client_chooses_with_the_fields_and_0_and_no_compression
         info = await made(root)
         assert limits(info) == (1, UNLIMITED, UNLIMITED)
         assert described(info)[0] == {}
-        await root.ask(ask.DeleteTopic("s", "t"))
+        await root.ask(requests.DeleteTopic("s", "t"))
         info = await made(root, compression_algorithm=3, message_expiry=UNLIMITED, max_topic_size=2 * GIB)
         assert limits(info) == (3, UNLIMITED, 2 * GIB)
         assert described(info)[0] == {
@@ -122,7 +121,7 @@ async def test_a_field_that_says_something_wins_over_the_option_of_its_name(tmp_
         root = await here.root()
         chosen = options(compression_algorithm="gzip", message_expiry="1 s", max_topic_size="2 GiB")
         assert limits(await made(root, options=chosen)) == (2, SECOND, 2 * GIB)
-        await root.ask(ask.DeleteTopic("s", "t"))
+        await root.ask(requests.DeleteTopic("s", "t"))
         info = await made(root, compression_algorithm=3, message_expiry=5, max_topic_size=3 * GIB, options=chosen)
         assert limits(info) == (3, 5, 3 * GIB)
         assert described(info)[0]["message_expiry"] == "5"
@@ -165,9 +164,9 @@ async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None
 async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
-        await root.ask(ask.CreateStream("s"))
+        await root.ask(requests.CreateStream("s"))
         assert await refusal(made(root, **fields)) == code
-        assert await root.ask(ask.GetTopics("s")) == ()
+        assert await root.ask(requests.GetTopics("s")) == ()
         assert (await made(root)).id == 0
 
 
@@ -184,9 +183,9 @@ async def test_what_is_reserved_has_a_bound_for_partitions_that_are_added_too(tm
     async with world(tmp_path) as here:
         root = await here.root()
         await made(root, 63, options=options(preallocate_segments="true", segment_size="1 GiB"))
-        assert await refusal(root.ask(ask.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
-        await root.ask(ask.CreatePartitions("s", "t", 1))
-        assert len((await root.ask(ask.GetTopic("s", "t"))).partitions) == 64
+        assert await refusal(root.ask(requests.CreatePartitions("s", "t", 2))) == Code.INVALID_OPTION_VALUE
+        await root.ask(requests.CreatePartitions("s", "t", 1))
+        assert len((await root.ask(requests.GetTopic("s", "t"))).partitions) == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- changing
@@ -208,7 +207,7 @@ async def test_a_change_of_the_name_alone_changes_nothing_else_whether_the_rest_
             assert msgspec.structs.replace(after, name="t") == before
             await changed(root, "t")
     async with world(tmp_path) as here:
-        assert (await (await here.root()).ask(ask.GetTopic("s", "t"))).info == before
+        assert (await (await here.root()).ask(requests.GetTopic("s", "t"))).info == before
 
 
 async def test_what_a_change_names_holds_and_was_chosen(tmp_path: Path) -> None:
@@ -243,7 +242,7 @@ async def test_what_is_fixed_cannot_be_changed(tmp_path: Path) -> None:
         for key in ("durability", "segment_size", "enforce_fsync"):
             code = await refusal(changed(root, "renamed", options=options(**{key: "1"})))
             assert code == Code.UNSUPPORTED_OPTION_KEY
-        assert (await root.ask(ask.GetTopic("s", "t"))).info == before
+        assert (await root.ask(requests.GetTopic("s", "t"))).info == before
 
 
 # --------------------------------------------------------------------------------------------- describing, other scopes
@@ -253,29 +252,29 @@ async def test_options_are_described_to_whoever_has_logged_in(tmp_path: Path) ->
     async with world(tmp_path, messages_required_to_save=9, durability=Durability.MEMORY) as here:
         await here.user("alice")
         alice = await here.logged_in("alice")
-        rows = await alice.ask(ask.DescribeOptions(OptionScope.TOPIC))
+        rows = await alice.ask(requests.DescribeOptions(OptionScope.TOPIC))
         assert [row.key for row in rows] == list(CATALOGUE)
         row = next(row for row in rows if row.key == "messages_required_to_save")
         assert (row.kind, row.default) == (11, b"\x09\0\0\0")
         assert row.description == CATALOGUE[row.key].description
         for scope in (OptionScope.STREAM, OptionScope.USER):
-            assert await alice.ask(ask.DescribeOptions(scope)) == ()
-        assert await refusal(here.person().ask(ask.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
+            assert await alice.ask(requests.DescribeOptions(scope)) == ()
+        assert await refusal(here.person().ask(requests.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED
 
 
 async def test_streams_and_users_have_no_options(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         root = await here.root()
-        await root.ask(ask.CreateStream("s"))
+        await root.ask(requests.CreateStream("s"))
         await here.user("alice")
         some = options(durability="persisted")
         for request in (
-            ask.CreateStream("other", some),
-            ask.UpdateStream("s", "other", some),
-            ask.UpdateStream("s", "s", some),
-            ask.CreateUser("bob", "bobbob", UserStatus.ACTIVE, None, some),
-            ask.UpdateUser("alice", "alicia", None, some),
+            requests.CreateStream("other", some),
+            requests.UpdateStream("s", "other", some),
+            requests.UpdateStream("s", "s", some),
+            requests.CreateUser("bob", "bobbob", UserStatus.ACTIVE, None, some),
+            requests.UpdateUser("alice", "alicia", None, some),
         ):
             assert await refusal(root.ask(request)) == Code.UNSUPPORTED_OPTION_KEY
-        assert [stream.name for stream in await root.ask(ask.GetStreams())] == ["s"]
-        assert [user.username for user in await root.ask(ask.GetUsers())] == ["root", "alice"]
+        assert [stream.name for stream in await root.ask(requests.GetStreams())] == ["s"]
+        assert [user.username for user in await root.ask(requests.GetUsers())] == ["root", "alice"]

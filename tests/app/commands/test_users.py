@@ -11,8 +11,7 @@ from tests.app.access.support.world import everywhere, make_group, refusal, worl
 from tests.support.clocks import NOON, Seconds
 from whippet.app.access.permissions import ALL, Permissions, StreamPermissions
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 
@@ -23,41 +22,41 @@ async def test_a_user_is_described_as_he_was_made(tmp_path: Path) -> None:
     permissions = Permissions(streams={3: StreamPermissions(read_stream=True)})
     async with world(tmp_path) as made:
         root = await made.root()
-        details = await root.ask(ask.CreateUser("alice", "secret", INACTIVE, permissions))
-        assert details == answers.UserDetails(answers.UserInfo(1, NOON, INACTIVE, "alice"), permissions)
+        details = await root.ask(requests.CreateUser("alice", "secret", INACTIVE, permissions))
+        assert details == responses.UserDetails(responses.UserInfo(1, NOON, INACTIVE, "alice"), permissions)
         for name in ("alice", 1):
-            assert await root.ask(ask.GetUser(name)) == details
-        assert await root.ask(ask.GetUsers()) == (
-            answers.UserInfo(0, NOON, ACTIVE, "root"),
-            answers.UserInfo(1, NOON, INACTIVE, "alice"),
+            assert await root.ask(requests.GetUser(name)) == details
+        assert await root.ask(requests.GetUsers()) == (
+            responses.UserInfo(0, NOON, ACTIVE, "root"),
+            responses.UserInfo(1, NOON, INACTIVE, "alice"),
         )
-        assert (await root.ask(ask.GetUser(0))).permissions == ALL
+        assert (await root.ask(requests.GetUser(0))).permissions == ALL
 
 
 async def test_a_user_who_is_not_there_is_nothing_to_see_and_cannot_be_changed(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.root()
         for missing in (99, "nobody", "0"):
-            assert await root.ask(ask.GetUser(missing)) is None
+            assert await root.ask(requests.GetUser(missing)) is None
             for request in (
-                ask.DeleteUser(missing),
-                ask.UpdateUser(missing, "somebody", None),
-                ask.UpdatePermissions(missing, None),
-                ask.ChangePassword(missing, "secret", "other"),
+                requests.DeleteUser(missing),
+                requests.UpdateUser(missing, "somebody", None),
+                requests.UpdatePermissions(missing, None),
+                requests.ChangePassword(missing, "secret", "other"),
             ):
                 assert await refusal(root.ask(request)) == Code.RESOURCE_NOT_FOUND
 
 
 REQUESTS = {
-    "get": ask.GetUser("bob"),
-    "list": ask.GetUsers(),
-    "create": ask.CreateUser("carol", "secret", ACTIVE, None),
-    "update": ask.UpdateUser("bob", "robert", None),
-    "permissions": ask.UpdatePermissions("bob", None),
-    "password": ask.ChangePassword("bob", "bobbob", "another"),
-    "delete": ask.DeleteUser("bob"),
-    "missing": ask.GetUser("nobody"),
-    "delete missing": ask.DeleteUser("nobody"),
+    "get": requests.GetUser("bob"),
+    "list": requests.GetUsers(),
+    "create": requests.CreateUser("carol", "secret", ACTIVE, None),
+    "update": requests.UpdateUser("bob", "robert", None),
+    "permissions": requests.UpdatePermissions("bob", None),
+    "password": requests.ChangePassword("bob", "bobbob", "another"),
+    "delete": requests.DeleteUser("bob"),
+    "missing": requests.GetUser("nobody"),
+    "delete missing": requests.DeleteUser("nobody"),
 }
 
 
@@ -86,14 +85,14 @@ async def test_everybody_sees_himself_and_changes_his_own_password(tmp_path: Pat
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        assert (await alice.ask(ask.GetUser("alice"))).info.username == "alice"
-        assert (await alice.ask(ask.GetUser(1))).info.username == "alice"
-        await alice.ask(ask.ChangePassword(1, "alicealice", "a new one"))
+        assert (await alice.ask(requests.GetUser("alice"))).info.username == "alice"
+        assert (await alice.ask(requests.GetUser(1))).info.username == "alice"
+        await alice.ask(requests.ChangePassword(1, "alicealice", "a new one"))
         assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
         assert await made.person().log_in("alice", "a new one") == 1
         await alice.log_in("alice", "a new one")
-        assert await refusal(alice.ask(ask.UpdateUser("alice", "alicia", None))) == Code.UNAUTHORIZED
-        assert await refusal(alice.ask(ask.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(requests.UpdateUser("alice", "alicia", None))) == Code.UNAUTHORIZED
+        assert await refusal(alice.ask(requests.UpdatePermissions("alice", ALL))) == Code.UNAUTHORIZED
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,7 @@ async def test_changing_a_password_takes_the_current_one_even_from_root(
     async with world(tmp_path) as made:
         await made.user("alice")
         for ask_as in (made.root, made.logged_in):
-            assert await refusal((await ask_as()).ask(ask.ChangePassword("alice", current, new))) == code
+            assert await refusal((await ask_as()).ask(requests.ChangePassword("alice", current, new))) == code
         assert await made.person().log_in("alice", "alicealice") == 1
 
 
@@ -124,7 +123,7 @@ async def test_a_stolen_session_cannot_guess_the_current_password_quickly(tmp_pa
         alice = await made.logged_in("alice")
         before = made.passwords.computed
         for _ in range(200):
-            guess = ask.ChangePassword("alice", "a wrong guess", "another")
+            guess = requests.ChangePassword("alice", "a wrong guess", "another")
             assert await refusal(alice.ask(guess)) in (Code.INVALID_CREDENTIALS, Code.TOO_MANY_LOGINS)
         assert made.passwords.computed - before < 40
         assert sum(time.slept) > 5
@@ -134,7 +133,7 @@ async def test_of_two_who_change_a_password_at_once_one_is_refused(tmp_path: Pat
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
-        asked = [root.ask(ask.ChangePassword("alice", "alicealice", f"number {number}")) for number in range(2)]
+        asked = [root.ask(requests.ChangePassword("alice", "alicealice", f"number {number}")) for number in range(2)]
         outcomes = await asyncio.gather(*(refusal(one) for one in asked))
         assert sorted(outcomes, key=str) == [Code.INVALID_CREDENTIALS, None]
         assert await made.person().log_in("alice", f"number {outcomes.index(None)}") == 1
@@ -147,16 +146,16 @@ async def test_deleting_a_user_ends_his_sessions_and_his_tokens(tmp_path: Path) 
     async with world(tmp_path) as made:
         await made.user("alice")
         first, second = await made.logged_in("alice"), await made.logged_in("alice")
-        token = (await first.ask(ask.CreatePersonalAccessToken("build", 0))).token
+        token = (await first.ask(requests.CreatePersonalAccessToken("build", 0))).token
         root = await made.root()
-        await root.ask(ask.DeleteUser("alice"))
+        await root.ask(requests.DeleteUser("alice"))
         assert (first.ended, second.ended, root.ended) == (True, True, False)
         for gone in (first, second):
-            assert await refusal(gone.ask(ask.GetUser("alice"))) == Code.UNAUTHENTICATED
+            assert await refusal(gone.ask(requests.GetUser("alice"))) == Code.UNAUTHENTICATED
         assert list((tmp_path / "tokens").iterdir()) == []
         assert await refusal(made.person().log_in("alice", "alicealice")) == Code.INVALID_CREDENTIALS
         program = made.person()
-        assert await refusal(program.ask(ask.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
+        assert await refusal(program.ask(requests.LoginWithPersonalAccessToken(token))) == Code.RESOURCE_NOT_FOUND
 
 
 async def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> None:
@@ -165,50 +164,50 @@ async def test_ended_sessions_have_left_their_groups_at_once(tmp_path: Path) -> 
         await make_group(root)
         await made.user("alice", permissions=everywhere(read_topics=True))
         alice = await made.logged_in("alice")
-        await alice.ask(ask.JoinConsumerGroup("s", "t", "g"))
-        assert len((await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members) == 1
-        await root.ask(ask.UpdateUser("alice", None, INACTIVE))
-        assert (await root.ask(ask.GetConsumerGroup("s", "t", "g"))).members == ()
+        await alice.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        assert len((await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members) == 1
+        await root.ask(requests.UpdateUser("alice", None, INACTIVE))
+        assert (await root.ask(requests.GetConsumerGroup("s", "t", "g"))).members == ()
 
 
 async def test_the_next_user_of_a_number_has_nothing_of_the_one_before(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_users=True))
         before = await made.logged_in("alice")
-        await before.ask(ask.CreatePersonalAccessToken("build", 0))
+        await before.ask(requests.CreatePersonalAccessToken("build", 0))
         root = await made.root()
-        await root.ask(ask.DeleteUser("alice"))
+        await root.ask(requests.DeleteUser("alice"))
         assert await made.user("bob") == 1
-        assert await refusal(before.ask(ask.GetUsers())) == Code.UNAUTHENTICATED
+        assert await refusal(before.ask(requests.GetUsers())) == Code.UNAUTHENTICATED
         bob = await made.logged_in("bob")
-        assert await refusal(bob.ask(ask.GetUsers())) == Code.UNAUTHORIZED
-        assert await bob.ask(ask.GetPersonalAccessTokens()) == ()
+        assert await refusal(bob.ask(requests.GetUsers())) == Code.UNAUTHORIZED
+        assert await bob.ask(requests.GetPersonalAccessTokens()) == ()
 
 
 async def test_making_a_user_inactive_ends_sessions_and_tokens_for_good(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice")
         alice = await made.logged_in("alice")
-        await alice.ask(ask.CreatePersonalAccessToken("build", 0))
+        await alice.ask(requests.CreatePersonalAccessToken("build", 0))
         root = await made.root()
-        await root.ask(ask.UpdateUser("alice", None, INACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, INACTIVE))
         assert alice.ended
-        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
         assert await refusal(made.person().log_in("alice", "alicealice")) == Code.USER_INACTIVE
-        await root.ask(ask.UpdateUser("alice", None, ACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, ACTIVE))
         again = await made.logged_in("alice")
-        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
-        assert await again.ask(ask.GetPersonalAccessTokens()) == ()
-        await again.ask(ask.CreatePersonalAccessToken("build", 0))
+        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
+        assert await again.ask(requests.GetPersonalAccessTokens()) == ()
+        await again.ask(requests.CreatePersonalAccessToken("build", 0))
 
 
 async def test_who_deletes_himself_is_answered_and_then_nobody(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         await made.user("alice", permissions=everywhere(manage_users=True))
         alice, other = await made.logged_in("alice"), await made.logged_in("alice")
-        await alice.ask(ask.DeleteUser("alice"))
+        await alice.ask(requests.DeleteUser("alice"))
         assert (alice.ended, other.ended) == (False, True)
-        assert await refusal(alice.ask(ask.GetMe())) == Code.UNAUTHENTICATED
+        assert await refusal(alice.ask(requests.GetMe())) == Code.UNAUTHENTICATED
 
 
 async def test_a_token_made_while_its_user_is_deleted_does_not_stay(
@@ -224,7 +223,7 @@ async def test_a_token_made_while_its_user_is_deleted_does_not_stay(
             await users.delete("alice")
 
         monkeypatch.setattr(made.store, "write_token", write_slowly)
-        assert await refusal(alice.ask(ask.CreatePersonalAccessToken("build", 0))) == Code.UNAUTHENTICATED
+        assert await refusal(alice.ask(requests.CreatePersonalAccessToken("build", 0))) == Code.UNAUTHENTICATED
         assert list((tmp_path / "tokens").iterdir()) == []
 
 
@@ -233,8 +232,8 @@ async def test_root_stays(tmp_path: Path) -> None:
         await made.user("alice", permissions=everywhere(manage_users=True))
         for asker in (await made.root(), await made.logged_in("alice")):
             for name in ("root", 0):
-                assert await refusal(asker.ask(ask.DeleteUser(name))) == Code.CANNOT_DELETE_USER
-                request = ask.UpdatePermissions(name, None)
+                assert await refusal(asker.ask(requests.DeleteUser(name))) == Code.CANNOT_DELETE_USER
+                request = requests.UpdatePermissions(name, None)
                 assert await refusal(asker.ask(request)) == Code.CANNOT_CHANGE_PERMISSIONS
 
 
@@ -242,10 +241,10 @@ async def test_renaming_and_changing_the_status_go_together_or_apart(tmp_path: P
     async with world(tmp_path) as made:
         await made.user("alice")
         root = await made.root()
-        await root.ask(ask.UpdateUser("alice", None, None))
-        await root.ask(ask.UpdateUser("alice", "alicia", INACTIVE))
-        assert (await root.ask(ask.GetUser(1))).info == answers.UserInfo(1, NOON, INACTIVE, "alicia")
-        assert await refusal(root.ask(ask.UpdateUser(1, "root", None))) == Code.USER_ALREADY_EXISTS
-        assert await refusal(root.ask(ask.UpdateUser(1, "ab", None))) == Code.INVALID_USERNAME
-        await root.ask(ask.UpdateUser(1, "alicia", ACTIVE))
+        await root.ask(requests.UpdateUser("alice", None, None))
+        await root.ask(requests.UpdateUser("alice", "alicia", INACTIVE))
+        assert (await root.ask(requests.GetUser(1))).info == responses.UserInfo(1, NOON, INACTIVE, "alicia")
+        assert await refusal(root.ask(requests.UpdateUser(1, "root", None))) == Code.USER_ALREADY_EXISTS
+        assert await refusal(root.ask(requests.UpdateUser(1, "ab", None))) == Code.INVALID_USERNAME
+        await root.ask(requests.UpdateUser(1, "alicia", ACTIVE))
         assert await made.person().log_in("alicia", "alicealice") == 1

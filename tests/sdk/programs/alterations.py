@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, IggyExpiry, MaxTopicSize, PollingStrategy, SendMessage
-from scenario import Task, carry_out, connected, milliseconds, refusal, say
+from scenario import Task, execute, connected, milliseconds, refusal, say
 
 TOO_LONG = "é" * 128
 
@@ -194,4 +194,4 @@ async def main(task: Task) -> None:
     await deleted(client, first, second)
 
 
-carry_out(main)
+execute(main)

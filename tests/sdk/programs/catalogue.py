@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import IggyClient
-from scenario import Task, carry_out, connected, milliseconds, refusal, say
+from scenario import Task, execute, connected, milliseconds, refusal, say
 from versions import topic_settings
 
 
@@ -52,4 +52,4 @@ async def main(task: Task) -> None:
     )
 
 
-carry_out(main)
+execute(main)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitWhen, SendMessage
-from scenario import ATTENTIVE, Task, carry_out, connected, milliseconds, say, text
+from scenario import ATTENTIVE, Task, execute, connected, milliseconds, say, text
 
 
 async def main(task: Task) -> None:
@@ -56,4 +56,4 @@ async def main(task: Task) -> None:
     assert not consuming.done()
 
 
-carry_out(main)
+execute(main)

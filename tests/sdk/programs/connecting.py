@@ -1,7 +1,7 @@
 """Connects in every way that the task names, and uses each connection that it gets."""
 
 from apache_iggy import IggyClient
-from scenario import Task, carry_out, refusal, say
+from scenario import Task, execute, refusal, say
 
 
 async def by_string(string: str) -> None:
@@ -31,4 +31,4 @@ async def main(task: Task) -> None:
         say(answers={string: await refusal(by_string, string) for string in task["strings"]})
 
 
-carry_out(main)
+execute(main)

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Task, auto_commit, carry_out, connected, heard, milliseconds, say, send, text
+from scenario import Task, auto_commit, execute, connected, heard, milliseconds, say, send, text
 from versions import consumer_group
 
 
@@ -73,4 +73,4 @@ async def main(task: Task) -> None:
     await asyncio.gather(*(consumer.end() for consumer in consumers))
 
 
-carry_out(main)
+execute(main)

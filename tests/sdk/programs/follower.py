@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Lasting, Task, carry_out, heard, say, text
+from scenario import Lasting, Task, execute, heard, say, text
 from versions import poll as poll_messages
 
 PAUSE_SECONDS = 0.005
@@ -37,4 +37,4 @@ async def main(task: Task) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-carry_out(main)
+execute(main)

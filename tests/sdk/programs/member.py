@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import IggyClient, PollingStrategy
-from scenario import Lasting, Task, auto_commit, carry_out, heard, milliseconds, say, text
+from scenario import Lasting, Task, auto_commit, execute, heard, milliseconds, say, text
 from versions import Note, consume_endlessly, consumer_group
 
 
@@ -61,4 +61,4 @@ async def main(task: Task) -> None:
             ended.result()
 
 
-carry_out(main)
+execute(main)

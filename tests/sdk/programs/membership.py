@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, PollingStrategy, SendMessage
-from scenario import Task, carry_out, connected, refusal, say
+from scenario import Task, execute, connected, refusal, say
 
 PARTITIONS = 4
 EACH = 5
@@ -144,4 +144,4 @@ async def main(task: Task) -> None:
     await single(client, task)
 
 
-carry_out(main)
+execute(main)

@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_iggy
 from apache_iggy import AutoCommit, AutoCommitWhen, Consumer, IggyClient, PollingStrategy, SendMessage
-from scenario import PATIENT, Task, carry_out, connected, heard, refusal, say, text
+from scenario import PATIENT, Task, execute, connected, heard, refusal, say, text
 
 
 async def polled(client: IggyClient, task: Task, partition: int) -> list[str]:
@@ -78,4 +78,4 @@ async def main(task: Task) -> None:
     say(sent=number, failed=failed, stored=(await polled(client, task, 1))[10:])
 
 
-carry_out(main)
+execute(main)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Durability, IggyClient, IggyExpiry, MaxTopicSize
-from scenario import Task, carry_out, connected, milliseconds, refusal, say
+from scenario import Task, execute, connected, milliseconds, refusal, say
 
 EVERY = {
     "compression_algorithm": "gzip",
@@ -80,4 +80,4 @@ async def main(task: Task) -> None:
     say(updated=await seen(client, stream, "none"))
 
 
-carry_out(main)
+execute(main)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, Partitioning, PollingStrategy, SendMessage
-from scenario import Task, carry_out, connected, refusal, say
+from scenario import Task, execute, connected, refusal, say
 
 KEYS = ("a", "b", "key-1", b"a", "ключ", b"\x00" * 255)
 
@@ -81,4 +81,4 @@ async def main(task: Task) -> None:
     say(many=[batch.confirmations[0].base_offset, next_one.confirmations[0].base_offset - many])
 
 
-carry_out(main)
+execute(main)

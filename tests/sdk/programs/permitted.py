@@ -12,7 +12,7 @@ from apache_iggy import (
     StreamPermissions,
     TopicPermissions,
 )
-from scenario import Task, carry_out, connected, refusal, say
+from scenario import Task, execute, connected, refusal, say
 
 
 def permissions_of(grants: dict[str, list[str]], stream: int, topic: int) -> Permissions:
@@ -69,4 +69,4 @@ async def main(task: Task) -> None:
         await refusal(root.delete_consumer_group, name, "t", "made")
 
 
-carry_out(main)
+execute(main)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Task, carry_out, connected, refusal, say, send, text
+from scenario import Task, execute, connected, refusal, say, send, text
 from versions import poll
 
 
@@ -36,4 +36,4 @@ async def main(task: Task) -> None:
         say(refused=await refusal(poll, client, *where, PollingStrategy.First(), count, False))
 
 
-carry_out(main)
+execute(main)

@@ -7,7 +7,7 @@ Labelled messages have ids and headers besides, where the SDK can.
 import asyncio
 
 from apache_iggy import SendMessage
-from scenario import Lasting, Task, carry_out, heard, refusal, say, send_all
+from scenario import Lasting, Task, execute, heard, refusal, say, send_all
 from versions import labelled
 
 PAUSE_SECONDS = 0.002
@@ -38,4 +38,4 @@ async def main(task: Task) -> None:
     say(next_number=number)
 
 
-carry_out(main)
+execute(main)

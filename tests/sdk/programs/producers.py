@@ -18,7 +18,7 @@ from apache_iggy import (
     ProducerSharding,
     SendMessage,
 )
-from scenario import Task, carry_out, connected, milliseconds, refusal, say
+from scenario import Task, execute, connected, milliseconds, refusal, say
 
 MANY = 3000
 
@@ -172,4 +172,4 @@ async def main(task: Task) -> None:
     await retrying(client, name)
 
 
-carry_out(main)
+execute(main)

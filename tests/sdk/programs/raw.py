@@ -1,7 +1,7 @@
 """Requests as bytes: what the SDK has no call for. The test makes them, and reads the answers."""
 
 from apache_iggy import SendMessage
-from scenario import Task, carry_out, connected, say
+from scenario import Task, execute, connected, say
 
 
 async def main(task: Task) -> None:
@@ -16,4 +16,4 @@ async def main(task: Task) -> None:
             say(answer={"refused": str(error)})
 
 
-carry_out(main)
+execute(main)

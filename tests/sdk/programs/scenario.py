@@ -23,7 +23,7 @@ ATTENTIVE = "&heartbeat_interval=100ms" if MODERN else ""
 GIVE_UP_SECONDS = 2
 
 
-def carry_out(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
+def execute(scenario: Callable[[Task], Coroutine[Any, Any, None]]) -> None:
     """Runs an async function on the task that this program was given."""
 
     async def bounded() -> None:

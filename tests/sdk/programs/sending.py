@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from apache_iggy import SendMessage
-from scenario import Task, carry_out, connected, poll_all, refusal, say, send
+from scenario import Task, execute, connected, poll_all, refusal, say, send
 from versions import where
 
 
@@ -56,4 +56,4 @@ async def main(task: Task) -> None:
     say(checksums_again=again, messages_count=(await client.get_topic(task["stream"], task["topic"])).messages_count)
 
 
-carry_out(main)
+execute(main)

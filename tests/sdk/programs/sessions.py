@@ -3,7 +3,7 @@
 import asyncio
 
 from apache_iggy import AutoLogin, IggyClient, TcpConfig, TcpReconnectionConfig
-from scenario import Task, carry_out, connected, heard, milliseconds, refusal, say
+from scenario import Task, execute, connected, heard, milliseconds, refusal, say
 
 FINAL = TcpReconnectionConfig(enabled=False)
 
@@ -119,4 +119,4 @@ async def main(task: Task) -> None:
         await {"by_hand": by_hand, "configured": configured, "over_tls": over_tls, "restarted": restarted}[act](task)
 
 
-carry_out(main)
+execute(main)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import IggyClient, SendMessage
-from scenario import Task, carry_out, connected, say
+from scenario import Task, execute, connected, say
 
 NUMBERS = (
     "process_id",
@@ -55,4 +55,4 @@ async def main(task: Task) -> None:
     say(after=await seen(client))
 
 
-carry_out(main)
+execute(main)

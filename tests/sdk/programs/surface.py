@@ -1,7 +1,7 @@
 """Says what the SDK consists of: its classes, and the methods and properties of each that are not Python's own."""
 
 import apache_iggy
-from scenario import Task, carry_out, say
+from scenario import Task, execute, say
 
 
 def members(kind: type) -> list[str]:
@@ -16,4 +16,4 @@ async def main(_: Task) -> None:
     say(surface={name: members(one) for name, one in classes.items() if isinstance(one, type)})
 
 
-carry_out(main)
+execute(main)

@@ -13,7 +13,7 @@ from apache_iggy import (
     TopicPermissions,
     UserStatus,
 )
-from scenario import Task, carry_out, connected, milliseconds, refusal, say
+from scenario import Task, execute, connected, milliseconds, refusal, say
 
 Users = tuple[Any, Any, Any]
 """One with permissions, one without, and one who is not active."""
@@ -158,4 +158,4 @@ async def main(task: Task) -> None:
     await gone(client, task, name, users, own)
 
 
-carry_out(main)
+execute(main)

@@ -12,7 +12,7 @@ from typing import Protocol
 from tests.transports.fuzzing.place import Place
 from tests.transports.support import made_up
 from tests.transports.support.raw import asked
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 MIB = 1 << 20
 
@@ -26,7 +26,7 @@ class Wire(Protocol):
 
 class Classic:
     def __init__(self, token: str) -> None:
-        self._login = asked(ask.LoginWithPersonalAccessToken(token))
+        self._login = asked(requests.LoginWithPersonalAccessToken(token))
 
     def beginning(self) -> bytes:
         return b""

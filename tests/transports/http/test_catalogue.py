@@ -11,7 +11,7 @@ import pytest
 from starlette.requests import Request
 
 from tests.transports.http.support.calling import Calling, calling, with_topic
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 U64_MAX = 2**64 - 1
 TOPIC = {"name": "t", "partitions_count": 2}
@@ -310,7 +310,7 @@ async def test_the_members_of_a_group_are_those_of_other_transports(tmp_path: Pa
         await root.post("/streams/s/topics", TOPIC)
         await root.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
         member = await world.world.root()
-        await member.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await member.ask(requests.JoinConsumerGroup("s", "t", "g"))
         found = await root.get("/streams/s/topics/t/consumer-groups/g")
         assert found["members"] == [{"id": 0, "partitions_count": 2, "partitions": [0, 1]}]
         assert found["members_count"] == 1

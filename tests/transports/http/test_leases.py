@@ -11,7 +11,7 @@ import msgspec
 from tests.transports.http.support.leasing import GROUP, LEASES, Member, World, texts, world
 from tests.transports.http.support.serving import serving
 from whippet.app import housekeeping
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.model.sessions import Transport
 
@@ -77,7 +77,7 @@ async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one
 ) -> None:
     async with world(tmp_path, partitions=4) as made:
         group = Consumer(ConsumerKind.GROUP, "g")
-        await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
+        await made.tcp.call(requests.JoinConsumerGroup("s", "t", "g"))
         member = await made.lease()
         shares = [each["partitions"] for each in (await made.group())["members"]]
         assert sorted(map(len, shares)) == [2, 2]
@@ -86,7 +86,7 @@ async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one
         async def over_tcp() -> list[str]:
             found: list[str] = []
             for partition in range(4):
-                poll = ask.PollMessages(group, "s", "t", partition, Strategy(StrategyKind.NEXT), 10, True)
+                poll = requests.PollMessages(group, "s", "t", partition, Strategy(StrategyKind.NEXT), 10, True)
                 polled = await made.tcp.call(poll)
                 found += ["tcp"] * polled.messages_count
             return found
@@ -98,12 +98,12 @@ async def test_a_lease_and_a_connection_share_each_message_once_and_the_last_one
         mine = member.told["partitions"]
         assert sorted(by_lease) == sorted(f"{each} {which}" for each in mine for which in ("first", "second"))
 
-        await made.tcp.call(ask.LeaveConsumerGroup("s", "t", "g"))
+        await made.tcp.call(requests.LeaveConsumerGroup("s", "t", "g"))
         for partition in range(4):
             await made.send(partition, f"{partition} third")
         assert sorted(await member.drain()) == [f"{partition} third" for partition in range(4)]
 
-        await made.tcp.call(ask.JoinConsumerGroup("s", "t", "g"))
+        await made.tcp.call(requests.JoinConsumerGroup("s", "t", "g"))
         await member.give_back()
         for partition in range(4):
             await made.send(partition, f"{partition} fourth")
@@ -234,7 +234,7 @@ async def test_a_lease_is_its_users_and_its_groups(tmp_path: Path) -> None:
         for method in ("GET", "PUT", "DELETE"):
             assert refusal(await alice.request(method, member.path)) == GONE
         await alice.aclose()
-        await made.tcp.call(ask.CreateConsumerGroup("s", "t", "other"))
+        await made.tcp.call(requests.CreateConsumerGroup("s", "t", "other"))
         elsewhere = member.path.replace("/g/", "/other/")
         for method in ("GET", "PUT", "DELETE"):
             assert refusal(await made.client.request(method, elsewhere)) == GONE
@@ -261,7 +261,7 @@ async def test_a_lease_goes_with_its_group_and_with_its_user(tmp_path: Path) -> 
         assert response.status_code == 204
         assert (await made.group())["members_count"] == 1
         assert (await made.client.delete(GROUP)).status_code == 204
-        await made.tcp.call(ask.CreateConsumerGroup("s", "t", "g"))
+        await made.tcp.call(requests.CreateConsumerGroup("s", "t", "g"))
         response = await made.client.get(f"{member.path}/messages")
         assert refusal(response) == GONE
         assert not [one for one in made.gateway.sessions if one.transport is Transport.HTTP]

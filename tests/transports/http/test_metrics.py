@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.app.access.support.world import make_group
 from tests.app.support.process import DEADLINE_S, Start, starting
 from tests.transports.http.support.calling import Caller, Calling, calling
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.config import ConfigError
 from whippet.app.config.keys import KEYS
@@ -110,8 +110,8 @@ async def test_groups_lag_by_what_they_have_not_committed(tmp_path: Path) -> Non
         await make_group(person)
         await send(world, b"a", b"b", b"c")
         assert (await scrape(world.stranger))["whippet_group_lag g 0 s t"] == 3
-        await person.ask(ask.JoinConsumerGroup("s", "t", "g"))
-        await person.ask(ask.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
+        await person.ask(requests.JoinConsumerGroup("s", "t", "g"))
+        await person.ask(requests.StoreConsumerOffset(GROUP, "s", "t", 0, 1))
         found = await scrape(world.stranger)
         assert found["whippet_group_lag g 0 s t"] == 1
         assert found["whippet_group_members g s t"] == 1
@@ -124,14 +124,16 @@ async def test_consumers_lag_by_what_they_have_not_stored_and_have_their_names(t
         await make_group(person)
         await send(world, b"a", b"b", b"c")
         for name, offset in (("spark", 0), (9, 1), ("77", 2)):
-            consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, name)
-            await person.ask(ask.StoreConsumerOffset(consumer, "s", "t", 0, offset))
+            consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, name)
+            await person.ask(requests.StoreConsumerOffset(consumer, "s", "t", 0, offset))
         found = await scrape(world.stranger)
         assert found["whippet_consumer_lag spark 0 s t"] == 2
         assert found["whippet_consumer_lag 9 0 s t"] == 1
         hashed = xxhash.xxh32_intdigest(b"77")
         assert found[f"whippet_consumer_lag {hashed} 0 s t"] == 0
-        await person.ask(ask.DeleteConsumerOffset(ask.Consumer(ask.ConsumerKind.CONSUMER, "spark"), "s", "t", 0))
+        await person.ask(
+            requests.DeleteConsumerOffset(requests.Consumer(requests.ConsumerKind.CONSUMER, "spark"), "s", "t", 0)
+        )
         assert not any(" spark " in name for name in await scrape(world.stranger))
 
 
@@ -141,7 +143,7 @@ async def test_series_about_groups_are_bounded_and_what_is_left_out_is_counted(t
         person = await world.world.root()
         await make_group(person)
         for number in range(5):
-            await person.ask(ask.CreateConsumerGroup("s", "t", f"g{number}"))
+            await person.ask(requests.CreateConsumerGroup("s", "t", f"g{number}"))
         found = await scrape(world.stranger)
         assert sum(name.startswith("whippet_group_") for name in found) == 4
         assert found["whippet_series_left_out"] == 8
@@ -152,7 +154,7 @@ async def test_names_can_have_any_letter(tmp_path: Path) -> None:
         person = await world.world.root()
         await make_group(person)
         name = 'a"b\\c\nd\u00e9 # EOF'
-        await person.ask(ask.CreateConsumerGroup("s", "t", name))
+        await person.ask(requests.CreateConsumerGroup("s", "t", name))
         assert f"whippet_group_lag {name} 0 s t" in await scrape(world.stranger)
 
 

@@ -21,7 +21,7 @@ from tests.transports.http.support.serving import Link, Serving, serving
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client import Client
 from whippet.app.client.packing import pack
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
 from whippet.storage.batch import check, header, messages
@@ -224,7 +224,7 @@ async def test_a_poll_that_waits_is_woken_by_a_client_on_tcp(tmp_path: Path) -> 
         address = f"iggy://{ROOT['IGGY_ROOT_USERNAME']}:{ROOT['IGGY_ROOT_PASSWORD']}@127.0.0.1"
         _, asked = await waiting_poll(world, "partition_id=2&wait=30s", "Accept: text/plain")
         async with await Client.connect(f"{address}:{listener.address.port}?heartbeat_interval=0") as client:
-            to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 2)
+            to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 2)
             await client.send_messages("s", "t", [b"over TCP"], to)
         assert (await asked).body == b"over TCP\n"
         await listener.stop(10)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from tests.transports.http.support.calling import Calling, calling
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors
@@ -71,7 +71,7 @@ async def test_connections_of_other_transports_are_listed_and_callers_of_this_on
         await root.post("/streams/s/topics", {"name": "t", "partitions_count": 1})
         await root.post("/streams/s/topics/t/consumer-groups", {"name": "g"})
         member = await world.world.root()
-        await member.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await member.ask(requests.JoinConsumerGroup("s", "t", "g"))
         number = member.session.client_id
         client = {
             "client_id": number,

@@ -18,7 +18,7 @@ from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client.packing import pack
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
 from whippet.storage.batch import Message, build
 from whippet.transports.http import application
@@ -39,8 +39,8 @@ async def live(
     async with serving(tmp_path, Http(readers=HttpReaders(**(readers or {}))), store=store, **(limits or {})) as world:
         if not world.world.gateway.streams.find("s"):
             root = await world.world.root()
-            await root.ask(ask.CreateStream("s"))
-            await root.ask(ask.CreateTopic("s", "t", partitions))
+            await root.ask(requests.CreateStream("s"))
+            await root.ask(requests.CreateTopic("s", "t", partitions))
         yield world
         assert len(world.api.tails) == 0, "a tail was left over"
         assert len(world.api.tails.feeds) == 0
@@ -48,8 +48,8 @@ async def live(
 
 async def send(world: Serving, *payloads: bytes, partition: int = 0) -> None:
     root = await world.world.root()
-    to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, partition)
-    await root.ask(ask.SendMessages("s", "t", to, (pack(payloads),)))
+    to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, partition)
+    await root.ask(requests.SendMessages("s", "t", to, (pack(payloads),)))
 
 
 async def over(events: Events) -> Event:
@@ -129,9 +129,9 @@ async def test_messages_with_user_headers_and_of_all_sizes_come_as_they_are(tmp_
         block = b"\x02\x01\0\0\0k\x02\x01\0\0\0v"
         plain = [Message(b"x" * size, size, block if size % 2 else b"") for size in (1, 2, 100, 50_000, 300_000)]
         root = await world.world.root()
-        to = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 0)
+        to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 0)
         for _ in range(2):
-            await root.ask(ask.SendMessages("s", "t", to, (build(plain, 1, bytes),)))
+            await root.ask(requests.SendMessages("s", "t", to, (build(plain, 1, bytes),)))
         for event, message in zip(await events.several(10), plain * 2, strict=True):
             assert event.payload == message.payload
             assert event.json["header"]["id"] == message.id
@@ -148,8 +148,8 @@ async def test_a_tail_begins_where_it_is_told_to(tmp_path: Path) -> None:
             world.world.clock.now += 1_000_000
             await send(world, b"%d" % i)
         root = await world.world.root()
-        me = ask.Consumer(ask.ConsumerKind.CONSUMER, "billing")
-        await root.ask(ask.StoreConsumerOffset(me, "s", "t", 0, 2))
+        me = requests.Consumer(requests.ConsumerKind.CONSUMER, "billing")
+        await root.ask(requests.StoreConsumerOffset(me, "s", "t", 0, 2))
         partition = world.world.store.partition(0, 0, 0)
         assert partition is not None
         third = partition.last_timestamp - 2_000_000
@@ -292,7 +292,7 @@ async def test_partitions_that_are_added_end_a_tail_of_all_and_are_read_from_the
         events = await tail(world, "partition=all&offset=0")
         assert (await events.next()).payload == b"old"
         root = await world.world.root()
-        await root.ask(ask.CreatePartitions("s", "t", 1))
+        await root.ask(requests.CreatePartitions("s", "t", 1))
         await send(world, b"new", partition=1)
         end = await over(events)
         assert end.json["code"] == "changed"
@@ -305,7 +305,7 @@ async def test_a_topic_without_partitions_is_followed_until_it_gets_some(tmp_pat
     async with live(tmp_path, partitions=0) as world:
         events = await tail(world, "partition=all")
         root = await world.world.root()
-        await root.ask(ask.CreatePartitions("s", "t", 2))
+        await root.ask(requests.CreatePartitions("s", "t", 2))
         await send(world, b"new", partition=1)
         end = await over(events)
         assert (end.json["code"], end.json["cursor"], events.id) == ("changed", "-", "-")
@@ -323,11 +323,11 @@ async def test_a_purge_lets_a_tail_go_on_at_the_new_beginning(tmp_path: Path) ->
         await leave(world, away)
         root = await world.world.root()
         for i in range(5):
-            await root.ask(ask.PurgeTopic("s", "t"))
+            await root.ask(requests.PurgeTopic("s", "t"))
             await send(world, b"new %d" % i)
             event = await here.next()
             assert (event.payload, event.id) == (b"new %d" % i, "0:1")
-        await root.ask(ask.PurgeTopic("s", "t"))
+        await root.ask(requests.PurgeTopic("s", "t"))
         back = await tail(world, "", f"Last-Event-ID: {away.id}")
         assert back.id == "0:0"
         await leave(world, here, back)
@@ -375,7 +375,7 @@ async def test_a_tail_ends_with_the_topic_with_the_server_and_with_the_right_to_
         assert await ended(events, "DELETE", "/streams/s/topics/t") in ("gone", "topic_id_not_found")
         assert events.id == "0:1"
         root = await world.world.root()
-        await root.ask(ask.CreateTopic("s", "t", 1))
+        await root.ask(requests.CreateTopic("s", "t", 1))
         events = await tail(world)
         world.api.part()
         stopping = asyncio.create_task(world.server.stop())
@@ -686,7 +686,7 @@ async def test_last_words_are_json(tmp_path: Path) -> None:
         events = await tail(world, "partition=all&offset=0")
         assert (await events.next()).id == "0:0,1:1"
         root = await world.world.root()
-        await root.ask(ask.DeleteStream("s"))
+        await root.ask(requests.DeleteStream("s"))
         end = await over(events)
         assert end.json["last_offsets"] == {"0": None, "1": 0}
         assert msgspec.json.decode(end.data)["cursor"] == "0:0,1:1"

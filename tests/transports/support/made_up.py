@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.transports.support import modern
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.commands.registry import COMMANDS
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage import batch as batches
@@ -26,19 +26,22 @@ NUMBERS = [0, 1, 2, 3, 7, 255, 256, 65_535, 2**31, 2**32 - 2, 2**32 - 1]
 LARGE = [*NUMBERS, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1, 1_700_000_000_000_000]
 LENGTHS = [0, 1, 3, 4, 5, 8, 64, 1000, 65_537, 10 * 2**20 + 5, 2**27, 2**31, 2**32 - 1]
 
-NEVER_WHOLE = frozenset({ask.LoginUser, ask.ChangePassword})
+NEVER_WHOLE = frozenset({commands.LoginUser, commands.ChangePassword})
 """They cost the time of a hash each, by intent, and guessing is slowed down: left to the tests of the throttle."""
 CLASSIC = [command for command in COMMANDS if command.code in (*requests.LAYOUTS, frames.SEND_MESSAGES)]
 KINDS = tuple(command.request for command in CLASSIC if command.request not in NEVER_WHOLE)
 CODES = [command.code for command in CLASSIC if command.request not in NEVER_WHOLE]
-RARE = frozenset({ask.DeleteStream, ask.DeleteTopic, ask.DeletePartitions, ask.LogoutUser, ask.GetSnapshot})
+RARE = frozenset(
+    {commands.DeleteStream, commands.DeleteTopic, commands.DeletePartitions, commands.LogoutUser, commands.GetSnapshot}
+)
 """After these there is less to be asked about, or they take long."""
 MODERN_KINDS = tuple(
-    {kind: None for kind, _ in modern_requests.LAYOUTS.values() if kind not in NEVER_WHOLE} | {ask.SendMessages: None}
+    {kind: None for kind, _ in modern_requests.LAYOUTS.values() if kind not in NEVER_WHOLE}
+    | {commands.SendMessages: None}
 )
 
 
-def _weight(kind: type[ask.Request]) -> float:
+def _weight(kind: type[commands.Request]) -> float:
     if kind in RARE:
         return 0.1
     return 3 if kind.__name__.startswith(("Create", "Send")) else 1
@@ -72,14 +75,16 @@ def _batch(rng: random.Random) -> tuple[Any, ...]:
     return (batches.build(sent, 0, rng.randbytes),)
 
 
-def _partitioning(rng: random.Random) -> ask.Partitioning:
+def _partitioning(rng: random.Random) -> commands.Partitioning:
     match rng.randrange(3):
         case 0:
-            return ask.Partitioning(ask.PartitioningKind.BALANCED)
+            return commands.Partitioning(commands.PartitioningKind.BALANCED)
         case 1:
-            return ask.Partitioning(ask.PartitioningKind.PARTITION_ID, rng.choice((0, 1, 99)))
+            return commands.Partitioning(commands.PartitioningKind.PARTITION_ID, rng.choice((0, 1, 99)))
         case _:
-            return ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=rng.randbytes(rng.randrange(1, 256)))
+            return commands.Partitioning(
+                commands.PartitioningKind.MESSAGES_KEY, key=rng.randbytes(rng.randrange(1, 256))
+            )
 
 
 def _options(rng: random.Random) -> tuple[Option, ...]:
@@ -101,15 +106,15 @@ FIELDS: dict[str, Callable[[random.Random], Any]] = {
     "username": lambda rng: rng.choice(NAMES),
     "password": lambda rng: "not a secret",
     "token": lambda rng: rng.choice(NAMES),
-    "status": lambda rng: rng.choice(list(ask.UserStatus)),
+    "status": lambda rng: rng.choice(list(commands.UserStatus)),
     "permissions": permissions,
     "client_id": lambda rng: rng.choice(NUMBERS),
     "compression": lambda rng: rng.randrange(8),
     "types": lambda rng: tuple(rng.choice((1, 2, 3, 4, 5, 6, 100)) for _ in range(rng.randrange(4))),
     "expiry": lambda rng: rng.choice(LARGE),
-    "consumer": lambda rng: ask.Consumer(rng.choice(list(ask.ConsumerKind)), _identifier(rng)),
+    "consumer": lambda rng: commands.Consumer(rng.choice(list(commands.ConsumerKind)), _identifier(rng)),
     "partition_id": lambda rng: rng.choice((0, 0, 0, 1, 99, 2**32 - 1)),
-    "strategy": lambda rng: ask.Strategy(rng.choice(list(ask.StrategyKind)), rng.choice(LARGE)),
+    "strategy": lambda rng: commands.Strategy(rng.choice(list(commands.StrategyKind)), rng.choice(LARGE)),
     "count": lambda rng: rng.choice((0, 1, 1, 2, 2**31, 2**32 - 1)),
     "auto_commit": lambda rng: rng.random() < 0.5,
     "fsync": lambda rng: rng.random() < 0.1,
@@ -128,15 +133,15 @@ FIELDS: dict[str, Callable[[random.Random], Any]] = {
 }
 
 
-def request(rng: random.Random, kind: type[ask.Request] | None = None) -> ask.Request:
+def request(rng: random.Random, kind: type[commands.Request] | None = None) -> commands.Request:
     return made(rng, kind or rng.choices(KINDS, [WEIGHTS[kind] for kind in KINDS])[0])
 
 
-def made(rng: random.Random, kind: type[ask.Request]) -> ask.Request:
+def made(rng: random.Random, kind: type[commands.Request]) -> commands.Request:
     return kind(**{name: FIELDS[name](rng) for name in kind.__struct_fields__ if name in FIELDS})
 
 
-def encoded(rng: random.Random, kind: type[ask.Request] | None = None) -> bytes:
+def encoded(rng: random.Random, kind: type[commands.Request] | None = None) -> bytes:
     """A whole frame."""
     asked = request(rng, kind)
     return frames.request(requests.code_of(asked), requests.encode_request(asked, rng.choice((56, 64))))
@@ -189,7 +194,7 @@ class Modern:
 
     def __init__(self, rng: random.Random, token: str) -> None:
         self.client = rng.choice(SHARED) if rng.random() < 0.3 else rng.randbytes(16)
-        self._registration = modern.login(ask.LoginWithPersonalAccessToken(token))
+        self._registration = modern.login(commands.LoginWithPersonalAccessToken(token))
         self._session = 0
         self._number = 1
         self._last = self.beginning()

@@ -10,11 +10,11 @@ import xxhash
 
 from tests.app.access.support.world import ROOT
 from tests.transports.support.raw import Raw, Served
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.commands.requests import Partitioning, PartitioningKind
 from whippet.storage import batch as batches
 from whippet.storage.batch import StoredMessage
-from whippet.transports.wire.modern import answers, registration, requests
+from whippet.transports.wire.modern import registration, requests, responses
 from whippet.transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
 
 HEADER_BYTES = 256
@@ -22,9 +22,9 @@ CLIENT = bytes(range(1, 17))
 OTHER = bytes(range(17, 33))
 SPOKEN = registration.packed(0, 11, 0)
 PING, SEND = 1, 160
-AS_ROOT = ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "1")
-ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-FIRST = ask.Strategy(ask.StrategyKind.FIRST)
+AS_ROOT = commands.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "1")
+ME = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
+FIRST = commands.Strategy(commands.StrategyKind.FIRST)
 
 
 def frame(
@@ -55,7 +55,7 @@ def checksum_of(body: bytes) -> int:
     return xxhash.xxh3_64_intdigest(body)
 
 
-def login(who: ask.LoginUser | ask.LoginWithPersonalAccessToken, protocol: int = SPOKEN) -> bytes:
+def login(who: commands.LoginUser | commands.LoginWithPersonalAccessToken, protocol: int = SPOKEN) -> bytes:
     return registration.encode(protocol, who, "test", "1")
 
 
@@ -119,7 +119,7 @@ class Modern(Raw):
         return await self.reply()
 
     async def register(
-        self, who: ask.LoginUser | ask.LoginWithPersonalAccessToken = AS_ROOT, protocol: int = SPOKEN
+        self, who: commands.LoginUser | commands.LoginWithPersonalAccessToken = AS_ROOT, protocol: int = SPOKEN
     ) -> Reply:
         reply = await self.say(frame(REGISTER, login(who, protocol), client=self.client))
         if reply.evicted is None and not reply.refused:
@@ -127,7 +127,7 @@ class Modern(Raw):
             self.next_number = 1
         return reply
 
-    def asked(self, request: ask.Request, **fields: Any) -> bytes:
+    def asked(self, request: commands.Request, **fields: Any) -> bytes:
         """The frame of a request, with the next number if it takes one."""
         code = requests.code_of(request)
         operation = OF_CODE.get(code, READ)
@@ -141,16 +141,16 @@ class Modern(Raw):
                 named["checksum"] = checksum_of(body)
         return frame(operation, body, **(named | fields))
 
-    async def demand(self, request: ask.Request, **fields: Any) -> Reply:
+    async def demand(self, request: commands.Request, **fields: Any) -> Reply:
         return await self.say(self.asked(request, **fields))
 
-    async def get(self, request: ask.Request, **fields: Any) -> Any:
+    async def get(self, request: commands.Request, **fields: Any) -> Any:
         """What a request that is not refused is answered with."""
         reply = await self.demand(request, **fields)
         code = CODES.get(reply.operation, requests.code_of(request))
-        return answers.decode(code, memoryview(reply.content))
+        return responses.decode(code, memoryview(reply.content))
 
-    async def refused(self, request: ask.Request, **fields: Any) -> int:
+    async def refused(self, request: commands.Request, **fields: Any) -> int:
         return (await self.demand(request, **fields)).refused
 
     async def is_alive(self) -> bool:
@@ -162,11 +162,11 @@ class Modern(Raw):
         partition_id: int | None = 0,
         *,
         count: int = 1000,
-        strategy: ask.Strategy = FIRST,
-        consumer: ask.Consumer = ME,
+        strategy: commands.Strategy = FIRST,
+        consumer: commands.Consumer = ME,
         commit: bool = False,
     ) -> list[StoredMessage]:
-        found = await self.get(ask.PollMessages(consumer, 0, 0, partition_id, strategy, count, commit))
+        found = await self.get(commands.PollMessages(consumer, 0, 0, partition_id, strategy, count, commit))
         assert found.owned
         polled = [message for batch in found.batches for message in batches.messages(batch)]
         assert len(polled) == found.messages_count
@@ -189,8 +189,8 @@ async def root(world: Served, client: bytes = CLIENT, **options: Any) -> Modern:
 async def with_topic(world: Served, partitions: int = 1, **options: Any) -> Modern:
     """Stream 0 and its topic 0, and who has made them."""
     found = await root(world, **options)
-    assert not await found.refused(ask.CreateStream("s"))
-    assert not await found.refused(ask.CreateTopic("s", "t", partitions))
+    assert not await found.refused(commands.CreateStream("s"))
+    assert not await found.refused(commands.CreateTopic("s", "t", partitions))
     return found
 
 
@@ -206,9 +206,9 @@ def batch_of(*payloads: bytes, origin: int = 10**15, ids: Sequence[int] = (), he
     return batches.build(plain, 0, bytes)
 
 
-def sending(batch: bytes | bytearray, partition_id: int = 0) -> ask.SendMessages:
+def sending(batch: bytes | bytearray, partition_id: int = 0) -> commands.SendMessages:
     """To stream 0, topic 0."""
-    return ask.SendMessages(
+    return commands.SendMessages(
         0, 0, Partitioning(PartitioningKind.PARTITION_ID, partition_id), (memoryview(bytearray(batch)),)
     )
 

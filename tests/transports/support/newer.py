@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.app.access.support.world import World
 from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import conversation
 from whippet.transports.admission.shared import Rooms
@@ -16,14 +16,14 @@ from whippet.transports.conversation import Conversation
 from whippet.transports.turns import Late, Later, Turn
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
-from whippet.transports.wire.next import answers, registration, requests
+from whippet.transports.wire.next import registration, requests, responses
 from whippet.transports.wire.next.operations import BIND_SESSION, CANCEL, CODES, OF_CODE, PARTITION_OPERATIONS
 
 SPOKEN = modern_registration.packed(0, 12, 2)
 CLIENT = bytes(range(101, 117))
 SECRET = bytes(range(32))
-ME = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-OF_PARTITIONS = (ask.PollMessagesDeferred, ask.GetConsumerOffset)
+ME = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
+OF_PARTITIONS = (commands.PollMessagesDeferred, commands.GetConsumerOffset)
 
 
 def frame(
@@ -114,30 +114,30 @@ class Newer:
             self.number = number
         return reply
 
-    def asked(self, request: ask.Request, **fields: Any) -> bytes:
+    def asked(self, request: commands.Request, **fields: Any) -> bytes:
         """The frame of a request, with the next number."""
         self.number += 1
         code = requests.code_of(request)
         operation = OF_CODE.get(code, READ)
         named: dict[str, Any] = {"client": self.client, "session": self.session, "number": self.number}
         if operation == READ:
-            named["code"] = 106 if isinstance(request, ask.PollMessagesDeferred) and request.wait_us else code
+            named["code"] = 106 if isinstance(request, commands.PollMessagesDeferred) and request.wait_us else code
         elif operation not in PARTITION_OPERATIONS:
             named["stamp"] = 1_000 + self.number
         if operation in PARTITION_OPERATIONS or isinstance(request, OF_PARTITIONS):
             named["incarnation"] = self.incarnation
         return frame(operation, b"".join(requests.encode(request)), **(named | fields))
 
-    async def demand(self, request: ask.Request, **fields: Any) -> Reply:
+    async def demand(self, request: commands.Request, **fields: Any) -> Reply:
         return await self.reply(self.asked(request, **fields))
 
-    async def get(self, request: ask.Request, **fields: Any) -> Any:
+    async def get(self, request: commands.Request, **fields: Any) -> Any:
         """What a request that is not refused is answered with."""
         reply = await self.demand(request, **fields)
         code = CODES.get(reply.operation, requests.code_of(request))
-        return answers.OF_0_12_2.decode(code, memoryview(reply.content))
+        return responses.OF_0_12_2.decode(code, memoryview(reply.content))
 
-    async def refused(self, request: ask.Request, **fields: Any) -> int:
+    async def refused(self, request: commands.Request, **fields: Any) -> int:
         return (await self.demand(request, **fields)).refused
 
     async def cancel(self, number: int) -> Reply | None:
@@ -175,7 +175,7 @@ async def root(world: World, client: bytes = CLIENT, **options: Any) -> Newer:
 async def with_topic(world: World, partitions: int = 1) -> Newer:
     """Stream 0 and its topic 0, and who has made them, and knows its incarnation."""
     found = await root(world)
-    assert not await found.refused(ask.CreateStream("s"))
-    assert not await found.refused(ask.CreateTopic("s", "t", partitions))
-    found.incarnation = (await found.get(ask.GetPartitionRoute("s", "t", 0))).incarnation
+    assert not await found.refused(commands.CreateStream("s"))
+    assert not await found.refused(commands.CreateTopic("s", "t", partitions))
+    found.incarnation = (await found.get(commands.GetPartitionRoute("s", "t", 0))).incarnation
     return found

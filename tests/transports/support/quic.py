@@ -21,7 +21,7 @@ from tests.storage.support.world import opened
 from tests.support.running import HANGS_S
 from tests.transports.support.raw import LOG_IN, PING, asked
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.gateway import Gateway
@@ -105,7 +105,7 @@ class Client(QuicConnectionProtocol):
     async def whole(self, octets: bytes) -> bytes:
         return await self.begin(octets)
 
-    async def ask(self, request: ask.Request | bytes) -> tuple[int, bytes]:
+    async def ask(self, request: requests.Request | bytes) -> tuple[int, bytes]:
         """Status and payload."""
         answer = await self.whole(request if isinstance(request, bytes) else asked(request))
         status, length = struct.unpack_from("<II", answer)

@@ -19,7 +19,7 @@ from tests.support.running import HANGS_S
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.throttle import Throttle
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
@@ -35,12 +35,12 @@ def frame(code: int, payload: bytes = b"") -> bytes:
     return bytes(frames.request(code, payload))
 
 
-def asked(request: ask.Request) -> bytes:
+def asked(request: commands.Request) -> bytes:
     return frame(requests.code_of(request), bytes(requests.encode_request(request)))
 
 
 PING = frame(1)
-LOG_IN = asked(ask.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "test", "test"))
+LOG_IN = asked(commands.LoginUser(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"], "test", "test"))
 
 
 class ClassicClient(ABC):
@@ -56,7 +56,7 @@ class ClassicClient(ABC):
         status, length = struct.unpack("<II", await self.exactly(8))
         return status, await self.exactly(length)
 
-    async def ask(self, request: ask.Request) -> tuple[int, bytes]:
+    async def ask(self, request: commands.Request) -> tuple[int, bytes]:
         await self.send(asked(request))
         return await self.answer()
 
@@ -72,7 +72,9 @@ class ClassicClient(ABC):
     async def is_answered_in_order(self, streams: int) -> None:
         """Makes streams and asks for each, all in one piece of bytes."""
         names = [f"stream {number}" for number in range(streams)]
-        await self.send(b"".join(asked(ask.CreateStream(name)) + asked(ask.GetStream(name)) for name in names))
+        await self.send(
+            b"".join(asked(commands.CreateStream(name)) + asked(commands.GetStream(name)) for name in names)
+        )
         for number, name in enumerate(names):
             for _ in range(2):
                 status, payload = await self.answer()
@@ -211,10 +213,10 @@ def message_body(*sizes: int, partition_id: int = 0) -> bytes:
 
 async def make_topic(root: Raw, partitions: int = 1) -> None:
     """Stream 0 and its topic 0."""
-    assert (await root.ask(ask.CreateStream("s")))[0] == 0
-    assert (await root.ask(ask.CreateTopic("s", "t", partitions)))[0] == 0
+    assert (await root.ask(commands.CreateStream("s")))[0] == 0
+    assert (await root.ask(commands.CreateTopic("s", "t", partitions)))[0] == 0
 
 
 def poll(count: int) -> bytes:
-    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-    return asked(ask.PollMessages(consumer, 0, 0, 0, ask.Strategy(ask.StrategyKind.FIRST), count, False))
+    consumer = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
+    return asked(commands.PollMessages(consumer, 0, 0, 0, commands.Strategy(commands.StrategyKind.FIRST), count, False))

@@ -32,7 +32,7 @@ from tests.transports.support.raw import Raw, asked
 from tests.transports.websocket.support.talking import frame, handshake
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client import Client as App
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 
 MIB = 1 << 20
 ROOT_PASSWORD = "root's password"
@@ -44,11 +44,11 @@ USERS = {
 }
 LARGE_MESSAGE_BYTES = MIB
 MESSAGES = "/streams/s/topics/{topic}/messages"
-FIRST = ask.Strategy(ask.StrategyKind.FIRST)
+FIRST = requests.Strategy(requests.StrategyKind.FIRST)
 ROUND_BYTES = 20_000
 """What the ordinary producer sends at once."""
-OWN = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-TO_FIRST = ask.Partitioning(ask.PartitioningKind.PARTITION_ID, partition_id=0)
+OWN = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
+TO_FIRST = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, partition_id=0)
 
 
 class Besieged:
@@ -101,7 +101,7 @@ class Besieged:
 
     async def logged_in(self, name: str, *, receive_bytes: int = 4096) -> Raw:
         raw = await self.link(receive_bytes=receive_bytes)
-        await raw.send(asked(ask.LoginUser(name, "password of " + name)))
+        await raw.send(asked(requests.LoginUser(name, "password of " + name)))
         assert (await raw.answer())[0] == 0
         return raw
 
@@ -185,7 +185,7 @@ class Ordinary:
 
     async def begin(self) -> None:
         await self._producer.send_messages("s", "ordinary", [self._payload], TO_FIRST)
-        last = ask.Strategy(ask.StrategyKind.LAST)
+        last = requests.Strategy(requests.StrategyKind.LAST)
         polled = await self._consumer.poll_messages("s", "ordinary", OWN, partition_id=0, strategy=last, count=1)
         self._offset = polled.current_offset + 1
 
@@ -193,7 +193,7 @@ class Ordinary:
         await self._producer.send_messages("s", "ordinary", [self._payload], TO_FIRST)
         await self._over_http.send(self._request)
         await self._accepted()
-        start = ask.Strategy(ask.StrategyKind.OFFSET, self._offset)
+        start = requests.Strategy(requests.StrategyKind.OFFSET, self._offset)
         polled = await self._consumer.poll_messages("s", "ordinary", OWN, partition_id=0, strategy=start, count=100)
         assert polled.messages_count == 2
         self._offset = polled.current_offset + 1
@@ -289,8 +289,8 @@ async def tiny_chunks(besieged: Besieged, clients: int) -> AsyncIterator[None]:
         yield
 
 
-def poll_of(topic: str, number: int = 1_000_000) -> ask.PollMessages:
-    return ask.PollMessages(OWN, "s", topic, 0, FIRST, number, False)
+def poll_of(topic: str, number: int = 1_000_000) -> requests.PollMessages:
+    return requests.PollMessages(OWN, "s", topic, 0, FIRST, number, False)
 
 
 @contextlib.asynccontextmanager
@@ -310,7 +310,7 @@ async def unread_polls_of_websocket(besieged: Besieged, clients: int) -> AsyncIt
     for _ in range(clients):
         raw = await besieged.link("http")
         await upgrade(raw, path="/")
-        await raw.send(frame(2, asked(ask.LoginUser("hostile", "password of hostile"))))
+        await raw.send(frame(2, asked(requests.LoginUser("hostile", "password of hostile"))))
         await raw.exactly(2 + 12)
         await raw.send(frame(2, asked(poll_of("large"))))
         links.append(raw)
@@ -463,7 +463,7 @@ async def unread_quic(besieged: Besieged, clients: int) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as ends:
         for _ in range(clients):
             client = await quic(besieged, ends, window=100_000)
-            assert (await client.ask(ask.LoginUser("hostile", "password of hostile")))[0] == 0
+            assert (await client.ask(requests.LoginUser("hostile", "password of hostile")))[0] == 0
             for _ in range(20):
                 client.begin(asked(poll_of("large", 9))).add_done_callback(lambda done: done.exception())
         await asyncio.sleep(0.3)

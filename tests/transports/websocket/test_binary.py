@@ -23,7 +23,7 @@ from tests.transports.support.modern import frame as modern_frame
 from tests.transports.support.raw import LOG_IN, OK, PING, asked, make_topic, message_body, poll
 from tests.transports.support.raw import frame as request
 from tests.transports.websocket.support.talking import Classic, RawLink, Talking, frame, message, talking
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.listeners import Websocket
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
@@ -78,7 +78,7 @@ async def test_a_0_9_client_sends_and_polls(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         client = Modern(await world.stranger())
         await client.register()
-        for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
+        for wanted in (requests.CreateStream("s"), requests.CreateTopic("s", "t", 1)):
             assert not (await client.demand(wanted)).refused
         payloads = [b"small", b"x" * 300_000]
         for payload in payloads:
@@ -89,7 +89,7 @@ async def test_a_0_9_client_sends_and_polls(tmp_path: Path) -> None:
 async def test_a_client_is_known_as_one_over_websocket(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
-        status, payload = await root.ask(ask.GetMe())
+        status, payload = await root.ask(requests.GetMe())
         assert status == 0
         assert payload[8] == Transport.WEBSOCKET
         host, port = root.link.local_address[:2]
@@ -102,7 +102,7 @@ async def test_what_is_said_may_be_cut_anywhere_into_messages_fragments_and_read
     async with talking(tmp_path) as world:
         witness = await world.root()
         if wire == "classic":
-            conversation, count = LOG_IN + asked(ask.GetStreams()) + PING + asked(ask.GetStream("none")), 4
+            conversation, count = LOG_IN + asked(requests.GetStreams()) + PING + asked(requests.GetStream("none")), 4
         else:
             conversation = modern_frame(READ, code=1) + modern_frame(REGISTER, login(AS_ROOT))
             conversation, count = conversation + modern_frame(READ, code=201), 3
@@ -138,7 +138,7 @@ async def test_a_send_may_be_cut_anywhere_and_arrives_as_it_was(tmp_path: Path, 
         root = await world.raw()
         await root.send(frame(2, LOG_IN))
         assert await root.answer() == (0, bytes(4))
-        for wanted in (ask.CreateStream("s"), ask.CreateTopic("s", "t", 1)):
+        for wanted in (requests.CreateStream("s"), requests.CreateTopic("s", "t", 1)):
             await root.send(frame(2, asked(wanted)))
             assert (await root.answer())[0] == 0
         said, octets = (request(SEND, body) + PING) * 8, b""
@@ -460,10 +460,10 @@ async def test_who_hears_that_it_is_over_and_stays_is_cut_off(tmp_path: Path, ti
 async def test_a_session_that_is_ended_closes_its_connection(tmp_path: Path) -> None:
     async with talking(tmp_path) as world:
         root = await world.root()
-        assert (await root.ask(ask.CreateUser("alice", "alicealice", ask.UserStatus.ACTIVE, None)))[0] == 0
+        assert (await root.ask(requests.CreateUser("alice", "alicealice", requests.UserStatus.ACTIVE, None)))[0] == 0
         alice = await world.stranger()
-        assert (await alice.ask(ask.LoginUser("alice", "alicealice", "", "")))[0] == 0
-        assert (await root.ask(ask.DeleteUser("alice")))[0] == 0
+        assert (await alice.ask(requests.LoginUser("alice", "alicealice", "", "")))[0] == 0
+        assert (await root.ask(requests.DeleteUser("alice")))[0] == 0
         assert await alice.closed() == (None, "")
 
 

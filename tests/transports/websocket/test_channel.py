@@ -19,7 +19,7 @@ from tests.transports.websocket.support.browsing import refusal, root, sending, 
 from tests.transports.websocket.support.talking import frame, handshake, talking
 from whippet.app import housekeeping
 from whippet.app.commands import registry
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import connections
 from whippet.transports.admission.frames import AHEAD_MAX
@@ -628,7 +628,7 @@ async def test_with_heartbeats_on_a_channel_that_sends_no_pings_is_not_evicted(t
         browser, silent = await with_topic(world), await world.root()
         await browser.ask("create_consumer_group", stream="s", topic="t", name="g")
         await browser.ask("join_consumer_group", stream="s", topic="t", group="g")
-        joining = requests.encode_request(ask.JoinConsumerGroup("s", "t", "g"))
+        joining = requests.encode_request(commands.JoinConsumerGroup("s", "t", "g"))
         await silent.send(raw.frame(604, bytes(joining)))
         assert await silent.answer() == raw.OK
         assert len(world.gateway.sessions) == 2

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from whippet.app.commands.answers import Polled
+from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import FRAME_BYTES, Readable
 from whippet.transports.wire.classic import batching, unbatching, userheaders

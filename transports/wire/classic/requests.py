@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Limits, Readable
 from whippet.transports.wire import poll_request
@@ -39,48 +39,52 @@ from whippet.transports.wire.primitives import (
 )
 
 S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTIFIER}, {"user": IDENTIFIER})
-LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
+LAYOUTS: dict[int, tuple[type[requests.Request], Part]] = {
     code: (request, structure(request, **parts))
     for code, request, parts in (
-        (1, ask.Ping, {}),
-        (10, ask.GetStats, {}),
-        (11, ask.GetSnapshot, {"compression": U8, "types": counted(U8, U8)}),
-        (12, ask.GetClusterMetadata, {}),
-        (20, ask.GetMe, {}),
-        (21, ask.GetClient, {"client_id": U32}),
-        (22, ask.GetClients, {}),
-        (31, ask.GetUser, USER),
-        (32, ask.GetUsers, {}),
-        (33, ask.CreateUser, {"username": NAME, "password": STR8, "status": STATUS, "permissions": PERMISSIONS}),
-        (34, ask.DeleteUser, USER),
-        (35, ask.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)}),
-        (36, ask.UpdatePermissions, USER | {"permissions": PERMISSIONS}),
-        (37, ask.ChangePassword, USER | {"current_password": STR8, "new_password": STR8}),
+        (1, requests.Ping, {}),
+        (10, requests.GetStats, {}),
+        (11, requests.GetSnapshot, {"compression": U8, "types": counted(U8, U8)}),
+        (12, requests.GetClusterMetadata, {}),
+        (20, requests.GetMe, {}),
+        (21, requests.GetClient, {"client_id": U32}),
+        (22, requests.GetClients, {}),
+        (31, requests.GetUser, USER),
+        (32, requests.GetUsers, {}),
+        (33, requests.CreateUser, {"username": NAME, "password": STR8, "status": STATUS, "permissions": PERMISSIONS}),
+        (34, requests.DeleteUser, USER),
+        (35, requests.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)}),
+        (36, requests.UpdatePermissions, USER | {"permissions": PERMISSIONS}),
+        (37, requests.ChangePassword, USER | {"current_password": STR8, "new_password": STR8}),
         (
             38,
-            ask.LoginUser,
+            requests.LoginUser,
             {"username": NAME, "password": STR8, "version": perhaps(STR32, ""), "context": perhaps(STR32, "")},
         ),
-        (39, ask.LogoutUser, {}),
-        (41, ask.GetPersonalAccessTokens, {}),
-        (42, ask.CreatePersonalAccessToken, {"name": NAME, "expiry": U64}),
-        (43, ask.DeletePersonalAccessToken, {"name": NAME}),
-        (44, ask.LoginWithPersonalAccessToken, {"token": NAME}),
-        (102, ask.FlushUnsavedBuffer, S | T | {"partition_id": U32, "fsync": FLAG}),
-        (120, ask.GetConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
-        (121, ask.StoreConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION, "offset": U64}),
-        (122, ask.DeleteConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
-        (200, ask.GetStream, S),
-        (201, ask.GetStreams, {}),
-        (202, ask.CreateStream, {"name": NAME}),
-        (203, ask.DeleteStream, S),
-        (204, ask.UpdateStream, S | {"name": NAME}),
-        (205, ask.PurgeStream, S),
-        (300, ask.GetTopic, S | T),
-        (301, ask.GetTopics, S),
+        (39, requests.LogoutUser, {}),
+        (41, requests.GetPersonalAccessTokens, {}),
+        (42, requests.CreatePersonalAccessToken, {"name": NAME, "expiry": U64}),
+        (43, requests.DeletePersonalAccessToken, {"name": NAME}),
+        (44, requests.LoginWithPersonalAccessToken, {"token": NAME}),
+        (102, requests.FlushUnsavedBuffer, S | T | {"partition_id": U32, "fsync": FLAG}),
+        (120, requests.GetConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
+        (
+            121,
+            requests.StoreConsumerOffset,
+            {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION, "offset": U64},
+        ),
+        (122, requests.DeleteConsumerOffset, {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}),
+        (200, requests.GetStream, S),
+        (201, requests.GetStreams, {}),
+        (202, requests.CreateStream, {"name": NAME}),
+        (203, requests.DeleteStream, S),
+        (204, requests.UpdateStream, S | {"name": NAME}),
+        (205, requests.PurgeStream, S),
+        (300, requests.GetTopic, S | T),
+        (301, requests.GetTopics, S),
         (
             302,
-            ask.CreateTopic,
+            requests.CreateTopic,
             S
             | {
                 "partitions_count": U32,
@@ -91,10 +95,10 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
                 "name": NAME,
             },
         ),
-        (303, ask.DeleteTopic, S | T),
+        (303, requests.DeleteTopic, S | T),
         (
             304,
-            ask.UpdateTopic,
+            requests.UpdateTopic,
             S
             | T
             | {
@@ -105,20 +109,20 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
                 "name": NAME,
             },
         ),
-        (305, ask.PurgeTopic, S | T),
-        (402, ask.CreatePartitions, S | T | {"count": U32}),
-        (403, ask.DeletePartitions, S | T | {"count": U32}),
-        (503, ask.DeleteSegments, S | T | {"partition_id": U32, "count": U32}),
-        (600, ask.GetConsumerGroup, S | T | G),
-        (601, ask.GetConsumerGroups, S | T),
-        (602, ask.CreateConsumerGroup, S | T | {"name": NAME}),
-        (603, ask.DeleteConsumerGroup, S | T | G),
-        (604, ask.JoinConsumerGroup, S | T | G),
-        (605, ask.LeaveConsumerGroup, S | T | G),
+        (305, requests.PurgeTopic, S | T),
+        (402, requests.CreatePartitions, S | T | {"count": U32}),
+        (403, requests.DeletePartitions, S | T | {"count": U32}),
+        (503, requests.DeleteSegments, S | T | {"partition_id": U32, "count": U32}),
+        (600, requests.GetConsumerGroup, S | T | G),
+        (601, requests.GetConsumerGroups, S | T),
+        (602, requests.CreateConsumerGroup, S | T | {"name": NAME}),
+        (603, requests.DeleteConsumerGroup, S | T | G),
+        (604, requests.JoinConsumerGroup, S | T | G),
+        (605, requests.LeaveConsumerGroup, S | T | G),
     )
 }
 
-LAYOUTS[100] = ask.PollMessages, poll_request.POLL
+LAYOUTS[100] = requests.PollMessages, poll_request.POLL
 
 _READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
 _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items()}
@@ -130,7 +134,7 @@ def decode(
     dialect: Dialect,
     random_bytes: Callable[[int], bytes],
     limits: Limits = sends.LIMITS,
-) -> ask.Request:
+) -> requests.Request:
     """The command that a payload asks for, or a CommandError that says what is wrong with it.
 
     A send teaches the dialect; `random_bytes` is for messages that come without an id.
@@ -143,12 +147,12 @@ def decode(
     return read(Reader(payload))  # type: ignore[no-any-return]
 
 
-def code_of(request: ask.Request) -> int:
-    return SEND_MESSAGES if isinstance(request, ask.SendMessages) else _WRITES[type(request)][0]
+def code_of(request: requests.Request) -> int:
+    return SEND_MESSAGES if isinstance(request, requests.SendMessages) else _WRITES[type(request)][0]
 
 
-def encode_request(request: ask.Request, header_size: int = LONG) -> Readable:
+def encode_request(request: requests.Request, header_size: int = LONG) -> Readable:
     """The payload of a request; `header_size` is that of the messages in a send."""
-    if isinstance(request, ask.SendMessages):
+    if isinstance(request, requests.SendMessages):
         return sends.encode(request, header_size)
     return _WRITES[type(request)][1](request)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from whippet.app.commands.answers import Polled
+from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import HEADER, HEADER_BYTES, Readable
 from whippet.transports.wire.primitives import U32_MAX

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage.batch import Readable
@@ -52,11 +52,11 @@ def _read_scope(reader: Reader) -> OptionScope:
 SCOPE = Part(_read_scope, U8.write)
 
 
-def _read_attach(reader: Reader) -> ask.AttachSession:
+def _read_attach(reader: Reader) -> requests.AttachSession:
     client, number = bytes(reader.take(CLIENT_BYTES)), reader.u64()
     # The newest state of the catalogue that the client has seen. There is one catalogue here, and it is never behind.
     reader.u64()
-    return ask.AttachSession(client, number)
+    return requests.AttachSession(client, number)
 
 
 ATTACH = Part(_read_attach, lambda request: b"".join((request.client, u64(request.number), u64(0))))
@@ -65,7 +65,7 @@ ATTACH = Part(_read_attach, lambda request: b"".join((request.client, u64(reques
 def _all_in_options(part: Part) -> Part:
     """Settings of a topic that have fields of their own elsewhere. What is not set is left out."""
 
-    def write(request: ask.CreateTopic | ask.UpdateTopic) -> Readable:
+    def write(request: requests.CreateTopic | requests.UpdateTopic) -> Readable:
         settings = [
             Option(key, ValueKind.UINT64, u64(value))
             for key in ("max_topic_size", "message_expiry")
@@ -85,44 +85,44 @@ S, T, G, USER = ({"stream": IDENTIFIER}, {"topic": IDENTIFIER}, {"group": IDENTI
 OPTIONS = {"options": tlv.REST}
 OFFSET_OF = {"consumer": CONSUMER} | S | T | {"partition_id": PARTITION}
 
-LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
+LAYOUTS: dict[int, tuple[type[requests.Request], Part]] = {
     code: layout for code, layout in classic.LAYOUTS.items() if code not in operations.LOGINS
 } | {
     code: (request, structure(request, **parts))
     for code, request, parts in (
-        (13, ask.DescribeOptions, {"scope": SCOPE}),
+        (13, requests.DescribeOptions, {"scope": SCOPE}),
         (
             33,
-            ask.CreateUser,
+            requests.CreateUser,
             {"username": NAME, "password": STR8, "status": STATUS, "permissions": PERMISSIONS} | OPTIONS,
         ),
-        (35, ask.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)} | OPTIONS),
-        (103, ask.GetPollRouting, poll_request.LAYOUT),
-        (123, ask.GetOffsetRouting, OFFSET_OF),
-        (202, ask.CreateStream, {"name": NAME} | OPTIONS),
-        (204, ask.UpdateStream, S | {"name": NAME} | OPTIONS),
-        (606, ask.SyncConsumerGroup, S | T | G),
+        (35, requests.UpdateUser, USER | {"username": optional(NAME), "status": optional(STATUS)} | OPTIONS),
+        (103, requests.GetPollRouting, poll_request.LAYOUT),
+        (123, requests.GetOffsetRouting, OFFSET_OF),
+        (202, requests.CreateStream, {"name": NAME} | OPTIONS),
+        (204, requests.UpdateStream, S | {"name": NAME} | OPTIONS),
+        (606, requests.SyncConsumerGroup, S | T | G),
     )
 }
-LAYOUTS[14] = ask.AttachSession, ATTACH
-LAYOUTS[104] = ask.PollMessages, poll_request.POLL
+LAYOUTS[14] = requests.AttachSession, ATTACH
+LAYOUTS[104] = requests.PollMessages, poll_request.POLL
 LAYOUTS[121] = (
-    ask.StoreConsumerOffset,
-    ACKNOWLEDGED(structure(ask.StoreConsumerOffset, **OFFSET_OF, offset=U64)),
+    requests.StoreConsumerOffset,
+    ACKNOWLEDGED(structure(requests.StoreConsumerOffset, **OFFSET_OF, offset=U64)),
 )
-LAYOUTS[122] = ask.DeleteConsumerOffset, ACKNOWLEDGED(structure(ask.DeleteConsumerOffset, **OFFSET_OF))
+LAYOUTS[122] = requests.DeleteConsumerOffset, ACKNOWLEDGED(structure(requests.DeleteConsumerOffset, **OFFSET_OF))
 
 LAYOUTS[302] = (
-    ask.CreateTopic,
-    _all_in_options(structure(ask.CreateTopic, **S, partitions_count=U32, name=NAME, **OPTIONS)),
+    requests.CreateTopic,
+    _all_in_options(structure(requests.CreateTopic, **S, partitions_count=U32, name=NAME, **OPTIONS)),
 )
-LAYOUTS[304] = ask.UpdateTopic, _all_in_options(structure(ask.UpdateTopic, **S, **T, name=NAME, **OPTIONS))
+LAYOUTS[304] = requests.UpdateTopic, _all_in_options(structure(requests.UpdateTopic, **S, **T, name=NAME, **OPTIONS))
 
 _READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
 _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items() if code != 104}
 
 
-def decode(code: int, body: memoryview) -> ask.Request:
+def decode(code: int, body: memoryview) -> requests.Request:
     """The command that a body asks for, or a CommandError that says what is wrong with it."""
     if code == SEND_MESSAGES:
         return sends.decode(body)
@@ -132,12 +132,12 @@ def decode(code: int, body: memoryview) -> ask.Request:
     return read(Reader(body))  # type: ignore[no-any-return]
 
 
-def code_of(request: ask.Request) -> int:
-    return SEND_MESSAGES if isinstance(request, ask.SendMessages) else _WRITES[type(request)][0]
+def code_of(request: requests.Request) -> int:
+    return SEND_MESSAGES if isinstance(request, requests.SendMessages) else _WRITES[type(request)][0]
 
 
-def encode(request: ask.Request) -> list[Readable]:
+def encode(request: requests.Request) -> list[Readable]:
     """The body of a request, in buffers."""
-    if isinstance(request, ask.SendMessages):
+    if isinstance(request, requests.SendMessages):
         return sends.encode(request)
     return [_WRITES[type(request)][1](request)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import struct
 
-from whippet.app.commands.answers import Confirmation, Sent
 from whippet.app.commands.requests import SendMessages
+from whippet.app.commands.responses import Confirmation, Sent
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import HEADER, HEADER_BYTES, TIME_SPAN_MAX_US, Readable
 from whippet.transports.wire import destination

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 
-from whippet.app.commands.answers import Fetched, PolledAt, Section
+from whippet.app.commands.responses import Fetched, PolledAt, Section
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
 from whippet.transports.wire.modern import polls as modern

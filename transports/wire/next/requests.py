@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import OptionScope
 from whippet.storage.batch import Readable
@@ -32,7 +32,7 @@ from whippet.transports.wire.primitives import (
 
 S, T = {"stream": IDENTIFIER}, {"topic": IDENTIFIER}
 TARGET = structure(
-    ask.FetchTarget,
+    requests.FetchTarget,
     partition_id=U32,
     strategy=STRATEGY,
     max_bytes=U32,
@@ -62,26 +62,26 @@ STARTS = _some(
     )
 )
 
-LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
+LAYOUTS: dict[int, tuple[type[requests.Request], Part]] = {
     code: layout for code, layout in modern.LAYOUTS.items() if code not in RETIRED
 } | {
     code: (request, structure(request, **parts))
     for code, request, parts in (
-        (100, ask.PollMessagesDeferred, poll_request.LAYOUT),
-        (105, ask.GetPartitionRoute, S | T | {"partition_id": U32}),
+        (100, requests.PollMessagesDeferred, poll_request.LAYOUT),
+        (105, requests.GetPartitionRoute, S | T | {"partition_id": U32}),
         (
             106,
-            ask.PollMessagesDeferred,
+            requests.PollMessagesDeferred,
             poll_request.LAYOUT | {"wait_us": U64, "min_count": U32, "max_bytes": U32, "request_timeout_us": U64},
         ),
         (
             107,
-            ask.AwaitMessages,
+            requests.AwaitMessages,
             {"consumer": CONSUMER} | S | T | {"wait_us": U64, "request_timeout_us": U64, "starts": STARTS},
         ),
         (
             109,
-            ask.FetchMessages,
+            requests.FetchMessages,
             {"consumer": CONSUMER}
             | S
             | T
@@ -98,31 +98,34 @@ LAYOUTS: dict[int, tuple[type[ask.Request], Part]] = {
     )
 }
 
-LAYOUTS[13] = ask.DescribeOptions, structure(partial(ask.DescribeOptions, with_columns=True), scope=modern.SCOPE)
+LAYOUTS[13] = (
+    requests.DescribeOptions,
+    structure(partial(requests.DescribeOptions, with_columns=True), scope=modern.SCOPE),
+)
 
 _READS = {code: part.read for code, (_, part) in LAYOUTS.items()}
 _WRITES = {request: (code, part.write) for code, (request, part) in LAYOUTS.items()}
 
 
-PATCHES: dict[OptionScope, tuple[type[ask.Request], Part]] = {
+PATCHES: dict[OptionScope, tuple[type[requests.Request], Part]] = {
     scope: (request, structure(request, **parts, reset=counted(U8, NAME), options=tlv.REST))
     for scope, request, parts in (
-        (OptionScope.TOPIC, ask.PatchTopic, S | T),
-        (OptionScope.STREAM, ask.PatchStream, S),
-        (OptionScope.USER, ask.PatchUser, {"user": IDENTIFIER}),
+        (OptionScope.TOPIC, requests.PatchTopic, S | T),
+        (OptionScope.STREAM, requests.PatchStream, S),
+        (OptionScope.USER, requests.PatchUser, {"user": IDENTIFIER}),
     )
 }
 """What is updated says the scope in front."""
 _SCOPES = {request: (scope, part) for scope, (request, part) in PATCHES.items()}
 
 
-def _read_patch(body: memoryview) -> ask.Request:
+def _read_patch(body: memoryview) -> requests.Request:
     reader = Reader(body)
     _, part = PATCHES[modern.SCOPE.read(reader)]
     return part.read(reader)  # type: ignore[no-any-return]
 
 
-def decode(code: int, body: memoryview) -> ask.Request:
+def decode(code: int, body: memoryview) -> requests.Request:
     """The command that a body asks for, or a CommandError that says what is wrong with it."""
     if code == SEND_MESSAGES:
         return numbered.decode(body)
@@ -134,15 +137,15 @@ def decode(code: int, body: memoryview) -> ask.Request:
     return read(Reader(body))  # type: ignore[no-any-return]
 
 
-def code_of(request: ask.Request) -> int:
+def code_of(request: requests.Request) -> int:
     if type(request) in _SCOPES:
         return UPDATE_RESOURCE
-    return SEND_MESSAGES if isinstance(request, ask.SendMessages) else _WRITES[type(request)][0]
+    return SEND_MESSAGES if isinstance(request, requests.SendMessages) else _WRITES[type(request)][0]
 
 
-def encode(request: ask.Request) -> list[Readable]:
+def encode(request: requests.Request) -> list[Readable]:
     """The body of a request, in buffers; a poll is a deferred one."""
-    if isinstance(request, ask.SendMessages):
+    if isinstance(request, requests.SendMessages):
         return sends.encode(request)
     if type(request) in _SCOPES:
         scope, part = _SCOPES[type(request)]

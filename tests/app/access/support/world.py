@@ -13,8 +13,7 @@ from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.access.throttle import Limits, Throttle
 from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
-from whippet.app.commands import registry
-from whippet.app.commands import requests as ask
+from whippet.app.commands import registry, requests
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
 from whippet.app.gateway import Gateway
@@ -54,11 +53,11 @@ class Person:
     def _end(self) -> None:
         self.ended = True
 
-    async def ask(self, request: ask.Request) -> Any:
-        return await registry.carry_out(self.gateway, self.session, request)
+    async def ask(self, request: requests.Request) -> Any:
+        return await registry.execute(self.gateway, self.session, request)
 
     async def log_in(self, username: str, password: str) -> int:
-        answer = await self.ask(ask.LoginUser(username, password))
+        answer = await self.ask(requests.LoginUser(username, password))
         assert isinstance(answer.user_id, int)
         return answer.user_id
 
@@ -84,7 +83,7 @@ class World:
         self, name: str = "alice", *, status: UserStatus = UserStatus.ACTIVE, permissions: Permissions | None = None
     ) -> int:
         """Made by root; the password is the name twice."""
-        details = await (await self.root()).ask(ask.CreateUser(name, name * 2, status, permissions))
+        details = await (await self.root()).ask(requests.CreateUser(name, name * 2, status, permissions))
         assert isinstance(details.info.id, int)
         return details.info.id
 
@@ -152,8 +151,8 @@ async def gateway_on(
 
 async def make_group(person: Person) -> None:
     """Stream s with topic t, of one partition, and its consumer group g."""
-    await person.ask(ask.CreateStream("s"))
-    topic = ask.CreateTopic(
+    await person.ask(requests.CreateStream("s"))
+    topic = requests.CreateTopic(
         stream="s",
         name="t",
         partitions_count=1,
@@ -163,7 +162,7 @@ async def make_group(person: Person) -> None:
         replication_factor=1,
     )
     await person.ask(topic)
-    await person.ask(ask.CreateConsumerGroup("s", "t", "g"))
+    await person.ask(requests.CreateConsumerGroup("s", "t", "g"))
 
 
 async def refusal(asked: Awaitable[object]) -> Code | None:

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 from tests.app.access.support.world import Person, World, world
 from tests.storage.support.world import split, texts
-from whippet.app.commands import answers
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.groups import Group
@@ -28,10 +27,10 @@ class Reader:
         self.session = person.session
 
     async def join(self) -> None:
-        await self.ask(ask.JoinConsumerGroup("s", "t", "g"))
+        await self.ask(requests.JoinConsumerGroup("s", "t", "g"))
 
     async def leave(self) -> None:
-        await self.ask(ask.LeaveConsumerGroup("s", "t", "g"))
+        await self.ask(requests.LeaveConsumerGroup("s", "t", "g"))
 
     async def poll(
         self,
@@ -41,20 +40,20 @@ class Reader:
         strategy: Strategy = NEXT,
         count: int = 100,
         auto_commit: bool = False,
-    ) -> answers.Polled:
-        polled = await self.ask(ask.PollMessages(consumer, "s", "t", partition, strategy, count, auto_commit))
-        assert isinstance(polled, answers.Polled)
+    ) -> responses.Polled:
+        polled = await self.ask(requests.PollMessages(consumer, "s", "t", partition, strategy, count, auto_commit))
+        assert isinstance(polled, responses.Polled)
         return polled
 
     async def store(self, offset: int, partition: int | None = None, consumer: Consumer = GROUP) -> None:
-        await self.ask(ask.StoreConsumerOffset(consumer, "s", "t", partition, offset))
+        await self.ask(requests.StoreConsumerOffset(consumer, "s", "t", partition, offset))
 
     async def forget(self, partition: int | None = None, consumer: Consumer = GROUP) -> None:
-        await self.ask(ask.DeleteConsumerOffset(consumer, "s", "t", partition))
+        await self.ask(requests.DeleteConsumerOffset(consumer, "s", "t", partition))
 
     async def stored(self, partition: int | None = None, consumer: Consumer = GROUP) -> int | None:
-        answer = await self.ask(ask.GetConsumerOffset(consumer, "s", "t", partition))
-        assert answer is None or isinstance(answer, answers.ConsumerOffset)
+        answer = await self.ask(requests.GetConsumerOffset(consumer, "s", "t", partition))
+        assert answer is None or isinstance(answer, responses.ConsumerOffset)
         return None if answer is None else answer.stored_offset
 
 
@@ -86,7 +85,7 @@ class Reading:
 
     async def send(self, partition: int, *payloads: str) -> None:
         where = Partitioning(PartitioningKind.PARTITION_ID, partition)
-        await self.root.ask(ask.SendMessages("s", "t", where, (texts(*payloads),)))
+        await self.root.ask(requests.SendMessages("s", "t", where, (texts(*payloads),)))
 
     async def fill(self, messages_count: int = 10) -> None:
         """Payloads "<partition>/<offset>" in every partition."""
@@ -95,12 +94,12 @@ class Reading:
 
     async def owned(self) -> list[list[int]]:
         """The partitions of every member, as the protocol tells them."""
-        details = await self.root.ask(ask.GetConsumerGroup("s", "t", "g"))
+        details = await self.root.ask(requests.GetConsumerGroup("s", "t", "g"))
         assert details.info.members_count == len(details.members)
         return [list(member.partitions) for member in details.members]
 
 
-def payloads(polled: answers.Polled) -> list[str]:
+def payloads(polled: responses.Polled) -> list[str]:
     found = [message.payload.decode() for whole in split(polled.batches) for message in messages(whole)]
     assert len(found) == polled.messages_count
     return found
@@ -112,7 +111,7 @@ async def reading(path: object, partitions: int = 3) -> AsyncIterator[Reading]:
     async with world(path) as made:
         root = Reader(await made.root())
         if made.gateway.streams.find("s") is None:
-            await root.ask(ask.CreateStream("s"))
-            await root.ask(ask.CreateTopic("s", "t", partitions))
-            await root.ask(ask.CreateConsumerGroup("s", "t", "g"))
+            await root.ask(requests.CreateStream("s"))
+            await root.ask(requests.CreateTopic("s", "t", partitions))
+            await root.ask(requests.CreateConsumerGroup("s", "t", "g"))
         yield Reading(made, root)

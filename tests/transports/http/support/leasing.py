@@ -13,7 +13,7 @@ import httpx
 from tests.app.access.support.world import ROOT
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.client import Client
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLeases
 from whippet.transports.tcp import TcpListener
@@ -119,7 +119,7 @@ async def world(path: Path, partitions: int = 2, **leases: Any) -> AsyncIterator
             ):
                 await tcp.create_stream("s")
                 await tcp.create_topic("s", "t", partitions)
-                await tcp.call(ask.CreateConsumerGroup("s", "t", "g"))
+                await tcp.call(requests.CreateConsumerGroup("s", "t", "g"))
                 yield World(served, client, tcp)
         finally:
             await listener.stop(10)

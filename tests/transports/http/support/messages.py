@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.storage.support.world import split
 from tests.transports.http.support.calling import Calling
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.storage.batch import check
 
 MESSAGES = "/streams/s/topics/t/messages"
@@ -45,9 +45,11 @@ async def payloads(world: Calling, query: str = "count=1000") -> list[bytes]:
 async def stored(world: Calling, partition: int = 0) -> list[Any]:
     """As it lies in the log, checked."""
     root = await world.world.root()
-    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 9)
+    consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, 9)
     polled = await root.ask(
-        ask.PollMessages(consumer, "s", "t", partition, ask.Strategy(ask.StrategyKind.FIRST), 100_000, False)
+        requests.PollMessages(
+            consumer, "s", "t", partition, requests.Strategy(requests.StrategyKind.FIRST), 100_000, False
+        )
     )
     batches = split(polled.batches)
     for each in batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.transports.wire.classic.dialect import Dialect
 
 NOW = 1_700_000_000_000_000
@@ -30,7 +30,7 @@ SECOND = 1_000_000
 def test_the_names_of_a_login_say_what_they_can(version: str, context: str, size: int) -> None:
     dialect = Dialect(NOW)
     assert dialect.header_size == 64
-    dialect.on_request(ask.LoginUser("iggy", "iggy", version, context), NOW)
+    dialect.on_request(requests.LoginUser("iggy", "iggy", version, context), NOW)
     assert dialect.header_size == size
 
 
@@ -41,16 +41,16 @@ def test_a_name_that_two_sdks_share_is_the_short_one_when_it_pings_at_once(versi
     after_login.on_ping(NOW + 9 * SECOND + 10)
     assert after_login.header_size == 56
 
-    before_login.on_request(ask.Ping(), NOW + 10)
+    before_login.on_request(requests.Ping(), NOW + 10)
     before_login.on_login(version, "", NOW + 20 * SECOND)
     assert before_login.header_size == 56
 
     late.on_login(version, "", NOW + 10)
-    late.on_request(ask.Ping(), NOW + 10 + 2 * SECOND + 1)
-    late.on_request(ask.Ping(), NOW + 10 + 5 * SECOND)
+    late.on_request(requests.Ping(), NOW + 10 + 2 * SECOND + 1)
+    late.on_request(requests.Ping(), NOW + 10 + 5 * SECOND)
     assert late.header_size == 64
     late.on_login(version, "", NOW + 20 * SECOND)
-    late.on_request(ask.Ping(), NOW + 22 * SECOND)
+    late.on_request(requests.Ping(), NOW + 22 * SECOND)
     assert late.header_size == 56
 
 
@@ -65,13 +65,16 @@ def test_an_early_ping_means_nothing_for_other_names(version: str, context: str)
 
 
 @pytest.mark.parametrize(
-    ("request_", "size"), [(ask.LoginWithPersonalAccessToken("token"), 56), (ask.GetStats(), 64), (ask.Ping(), 64)]
+    ("request_", "size"),
+    [(requests.LoginWithPersonalAccessToken("token"), 56), (requests.GetStats(), 64), (requests.Ping(), 64)],
 )
-def test_a_ping_is_early_after_a_login_of_either_kind_and_after_nothing_else(request_: ask.Request, size: int) -> None:
+def test_a_ping_is_early_after_a_login_of_either_kind_and_after_nothing_else(
+    request_: requests.Request, size: int
+) -> None:
     dialect = Dialect(NOW)
     dialect.on_login("0.8.0", "", NOW)
     dialect.on_request(request_, NOW + 9 * SECOND)
-    dialect.on_request(ask.Ping(), NOW + 9 * SECOND + 10)
+    dialect.on_request(requests.Ping(), NOW + 9 * SECOND + 10)
     assert dialect.header_size == size
 
 
@@ -102,7 +105,7 @@ def test_the_setting_of_the_operator_is_stronger_than_everything() -> None:
 
 def test_a_token_says_nothing_of_the_client() -> None:
     dialect = Dialect(NOW)
-    dialect.on_request(ask.LoginWithPersonalAccessToken("token"), NOW)
+    dialect.on_request(requests.LoginWithPersonalAccessToken("token"), NOW)
     assert dialect.header_size == 64
 
 
@@ -123,7 +126,7 @@ class Remembered:
 
 
 def login(dialect: Dialect, username: str = "iggy", version: str = "0.8.0") -> None:
-    dialect.on_request(ask.LoginUser(username, "iggy", version, ""), NOW)
+    dialect.on_request(requests.LoginUser(username, "iggy", version, ""), NOW)
 
 
 @pytest.mark.parametrize("shown", ["a ping", "a send"])

@@ -14,24 +14,25 @@ from hypothesis import strategies as st
 from tests.transports.wire.classic.support import plainly, worlds
 from tests.transports.wire.classic.support.mutations import mutated
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, area, send_body, stored
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
+from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
-from whippet.transports.wire.classic import answers, requests, sends
+from whippet.transports.wire.classic import requests, sends
+from whippet.transports.wire.classic import responses as wire_responses
 from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 CODES = [*requests.LAYOUTS, 101]
 
 
-def decode(code: int, payload: bytes) -> ask.Request | Code:
+def decode(code: int, payload: bytes) -> commands.Request | Code:
     """The request or the number of the refusal; anything else that is raised fails the test."""
     try:
         request = requests.decode(code, memoryview(payload), Dialect(), lambda size: b"\7" * size)
     except CommandError as error:
         return error.code
-    if isinstance(request, ask.SendMessages):
+    if isinstance(request, commands.SendMessages):
         for batch, known in zip(request.batches, request.checked, strict=True):
             assert plainly.same(batches.check(batch), known)
         return msgspec.structs.replace(request, checked=())
@@ -40,7 +41,7 @@ def decode(code: int, payload: bytes) -> ask.Request | Code:
 
 def decode_answer(code: int, payload: bytes, header_size: int = 64) -> object:
     try:
-        return answers.decode_answer(code, memoryview(payload), Dialect(forced=header_size))
+        return wire_responses.decode_answer(code, memoryview(payload), Dialect(forced=header_size))
     except CommandError as error:
         return error.code
 
@@ -49,7 +50,7 @@ def decode_answer(code: int, payload: bytes, header_size: int = 64) -> object:
 @settings(deadline=None, max_examples=8)
 @given(data=st.data())
 def test_a_request_cut_off_anywhere_is_refused_or_a_request(code: int, data: st.DataObject) -> None:
-    kind = ask.SendMessages if code == 101 else requests.LAYOUTS[code][0]
+    kind = commands.SendMessages if code == 101 else requests.LAYOUTS[code][0]
     payload = bytes(requests.encode_request(data.draw(worlds.request(kind))))
     for size in range(len(payload)):
         found = decode(code, payload[:size])
@@ -59,7 +60,7 @@ def test_a_request_cut_off_anywhere_is_refused_or_a_request(code: int, data: st.
 
 @fuzz
 @given(data=st.data(), request=worlds.ANY_REQUEST)
-def test_a_mutated_request_is_refused_or_a_request(data: st.DataObject, request: ask.Request) -> None:
+def test_a_mutated_request_is_refused_or_a_request(data: st.DataObject, request: commands.Request) -> None:
     payload = bytes(requests.encode_request(request, data.draw(st.sampled_from([56, 64]))))
     decode(requests.code_of(request), data.draw(mutated(payload)))
 
@@ -81,7 +82,7 @@ SENT = {
 @pytest.mark.parametrize("header_size", [56, 64])
 def test_a_send_cut_off_anywhere_is_refused(name: str, header_size: int) -> None:
     body = send_body(SENT[name], header_size)
-    assert isinstance(decode(101, body), ask.SendMessages)
+    assert isinstance(decode(101, body), commands.SendMessages)
     for size in range(len(body)):
         assert isinstance(decode(101, body[:size]), Code), size
 
@@ -113,7 +114,7 @@ def test_a_send_with_any_one_byte_changed_is_refused_or_makes_good_batches(name:
 @fuzz
 @given(data=st.data(), code=st.sampled_from(sorted(worlds.ANSWERS)))
 def test_our_client_refuses_a_mutated_answer_or_understands_it(data: st.DataObject, code: int) -> None:
-    payload = b"".join(answers.encode(code, data.draw(worlds.ANSWERS[code]), Dialect()))
+    payload = b"".join(wire_responses.encode(code, data.draw(worlds.ANSWERS[code]), Dialect()))
     decode_answer(code, data.draw(mutated(payload)))
 
 
@@ -122,18 +123,18 @@ def test_our_client_refuses_a_mutated_answer_or_understands_it(data: st.DataObje
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())
 def test_our_client_refuses_a_mutated_poll_or_understands_it(name: str, header_size: int, data: st.DataObject) -> None:
-    polled = say.Polled(1, 100, len(SENT[name]), (stored(SENT[name]),))
-    payload = b"".join(answers.encode(100, polled, Dialect(forced=header_size)))
+    polled = responses.Polled(1, 100, len(SENT[name]), (stored(SENT[name]),))
+    payload = b"".join(wire_responses.encode(100, polled, Dialect(forced=header_size)))
     found = decode_answer(100, data.draw(mutated(payload)), header_size)
-    if isinstance(found, say.Polled):
+    if isinstance(found, responses.Polled):
         for batch in found.batches:
             batches.check(batch)
 
 
 @pytest.mark.parametrize("header_size", [56, 64])
 def test_our_client_refuses_a_poll_cut_off_inside(header_size: int) -> None:
-    polled = say.Polled(1, 100, 20, (stored(SENT["mixed"]),))
-    payload = b"".join(answers.encode(100, polled, Dialect(forced=header_size)))
+    polled = responses.Polled(1, 100, 20, (stored(SENT["mixed"]),))
+    payload = b"".join(wire_responses.encode(100, polled, Dialect(forced=header_size)))
     for size in range(len(payload)):
         assert isinstance(decode_answer(100, payload[:size], header_size), Code), size
 

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 from tests.transports.wire.classic.support import worlds
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.errors import Code, CommandError
 from whippet.transports.wire.classic import requests
 from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=40)
-LAYOUTS: dict[int, type[ask.Request]] = {
+LAYOUTS: dict[int, type[commands.Request]] = {
     **{code: kind for code, (kind, _) in requests.LAYOUTS.items()},
-    101: ask.SendMessages,
+    101: commands.SendMessages,
 }
 
 
 def decode(code: int, payload: bytes) -> Any:
     """What is known besides of the batches of a send is not part of what was asked."""
     request = requests.decode(code, memoryview(payload), Dialect(), lambda size: b"\7" * size)
-    return msgspec.structs.replace(request, checked=()) if isinstance(request, ask.SendMessages) else request
+    return msgspec.structs.replace(request, checked=()) if isinstance(request, commands.SendMessages) else request
 
 
 def refused(code: int, payload: str) -> int:
@@ -55,18 +55,18 @@ def test_a_request_there_and_back_is_the_same(code: int, data: st.DataObject) ->
 
 
 @fuzz
-@given(request=worlds.ANY_REQUEST.filter(lambda one: not isinstance(one, ask.SendMessages)), surplus=st.binary())
-def test_bytes_after_the_last_part_are_ignored(request: ask.Request, surplus: bytes) -> None:
+@given(request=worlds.ANY_REQUEST.filter(lambda one: not isinstance(one, commands.SendMessages)), surplus=st.binary())
+def test_bytes_after_the_last_part_are_ignored(request: commands.Request, surplus: bytes) -> None:
     payload = bytes(requests.encode_request(request))
-    if isinstance(request, ask.LoginUser):
+    if isinstance(request, commands.LoginUser):
         assert decode(38, payload + surplus) == request
     else:
         assert decode(requests.code_of(request), payload + surplus) == request
 
 
 def test_a_login_may_end_after_the_password_or_the_version() -> None:
-    assert decode(38, bytes.fromhex("0175 0170")) == ask.LoginUser("u", "p", "", "")
-    assert decode(38, bytes.fromhex("0175 0170 01000000 31")) == ask.LoginUser("u", "p", "1", "")
+    assert decode(38, bytes.fromhex("0175 0170")) == commands.LoginUser("u", "p", "", "")
+    assert decode(38, bytes.fromhex("0175 0170 01000000 31")) == commands.LoginUser("u", "p", "1", "")
 
 
 @pytest.mark.parametrize("code", [0, 2, 40, 45, 500, 2**32 - 1])
@@ -120,7 +120,7 @@ def test_only_a_flag_of_one_says_that_there_is_a_partition() -> None:
 def test_the_value_of_a_strategy_that_has_none_is_ignored() -> None:
     payload = "01 010400000000 010400000000 010400000000 0000000000 05 0900000000000000 01000000 07"
     request = decode(100, bytes.fromhex(payload))
-    assert request.strategy == ask.Strategy(ask.StrategyKind.NEXT)
+    assert request.strategy == commands.Strategy(commands.StrategyKind.NEXT)
     assert request.auto_commit is True
 
 
@@ -140,7 +140,7 @@ NODES_PERMISSIONS = Permissions(
 def test_permissions_may_leave_out_the_flags_that_end_them(after_the_flags: str) -> None:
     blob = bytes(10) + bytes.fromhex(after_the_flags)
     payload = b"\1\4" + bytes(4) + b"\1" + struct.pack("<I", len(blob)) + blob
-    assert decode(36, payload) == ask.UpdatePermissions(0, NODES_PERMISSIONS)
+    assert decode(36, payload) == commands.UpdatePermissions(0, NODES_PERMISSIONS)
 
 
 def test_flags_of_permissions_are_true_when_they_are_not_zero() -> None:
@@ -150,29 +150,29 @@ def test_flags_of_permissions_are_true_when_they_are_not_zero() -> None:
 
 def test_permissions_are_written_in_the_order_of_ids() -> None:
     one, other = StreamPermissions(), StreamPermissions(read_stream=True)
-    forth = requests.encode_request(ask.UpdatePermissions(0, Permissions(streams={1: one, 2: other})))
-    back = requests.encode_request(ask.UpdatePermissions(0, Permissions(streams={2: other, 1: one})))
+    forth = requests.encode_request(commands.UpdatePermissions(0, Permissions(streams={1: one, 2: other})))
+    back = requests.encode_request(commands.UpdatePermissions(0, Permissions(streams={2: other, 1: one})))
     assert forth == back
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        ask.CreateStream(""),
-        ask.CreateStream("é" * 128),
-        ask.GetStream(""),
-        ask.GetStream(-1),
-        ask.GetStream(2**32),
-        ask.GetClient(2**32),
-        ask.UpdatePermissions(0, Permissions(streams={2**32: StreamPermissions()})),
-        ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.MESSAGES_KEY, key=b""), ()),
+        commands.CreateStream(""),
+        commands.CreateStream("é" * 128),
+        commands.GetStream(""),
+        commands.GetStream(-1),
+        commands.GetStream(2**32),
+        commands.GetClient(2**32),
+        commands.UpdatePermissions(0, Permissions(streams={2**32: StreamPermissions()})),
+        commands.SendMessages(0, 0, commands.Partitioning(commands.PartitioningKind.MESSAGES_KEY, key=b""), ()),
     ],
 )
-def test_our_client_refuses_what_cannot_be_sent(request_: ask.Request) -> None:
+def test_our_client_refuses_what_cannot_be_sent(request_: commands.Request) -> None:
     with pytest.raises(CommandError):
         requests.encode_request(request_)
 
 
 def test_what_an_update_leaves_as_it_is_has_the_value_that_says_so() -> None:
-    body = requests.encode_request(ask.UpdateTopic(1, 2, "name"))
+    body = requests.encode_request(commands.UpdateTopic(1, 2, "name"))
     assert body == bytes.fromhex("0104 01000000 0104 02000000 01 0000000000000000 0000000000000000 00 04 6e616d65")

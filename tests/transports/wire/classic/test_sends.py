@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.transports.wire.classic.support.plainly import TO_PARTITION_10, Classic, send_body
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import Limits, Readable
@@ -26,7 +26,7 @@ def messages(count: int, mixed: bool) -> list[Classic]:
     return [Classic(i + 1, 0, 0, 10**15 + i, b"x" * (50 + i * mixed), b"h" * 7) for i in range(count)]
 
 
-def decode(body: Readable, dialect: Dialect | None = None) -> ask.SendMessages:
+def decode(body: Readable, dialect: Dialect | None = None) -> requests.SendMessages:
     return sends.decode(memoryview(body), dialect or Dialect(), lambda size: b"\7" * size, LIMITS)
 
 
@@ -69,7 +69,7 @@ def test_good_messages_become_one_good_batch(count: int, mixed: bool, size: int)
     sent = messages(count, mixed)
     request = decode(send_body(sent, size), dialect)
     assert (request.stream, request.topic) == (0, 0)
-    assert request.partitioning == ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10)
+    assert request.partitioning == requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 10)
     (batch,) = request.batches
     assert batches.check(batch).message_count == count
     assert dialect.header_size == size

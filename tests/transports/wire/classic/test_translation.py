@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.wire.classic.support.plainly import Classic, area, parse, send_body, stored
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import TIME_SPAN_MAX_US, Readable
-from whippet.transports.wire.classic import answers, batching, message, polls, sends, unbatching, userheaders
+from whippet.transports.wire.classic import batching, message, polls, sends, unbatching, userheaders
+from whippet.transports.wire.classic import responses as wire_responses
 from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=100)
@@ -116,9 +116,9 @@ def test_what_is_stored_is_polled(header_size: int, kept: list[Classic], data: s
 @given(kept=some_messages(), data=st.data())
 def test_our_client_gets_what_was_stored(header_size: int, kept: list[Classic], data: st.DataObject) -> None:
     buffers, expected = data.draw(in_buffers(kept))
-    answer = say.Polled(3, 2**63, len(expected), tuple(buffers))
-    payload = b"".join(answers.encode(100, answer, Dialect(forced=header_size)))
-    polled = answers.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    answer = responses.Polled(3, 2**63, len(expected), tuple(buffers))
+    payload = b"".join(wire_responses.encode(100, answer, Dialect(forced=header_size)))
+    polled = wire_responses.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
     assert (polled.partition_id, polled.current_offset, polled.messages_count) == (3, 2**63, len(expected))
     found: list[Classic] = []
     for batch in polled.batches:
@@ -135,9 +135,11 @@ def test_our_client_gets_what_was_stored(header_size: int, kept: list[Classic], 
 @given(kept=some_messages())
 def test_a_whole_batch_polled_by_our_client_is_the_batch(header_size: int, kept: list[Classic]) -> None:
     batch = stored(kept, partition_id=3)
-    payload = b"".join(answers.encode(100, say.Polled(3, 0, len(kept), (batch,)), Dialect(forced=header_size)))
-    polled = answers.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
-    assert polled == say.Polled(3, 0, len(kept), (batch,))
+    payload = b"".join(
+        wire_responses.encode(100, responses.Polled(3, 0, len(kept), (batch,)), Dialect(forced=header_size))
+    )
+    polled = wire_responses.decode_answer(100, memoryview(payload), Dialect(forced=header_size))
+    assert polled == responses.Polled(3, 0, len(kept), (batch,))
 
 
 # ---------------------------------------------------------------------------------------------------------------- time
@@ -274,7 +276,7 @@ def test_numpy_handles_many_messages_and_a_loop_handles_a_few(
         monkeypatch.delattr(userheaders, "from_short")
         monkeypatch.delattr(userheaders, "to_short")
     body, batch, count = memoryview(send_body(kept, header_size)), stored(kept), len(kept)
-    payload = memoryview(b"".join(polls.encode(say.Polled(3, 0, count, (batch,)), header_size)))
+    payload = memoryview(b"".join(polls.encode(responses.Polled(3, 0, count, (batch,)), header_size)))
     for other, functions in WAYS.items():
         for module, name in functions if other != way else ():
             monkeypatch.delattr(module, name)
@@ -318,9 +320,9 @@ def test_sizes_that_differ_and_add_up_as_if_they_were_one_are_not_taken_for_one(
     assert parse(b"".join(unbatching.messages_of([batch], header_size)), header_size) == as_sent
     found = decode(send_body(as_sent, header_size))
     assert [(m.payload, m.user_headers) for m in found] == [(m.payload, m.user_headers) for m in kept]
-    payload = b"".join(polls.encode(say.Polled(3, 0, len(kept), (batch,)), header_size))
+    payload = b"".join(polls.encode(responses.Polled(3, 0, len(kept), (batch,)), header_size))
     assert polls.decode(memoryview(payload), header_size).batches == (batch,)
-    request = ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10), (batch,))
+    request = requests.SendMessages(0, 0, requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 10), (batch,))
     assert sends.encode(request, header_size) == send_body(
         [m._replace(offset=0, timestamp=0) for m in as_sent], header_size
     )
@@ -346,7 +348,7 @@ def test_the_answer_to_a_poll_of_a_given_size_fits_its_room(header_size: int) ->
         space = polls.room(response_bytes)
         fits = batches.fitting(batches.frame_positions(batch), 0, 5000, space - batches.HEADER_BYTES)
         head, frames = batches.cut(batch, batches.frame_positions(batch), 0, max(fits, 1))
-        assert sum(map(len, polls.encode(say.Polled(0, 0, fits, (head, frames)), header_size))) <= response_bytes
+        assert sum(map(len, polls.encode(responses.Polled(0, 0, fits, (head, frames)), header_size))) <= response_bytes
 
 
 @pytest.mark.parametrize(
@@ -361,7 +363,7 @@ def test_room_is_what_frames_of_one_byte_leave_when_they_grow_to_messages(respon
 @pytest.mark.parametrize("count", [1, 2, 20])
 def test_an_answer_with_fewer_bytes_than_its_number_of_messages_takes_is_refused(header_size: int, count: int) -> None:
     kept = [Classic(i + 1, i, NOW, NOW, b"x") for i in range(count)]
-    payload = b"".join(polls.encode(say.Polled(3, 0, count, (stored(kept),)), header_size))
+    payload = b"".join(polls.encode(responses.Polled(3, 0, count, (stored(kept),)), header_size))
     assert len(payload) == 16 + count * (header_size + 1)
     assert polls.decode(memoryview(payload), header_size).messages_count == count
     for changed, code in (
@@ -417,6 +419,6 @@ def test_what_is_damaged_in_the_store_is_an_error_with_a_number(count: int) -> N
 def test_our_client_sends_what_it_was_given(header_size: int, several: bool, length: int) -> None:
     sent = [Classic(i + 1, 0, 0, NOW + i, b"x" * length, FOO_BAR) for i in range(20)]
     given_ = (stored(sent[:5]), stored(sent[5:])) if several else (stored(sent),)
-    request = ask.SendMessages(0, 0, ask.Partitioning(ask.PartitioningKind.PARTITION_ID, 10), given_)
+    request = requests.SendMessages(0, 0, requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 10), given_)
     as_sent = [m._replace(user_headers=in_short_form(m.user_headers)) if header_size == 56 else m for m in sent]
     assert sends.encode(request, header_size) == send_body(as_sent, header_size)

@@ -9,13 +9,14 @@ import pytest
 from tests.transports.wire.classic.support import vectors
 from tests.transports.wire.classic.support.plainly import Classic, stored
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
+from whippet.app.commands import responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.transports.wire import primitives
-from whippet.transports.wire.classic import answers, frames, requests
+from whippet.transports.wire.classic import frames, requests
+from whippet.transports.wire.classic import responses as wire_responses
 from whippet.transports.wire.classic.dialect import Dialect
 from whippet.transports.wire.primitives import Reader
 
@@ -23,7 +24,7 @@ FIRST = 1_700_000_000_000_000
 NEVER = 2**64 - 1
 UNLIMITED = 2**64 - 1
 GROUP, NUMBER_0 = Consumer(ConsumerKind.GROUP, "g1"), Consumer(ConsumerKind.CONSUMER, 0)
-ACTIVE = ask.UserStatus.ACTIVE
+ACTIVE = commands.UserStatus.ACTIVE
 
 
 def decode(code: int, payload: bytes, dialect: Dialect | None = None) -> Any:
@@ -31,56 +32,56 @@ def decode(code: int, payload: bytes, dialect: Dialect | None = None) -> Any:
 
 
 def encode(code: int, answer: object, header_size: int = 64) -> bytes:
-    return b"".join(answers.encode(code, answer, Dialect(forced=header_size)))
+    return b"".join(wire_responses.encode(code, answer, Dialect(forced=header_size)))
 
 
 def offset(value: int) -> Strategy:
     return Strategy(StrategyKind.OFFSET, value)
 
 
-REQUESTS: dict[str, list[ask.Request]] = {
-    "T1": [ask.LoginUser("iggy", "iggy", "0.8.0", "")],
-    "T2": [ask.LoginUser("iggy", "iggy", "0.10.0", "")],
-    "T3": [ask.LoginUser("iggy", "iggy", "", "")],
-    "T5": [ask.LoginWithPersonalAccessToken("iggypat-abc123")],
-    "T6": [ask.GetClusterMetadata()],
-    "T9": [ask.LogoutUser()],
-    "T12": [ask.CreateStream("s1")],
-    "T14": [ask.GetStream("s1"), ask.GetStream(0)],
-    "T17": [ask.CreateTopic("s1", "t1", 3, 1, 0, 0, 0)],
-    "T18": [ask.CreateTopic("s1", "t1", 3, 1, NEVER, 0, 0)],
-    "T19": [ask.CreateTopic(0, "t2", 1, 2, 5_000_000, 2_000_000_000, 2)],
-    "T21": [ask.GetTopic("s1", "t1")],
-    "T22": [ask.UpdateTopic(0, 0, "t9", 1, 0, 0, 1)],
-    "T23": [ask.DeleteTopic("s1", "t1")],
-    "T24": [ask.CreatePartitions(0, 0, 2), ask.DeletePartitions(0, 0, 2)],
-    "T25": [ask.DeleteSegments(0, 0, 0, 1)],
-    "T31": [ask.PollMessages(NUMBER_0, "s1", "t1", 0, offset(0), 2, True)],
+REQUESTS: dict[str, list[commands.Request]] = {
+    "T1": [commands.LoginUser("iggy", "iggy", "0.8.0", "")],
+    "T2": [commands.LoginUser("iggy", "iggy", "0.10.0", "")],
+    "T3": [commands.LoginUser("iggy", "iggy", "", "")],
+    "T5": [commands.LoginWithPersonalAccessToken("iggypat-abc123")],
+    "T6": [commands.GetClusterMetadata()],
+    "T9": [commands.LogoutUser()],
+    "T12": [commands.CreateStream("s1")],
+    "T14": [commands.GetStream("s1"), commands.GetStream(0)],
+    "T17": [commands.CreateTopic("s1", "t1", 3, 1, 0, 0, 0)],
+    "T18": [commands.CreateTopic("s1", "t1", 3, 1, NEVER, 0, 0)],
+    "T19": [commands.CreateTopic(0, "t2", 1, 2, 5_000_000, 2_000_000_000, 2)],
+    "T21": [commands.GetTopic("s1", "t1")],
+    "T22": [commands.UpdateTopic(0, 0, "t9", 1, 0, 0, 1)],
+    "T23": [commands.DeleteTopic("s1", "t1")],
+    "T24": [commands.CreatePartitions(0, 0, 2), commands.DeletePartitions(0, 0, 2)],
+    "T25": [commands.DeleteSegments(0, 0, 0, 1)],
+    "T31": [commands.PollMessages(NUMBER_0, "s1", "t1", 0, offset(0), 2, True)],
     "T32": [
-        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.FIRST), 2, True),
-        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.LAST), 2, True),
-        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.NEXT), 2, True),
-        ask.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.TIMESTAMP, 1_234_567), 2, True),
+        commands.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.FIRST), 2, True),
+        commands.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.LAST), 2, True),
+        commands.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.NEXT), 2, True),
+        commands.PollMessages(NUMBER_0, "s1", "t1", 0, Strategy(StrategyKind.TIMESTAMP, 1_234_567), 2, True),
     ],
-    "T33": [ask.PollMessages(NUMBER_0, 0, 0, 1, offset(100), 10, False)],
-    "T34": [ask.PollMessages(GROUP, "s1", "t1", None, Strategy(StrategyKind.NEXT), 10, True)],
-    "T39": [ask.FlushUnsavedBuffer("s1", "t1", 0, False)],
-    "T40": [ask.StoreConsumerOffset(GROUP, "s1", "t1", 0, 1)],
-    "T41": [ask.StoreConsumerOffset(NUMBER_0, "s1", "t1", 0, 5)],
-    "T42": [ask.DeleteConsumerOffset(GROUP, "s1", "t1", 0)],
-    "T44": [ask.GetConsumerGroup("s1", "t1", "g1")],
-    "T46": [ask.JoinConsumerGroup("s1", "t1", "g1"), ask.LeaveConsumerGroup("s1", "t1", "g1")],
-    "T49": [ask.CreateUser("bob", "secret", ACTIVE, None)],
+    "T33": [commands.PollMessages(NUMBER_0, 0, 0, 1, offset(100), 10, False)],
+    "T34": [commands.PollMessages(GROUP, "s1", "t1", None, Strategy(StrategyKind.NEXT), 10, True)],
+    "T39": [commands.FlushUnsavedBuffer("s1", "t1", 0, False)],
+    "T40": [commands.StoreConsumerOffset(GROUP, "s1", "t1", 0, 1)],
+    "T41": [commands.StoreConsumerOffset(NUMBER_0, "s1", "t1", 0, 5)],
+    "T42": [commands.DeleteConsumerOffset(GROUP, "s1", "t1", 0)],
+    "T44": [commands.GetConsumerGroup("s1", "t1", "g1")],
+    "T46": [commands.JoinConsumerGroup("s1", "t1", "g1"), commands.LeaveConsumerGroup("s1", "t1", "g1")],
+    "T49": [commands.CreateUser("bob", "secret", ACTIVE, None)],
     "T50": [
-        ask.CreateUser(
+        commands.CreateUser(
             "bob",
             "secret",
             ACTIVE,
             Permissions(GlobalPermissions(manage_servers=True, read_streams=True, poll_messages=True)),
         )
     ],
-    "T53": [ask.UpdateUser(1, "rob", ask.UserStatus.INACTIVE)],
-    "T54": [ask.ChangePassword(1, "a1b2", "c3d4")],
+    "T53": [commands.UpdateUser(1, "rob", commands.UserStatus.INACTIVE)],
+    "T54": [commands.ChangePassword(1, "a1b2", "c3d4")],
 }
 WITH_TRAILING_BYTES = {"T23": 4, "T49": 5}
 
@@ -98,9 +99,9 @@ def test_requests_of_real_clients_are_understood_and_our_client_sends_the_same(n
         assert frames.code_of(sent) == code
 
 
-TOPIC_1 = say.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 3, "t1")
-TOPIC_2 = say.TopicInfo(1, FIRST, 1, NEVER, 1, UNLIMITED, 1, 0, 3, "t2")
-NODE = say.ClusterNode("iggy-node", "127.0.0.1", 8090, 8080, 3000, 8092, 0, 0)
+TOPIC_1 = responses.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 3, "t1")
+TOPIC_2 = responses.TopicInfo(1, FIRST, 1, NEVER, 1, UNLIMITED, 1, 0, 3, "t2")
+NODE = responses.ClusterNode("iggy-node", "127.0.0.1", 8090, 8080, 3000, 8092, 0, 0)
 BOBS = Permissions(
     GlobalPermissions(manage_servers=True, manage_users=True, read_streams=True, poll_messages=True),
     {
@@ -112,32 +113,34 @@ BOBS = Permissions(
         )
     },
 )
-BOB = say.UserInfo(1, FIRST, ACTIVE, "bob")
+BOB = responses.UserInfo(1, FIRST, ACTIVE, "bob")
 HERE = "127.0.0.1:5000"
 ANSWERS: dict[str, tuple[int, object]] = {
-    "T4": (38, say.LoggedIn(0)),
-    "T7": (12, say.ClusterMetadata("single-node", (NODE,))),
-    "T13": (202, say.StreamDetails(say.StreamInfo(0, FIRST, 0, 0, 0, "s1"), ())),
-    "T16": (200, say.StreamDetails(say.StreamInfo(0, FIRST, 2, 0, 0, "s1"), (TOPIC_1, TOPIC_2))),
+    "T4": (38, responses.LoggedIn(0)),
+    "T7": (12, responses.ClusterMetadata("single-node", (NODE,))),
+    "T13": (202, responses.StreamDetails(responses.StreamInfo(0, FIRST, 0, 0, 0, "s1"), ())),
+    "T16": (200, responses.StreamDetails(responses.StreamInfo(0, FIRST, 2, 0, 0, "s1"), (TOPIC_1, TOPIC_2))),
     "T20": (
         302,
-        say.TopicDetails(
-            say.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 0, "t1"),
-            tuple(say.PartitionInfo(i, FIRST, 1, 0, 0, 0) for i in range(3)),
+        responses.TopicDetails(
+            responses.TopicInfo(0, FIRST, 3, NEVER, 1, UNLIMITED, 1, 0, 0, "t1"),
+            tuple(responses.PartitionInfo(i, FIRST, 1, 0, 0, 0) for i in range(3)),
         ),
     ),
     "T47": (
         600,
-        say.GroupDetails(say.GroupInfo(0, 3, 2, "g1"), (say.GroupMember(0, (0, 2)), say.GroupMember(1, (1,)))),
+        responses.GroupDetails(
+            responses.GroupInfo(0, 3, 2, "g1"), (responses.GroupMember(0, (0, 2)), responses.GroupMember(1, (1,)))
+        ),
     ),
-    "T48": (601, (say.GroupInfo(0, 3, 2, "g1"), say.GroupInfo(1, 3, 0, "g2"))),
-    "T51": (31, say.UserDetails(BOB, BOBS)),
-    "T52": (33, say.UserDetails(BOB, None)),
-    "T56": (41, (say.TokenInfo("tok1", 0), say.TokenInfo("tok2", FIRST))),
-    "T57": (20, say.ClientInfo(77, 0, 1, HERE, (say.GroupMembership(0, 0, 3),))),
+    "T48": (601, (responses.GroupInfo(0, 3, 2, "g1"), responses.GroupInfo(1, 3, 0, "g2"))),
+    "T51": (31, responses.UserDetails(BOB, BOBS)),
+    "T52": (33, responses.UserDetails(BOB, None)),
+    "T56": (41, (responses.TokenInfo("tok1", 0), responses.TokenInfo("tok2", FIRST))),
+    "T57": (20, responses.ClientInfo(77, 0, 1, HERE, (responses.GroupMembership(0, 0, 3),))),
     "T59": (
         10,
-        say.Stats(
+        responses.Stats(
             process_id=1,
             cpu_usage=1.0,
             total_cpu_usage=2.0,
@@ -174,25 +177,28 @@ ANSWERS: dict[str, tuple[int, object]] = {
 def test_responses_that_real_clients_accept_are_what_is_sent_and_our_client_understands_them(name: str) -> None:
     code, answer = ANSWERS[name]
     payload = vectors.response(name)
-    assert answers.decode_answer(code, memoryview(payload), Dialect()) == answer
+    assert wire_responses.decode_answer(code, memoryview(payload), Dialect()) == answer
     assert encode(code, answer) == payload
-    whole = b"".join(frames.success(answers.encode(code, answer, Dialect())))
+    whole = b"".join(frames.success(wire_responses.encode(code, answer, Dialect())))
     assert whole == vectors.octets(name)
 
 
 def test_the_list_of_clients_counts_groups_and_does_not_name_them() -> None:
-    groups = (say.GroupMembership(0, 0, 3), say.GroupMembership(0, 1, 4))
-    clients = (say.ClientInfo(77, 0, 1, HERE, ()), say.ClientInfo(78, 0, 1, HERE, groups))
+    groups = (responses.GroupMembership(0, 0, 3), responses.GroupMembership(0, 1, 4))
+    clients = (responses.ClientInfo(77, 0, 1, HERE, ()), responses.ClientInfo(78, 0, 1, HERE, groups))
     assert encode(22, clients) == vectors.response("T58")
-    assert answers.decode_answer(22, memoryview(vectors.response("T58")), Dialect())[1].client_id == 78
+    assert wire_responses.decode_answer(22, memoryview(vectors.response("T58")), Dialect())[1].client_id == 78
 
 
-EXCHANGES: dict[str, tuple[ask.Request, object]] = {
-    "T8": (ask.Ping(), None),
-    "T15": (ask.GetStream("nope"), None),
-    "T43": (ask.GetConsumerOffset(NUMBER_0, "s1", "t1", 0), say.ConsumerOffset(0, 5, 3)),
-    "T45": (ask.CreateConsumerGroup("s1", "t1", "g1"), say.GroupDetails(say.GroupInfo(0, 1, 0, "g1"), ())),
-    "T55": (ask.CreatePersonalAccessToken("tok1", 3_600_000_000), say.RawToken("tokentokentoken")),
+EXCHANGES: dict[str, tuple[commands.Request, object]] = {
+    "T8": (commands.Ping(), None),
+    "T15": (commands.GetStream("nope"), None),
+    "T43": (commands.GetConsumerOffset(NUMBER_0, "s1", "t1", 0), responses.ConsumerOffset(0, 5, 3)),
+    "T45": (
+        commands.CreateConsumerGroup("s1", "t1", "g1"),
+        responses.GroupDetails(responses.GroupInfo(0, 1, 0, "g1"), ()),
+    ),
+    "T55": (commands.CreatePersonalAccessToken("tok1", 3_600_000_000), responses.RawToken("tokentokentoken")),
 }
 
 
@@ -203,7 +209,7 @@ def test_requests_and_their_responses(name: str) -> None:
     assert decode(code, asked) == request
     assert requests.encode_request(request) == asked
     assert encode(code, answer) == answered
-    assert answers.decode_answer(code, memoryview(answered), Dialect()) == answer
+    assert wire_responses.decode_answer(code, memoryview(answered), Dialect()) == answer
 
 
 def test_a_failure_has_nothing_after_its_header() -> None:
@@ -277,19 +283,19 @@ def test_polled_messages_are_those_that_real_clients_accept(
         stored([Classic(identity, 0, FIRST, origins[0], b"hello")]),
         stored([Classic(identity, 1, FIRST + 1, origins[1], b"\0\1\2")]),
     )
-    answer = say.Polled(0, 2, 2, kept)
+    answer = responses.Polled(0, 2, 2, kept)
     assert encode(100, answer, header_size) == vectors.response(name)
-    again = answers.decode_answer(100, memoryview(vectors.response(name)), Dialect(forced=header_size))
+    again = wire_responses.decode_answer(100, memoryview(vectors.response(name)), Dialect(forced=header_size))
     assert again == answer
 
 
 def test_a_poll_that_finds_nothing_still_has_sixteen_bytes() -> None:
-    assert encode(100, say.Polled(1, 2, 0, ())) == vectors.response("T37")
+    assert encode(100, responses.Polled(1, 2, 0, ())) == vectors.response("T37")
 
 
 def test_the_checksum_of_a_stored_message() -> None:
     kept = stored([Classic(42, 7, FIRST, FIRST - 1_000_000, b"hey", FOO_BAR)])
-    assert encode(100, say.Polled(0, 7, 1, (kept,)))[16:] == vectors.octets("T38")
+    assert encode(100, responses.Polled(0, 7, 1, (kept,)))[16:] == vectors.octets("T38")
 
 
 # ------------------------------------------------------------------------------------------------------------- pieces
@@ -323,14 +329,14 @@ def test_pieces(name: str, part: primitives.Part, value: object) -> None:
 @pytest.mark.parametrize(
     ("name", "code", "request_"),
     [
-        ("U5", 38, ask.LoginUser("u", "p", "", "")),
-        ("U7", 602, ask.CreateConsumerGroup(1, 2, "grp")),
-        ("U8", 102, ask.FlushUnsavedBuffer(1, 2, 3, True)),
-        ("U9", 202, ask.CreateStream("test")),
-        ("U10", 21, ask.GetClient(1)),
+        ("U5", 38, commands.LoginUser("u", "p", "", "")),
+        ("U7", 602, commands.CreateConsumerGroup(1, 2, "grp")),
+        ("U8", 102, commands.FlushUnsavedBuffer(1, 2, 3, True)),
+        ("U9", 202, commands.CreateStream("test")),
+        ("U10", 21, commands.GetClient(1)),
     ],
 )
-def test_payloads(name: str, code: int, request_: ask.Request) -> None:
+def test_payloads(name: str, code: int, request_: commands.Request) -> None:
     assert decode(code, vectors.octets(name)) == request_
     assert requests.encode_request(request_) == vectors.octets(name)
 

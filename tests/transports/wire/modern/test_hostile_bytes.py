@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.transports.wire.classic.support.mutations import mutated
 from tests.transports.wire.modern.support import vectors, worlds
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.errors import InvalidBatch
@@ -24,7 +24,7 @@ CODES = [*requests.LAYOUTS, 101]
 MOST = b"\xff\xff\xff\xff"
 
 
-def decode(code: int, body: bytes) -> ask.Request | Code:
+def decode(code: int, body: bytes) -> commands.Request | Code:
     """The request or the number of the refusal; anything else that is raised fails the test."""
     try:
         return requests.decode(code, memoryview(body))
@@ -34,7 +34,7 @@ def decode(code: int, body: bytes) -> ask.Request | Code:
 
 @fuzz
 @given(data=st.data(), request=worlds.ANY_REQUEST)
-def test_a_mutated_request_is_refused_or_a_request(data: st.DataObject, request: ask.Request) -> None:
+def test_a_mutated_request_is_refused_or_a_request(data: st.DataObject, request: commands.Request) -> None:
     decode(requests.code_of(request), data.draw(mutated(b"".join(requests.encode(request)))))
 
 
@@ -49,7 +49,7 @@ def test_any_bytes_are_refused_or_a_request(code: int, body: bytes) -> None:
 @given(data=st.data())
 def test_a_mutated_send_is_refused_here_or_by_the_log_or_is_a_good_batch(name: str, data: st.DataObject) -> None:
     found = decode(101, data.draw(mutated(vectors.body(name))))
-    if isinstance(found, ask.SendMessages):
+    if isinstance(found, commands.SendMessages):
         (batch,) = found.batches
         try:
             batches.check(batch)

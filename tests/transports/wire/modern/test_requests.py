@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.wire.modern.support import worlds
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.commands.registry import COMMANDS
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, ValueKind
@@ -18,9 +18,9 @@ from whippet.storage import batch as batches
 from whippet.transports.wire.modern import operations, requests
 
 fuzz = settings(deadline=None, max_examples=40)
-LAYOUTS: dict[int, type[ask.Request]] = {
+LAYOUTS: dict[int, type[commands.Request]] = {
     **{code: kind for code, (kind, _) in requests.LAYOUTS.items()},
-    101: ask.SendMessages,
+    101: commands.SendMessages,
 }
 ON_PRIMARY = 104
 OF_0_12 = {105, 106, 107, 109}
@@ -30,7 +30,7 @@ def decode(code: int, body: bytes) -> Any:
     return requests.decode(code, memoryview(body))
 
 
-def encode(request: ask.Request) -> bytes:
+def encode(request: commands.Request) -> bytes:
     return b"".join(requests.encode(request))
 
 
@@ -75,9 +75,9 @@ def test_what_is_no_command_is_refused(code: int) -> None:
 
 
 def test_a_commit_says_how_many_must_know_of_it() -> None:
-    consumer = ask.Consumer(ask.ConsumerKind.CONSUMER, 1)
-    store = encode(ask.StoreConsumerOffset(consumer, 0, 0, 0, 7))
-    delete = encode(ask.DeleteConsumerOffset(consumer, 0, 0, 0))
+    consumer = commands.Consumer(commands.ConsumerKind.CONSUMER, 1)
+    store = encode(commands.StoreConsumerOffset(consumer, 0, 0, 0, 7))
+    delete = encode(commands.DeleteConsumerOffset(consumer, 0, 0, 0))
     assert store[-1] == delete[-1] == 1
     for code, body in ((121, store), (122, delete)):
         assert refused(code, body[:-1]) == Code.INVALID_COMMAND
@@ -90,9 +90,9 @@ def test_a_commit_says_how_many_must_know_of_it() -> None:
 def test_a_compression_that_is_named_by_a_number_elsewhere_is_an_option_here(
     compression: int, options: tuple[Option, ...]
 ) -> None:
-    create = ask.CreateTopic("s", "t", 1, compression_algorithm=compression)
+    create = commands.CreateTopic("s", "t", 1, compression_algorithm=compression)
     assert decode(302, encode(create)).options == options
-    update = ask.UpdateTopic("s", "t", "u", compression_algorithm=compression)
+    update = commands.UpdateTopic("s", "t", "u", compression_algorithm=compression)
     assert decode(304, encode(update)).options == options
 
 

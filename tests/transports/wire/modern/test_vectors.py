@@ -10,14 +10,15 @@ import xxhash
 
 from tests.transports.wire.modern.support import vectors
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
+from whippet.app.commands import responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.errors import Code
 from whippet.app.model.options import Option, ValueKind
 from whippet.storage import batch as batches
 from whippet.storage.options import Durability
-from whippet.transports.wire.modern import answers, frames, registration, requests
+from whippet.transports.wire.modern import frames, registration, requests
+from whippet.transports.wire.modern import responses as wire_responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
 from whippet.transports.wire.modern.operations import CODES, OF_CODE, PLAIN, READ, REGISTER
 from whippet.transports.wire.modern.registration import Registered, Registration
@@ -55,38 +56,41 @@ def time(digits: str) -> int:
 
 # ------------------------------------------------------------------------------------------------------------ requests
 
-NUMBERED: dict[str, tuple[int, ask.Request]] = {
-    "V07": (1, ask.CreateStream("s")),
-    "V12": (3, ask.CreateTopic("s", "t", 2, options=CHOSEN)),
-    "V14": (4, ask.UpdateTopic("s", "t", "t", options=(Option("compression_algorithm", ValueKind.STRING, b"gzip"),))),
-    "V25": (8, ask.CreateConsumerGroup("s", "t", "g")),
-    "V27": (9, ask.JoinConsumerGroup("s", "t", "g")),
-    "V33": (11, ask.StoreConsumerOffset(GROUP_G, "s", "t", 0, 0)),
-    "V36": (16, ask.CreateUser("bob", "secret", ask.UserStatus.ACTIVE, BOBS)),
-    "V38": (21, ask.CreatePersonalAccessToken("p1", 0)),
-    "V40": (26, ask.LogoutUser()),
+NUMBERED: dict[str, tuple[int, commands.Request]] = {
+    "V07": (1, commands.CreateStream("s")),
+    "V12": (3, commands.CreateTopic("s", "t", 2, options=CHOSEN)),
+    "V14": (
+        4,
+        commands.UpdateTopic("s", "t", "t", options=(Option("compression_algorithm", ValueKind.STRING, b"gzip"),)),
+    ),
+    "V25": (8, commands.CreateConsumerGroup("s", "t", "g")),
+    "V27": (9, commands.JoinConsumerGroup("s", "t", "g")),
+    "V33": (11, commands.StoreConsumerOffset(GROUP_G, "s", "t", 0, 0)),
+    "V36": (16, commands.CreateUser("bob", "secret", commands.UserStatus.ACTIVE, BOBS)),
+    "V38": (21, commands.CreatePersonalAccessToken("p1", 0)),
+    "V40": (26, commands.LogoutUser()),
 }
 """With the number that each took."""
 ROUTED = (NAMED_C1, "r", "t", 0, NEXT, 1, True)
-READS: dict[str, tuple[int, int, ask.Request]] = {
-    "V01": (1, 1, ask.Ping()),
-    "V05": (12, 1, ask.GetClusterMetadata()),
-    "V10": (201, 3, ask.GetStreams()),
-    "V19": (100, 8, ask.PollMessages(NAMED_C, "s", "t", 0, Strategy(StrategyKind.FIRST), 10, False)),
-    "V21": (100, 8, ask.PollMessages(NAMED_C, "s", "t", 0, Strategy(StrategyKind.OFFSET, 1), 1, True)),
-    "V23": (100, 8, ask.PollMessages(NUMBER_9, "s", "t", None, NEXT, 1, False)),
-    "V28": (606, 10, ask.SyncConsumerGroup("s", "t", "g")),
-    "V30": (100, 10, ask.PollMessages(GROUP_G, "s", "t", 0, NEXT, 1, True)),
-    "V45": (103, 4, ask.GetPollRouting(*ROUTED)),
-    "V47": (14, 1, ask.AttachSession(bytes.fromhex("b5a907e37c6a4196bb1a3e82e77e06fb"), 1)),
-    "V48": (104, 1, ask.PollMessages(*ROUTED)),
+READS: dict[str, tuple[int, int, commands.Request]] = {
+    "V01": (1, 1, commands.Ping()),
+    "V05": (12, 1, commands.GetClusterMetadata()),
+    "V10": (201, 3, commands.GetStreams()),
+    "V19": (100, 8, commands.PollMessages(NAMED_C, "s", "t", 0, Strategy(StrategyKind.FIRST), 10, False)),
+    "V21": (100, 8, commands.PollMessages(NAMED_C, "s", "t", 0, Strategy(StrategyKind.OFFSET, 1), 1, True)),
+    "V23": (100, 8, commands.PollMessages(NUMBER_9, "s", "t", None, NEXT, 1, False)),
+    "V28": (606, 10, commands.SyncConsumerGroup("s", "t", "g")),
+    "V30": (100, 10, commands.PollMessages(GROUP_G, "s", "t", 0, NEXT, 1, True)),
+    "V45": (103, 4, commands.GetPollRouting(*ROUTED)),
+    "V47": (14, 1, commands.AttachSession(bytes.fromhex("b5a907e37c6a4196bb1a3e82e77e06fb"), 1)),
+    "V48": (104, 1, commands.PollMessages(*ROUTED)),
 }
 """With code and number."""
 SENDS = {"V16": (5, 0), "V18": (6, 1)}
 """With number and partition."""
-REGISTRATIONS: dict[str, ask.LoginUser | ask.LoginWithPersonalAccessToken] = {
-    "V03": ask.LoginUser("iggy", "iggy", WHEEL[1], ""),
-    "V42": ask.LoginWithPersonalAccessToken("fc88f117237b1cb7d28f22a3e4694784"),
+REGISTRATIONS: dict[str, commands.LoginUser | commands.LoginWithPersonalAccessToken] = {
+    "V03": commands.LoginUser("iggy", "iggy", WHEEL[1], ""),
+    "V42": commands.LoginWithPersonalAccessToken("fc88f117237b1cb7d28f22a3e4694784"),
 }
 NO_SESSION_YET = ("V01", "V03", "V42")
 ON_THE_DATA_CONNECTION = ("V47", "V48")
@@ -152,7 +156,7 @@ def test_a_send_is_a_batch_that_the_log_takes_as_it_is(name: str) -> None:
     assert (CODES[found.operation], found.number, any(found.checksum)) == (101, number, False)
     body = memoryview(vectors.body(name))
     request = requests.decode(101, body)
-    assert isinstance(request, ask.SendMessages)
+    assert isinstance(request, commands.SendMessages)
     assert (request.stream, request.topic) == ("s", "t")
     assert request.partitioning == Partitioning(PartitioningKind.PARTITION_ID, partition_id)
     (batch,) = request.batches
@@ -175,18 +179,18 @@ def test_a_registration_says_by_its_form_how_it_logs_in(name: str) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- answers
 
-STREAM_S = say.StreamInfo(0, time("0e6bbca889600600"), 0, 0, 0, "s")
-TOPIC_T = say.TopicInfo(
+STREAM_S = responses.StreamInfo(0, time("0e6bbca889600600"), 0, 0, 0, "s")
+TOPIC_T = responses.TopicInfo(
     0, time("6b6fbca889600600"), 2, 3_600_000_000, 1, NEVER, 1, 0, 0, "t", explicit=CHOSEN, derived=DERIVED
 )
 PARTITIONS = (
-    say.PartitionInfo(0, time("6f6fbca889600600"), 1, 0, 0, 0),
-    say.PartitionInfo(1, time("706fbca889600600"), 1, 0, 0, 0),
+    responses.PartitionInfo(0, time("6f6fbca889600600"), 1, 0, 0, 0),
+    responses.PartitionInfo(1, time("706fbca889600600"), 1, 0, 0, 0),
 )
-NODE_1 = say.ClusterNode("node-1", "127.0.0.1", 18_090, 18_080, 0, 18_092, 0, 0)
-EMPTY_GROUP_G = say.GroupInfo(0, 2, 0, "g")
-GROUP_G_WITH_A_MEMBER = say.GroupDetails(say.GroupInfo(0, 2, 1, "g"), (say.GroupMember(0, (0, 1)),))
-BOB = say.UserInfo(1, time("ed8cbca889600600"), ask.UserStatus.ACTIVE, "bob")
+NODE_1 = responses.ClusterNode("node-1", "127.0.0.1", 18_090, 18_080, 0, 18_092, 0, 0)
+EMPTY_GROUP_G = responses.GroupInfo(0, 2, 0, "g")
+GROUP_G_WITH_A_MEMBER = responses.GroupDetails(responses.GroupInfo(0, 2, 1, "g"), (responses.GroupMember(0, (0, 1)),))
+BOB = responses.UserInfo(1, time("ed8cbca889600600"), commands.UserStatus.ACTIVE, "bob")
 POLLED, SLICED = vectors.body("V20")[16:], vectors.body("V22")[16:]
 
 
@@ -198,23 +202,23 @@ class Answer(NamedTuple):
 
 ANSWERS = {
     "V02": Answer(1, 0, None),
-    "V06": Answer(12, 1, say.ClusterMetadata("single-node", (NODE_1,))),
-    "V08": Answer(202, 2, say.StreamDetails(STREAM_S, ())),
+    "V06": Answer(12, 1, responses.ClusterMetadata("single-node", (NODE_1,))),
+    "V08": Answer(202, 2, responses.StreamDetails(STREAM_S, ())),
     "V11": Answer(201, 2, (STREAM_S,)),
-    "V13": Answer(302, 3, say.TopicDetails(TOPIC_T, PARTITIONS)),
+    "V13": Answer(302, 3, responses.TopicDetails(TOPIC_T, PARTITIONS)),
     "V15": Answer(304, 4, None),
-    "V17": Answer(101, 4, say.Sent(0, 0, 0, 0, 2, Durability.WRITTEN)),
-    "V20": Answer(100, 4, say.Polled(0, 2, 3, (POLLED,))),
-    "V22": Answer(100, 4, say.Polled(0, 2, 1, (SLICED,))),
-    "V26": Answer(602, 5, say.GroupDetails(EMPTY_GROUP_G, ())),
-    "V29": Answer(606, 6, say.GroupAssignment(1, (0, 1))),
-    "V31": Answer(100, 14, say.Polled(0, 0, 0, (), owned=False)),
+    "V17": Answer(101, 4, responses.Sent(0, 0, 0, 0, 2, Durability.WRITTEN)),
+    "V20": Answer(100, 4, responses.Polled(0, 2, 3, (POLLED,))),
+    "V22": Answer(100, 4, responses.Polled(0, 2, 1, (SLICED,))),
+    "V26": Answer(602, 5, responses.GroupDetails(EMPTY_GROUP_G, ())),
+    "V29": Answer(606, 6, responses.GroupAssignment(1, (0, 1))),
+    "V31": Answer(100, 14, responses.Polled(0, 0, 0, (), owned=False)),
     "V32": Answer(600, 6, GROUP_G_WITH_A_MEMBER),
     "V34": Answer(121, 7, None),
-    "V37": Answer(33, 10, say.UserDetails(BOB, BOBS)),
-    "V39": Answer(42, 15, say.RawToken("fc88f117237b1cb7d28f22a3e4694784")),
+    "V37": Answer(33, 10, responses.UserDetails(BOB, BOBS)),
+    "V39": Answer(42, 15, responses.RawToken("fc88f117237b1cb7d28f22a3e4694784")),
     "V41": Answer(39, 20, None),
-    "V46": Answer(103, 3, say.Routing(bytes.fromhex("b5a907e37c6a4196bb1a3e82e77e06fb"), 1, 3, NODE_1)),
+    "V46": Answer(103, 3, responses.Routing(bytes.fromhex("b5a907e37c6a4196bb1a3e82e77e06fb"), 1, 3, NODE_1)),
 }
 
 
@@ -251,15 +255,15 @@ def test_what_the_wheel_accepts_is_what_is_sent_and_our_client_understands_it(na
     assert operation == OF_CODE.get(code, READ)
     assert frames.reply_of(whole) == frames.Reply(len(whole), frames.REPLY, operation, 0, 0)
 
-    body = answers.encode(code, answer)
+    body = wire_responses.encode(code, answer)
     if operation not in PLAIN:
         body = frames.results(body)
     assert b"".join(frames.reply(asked_for(whole), operation_number, body)) == whole
 
-    found = answers.decode(code, content(whole, operation))
-    if isinstance(answer, say.Sent):
-        found, answer = found[0], say.Confirmation(0, 0, 0, 0)
-    elif isinstance(answer, say.Polled):
+    found = wire_responses.decode(code, content(whole, operation))
+    if isinstance(answer, responses.Sent):
+        found, answer = found[0], responses.Confirmation(0, 0, 0, 0)
+    elif isinstance(answer, responses.Polled):
         assert b"".join(found.batches) == b"".join(answer.batches)
         found, answer = (msgspec.structs.replace(one, batches=()) for one in (found, answer))
     assert found == answer

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.wire.next.support import vectors
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
 from whippet.app.commands.fetching import check_deferral
 from whippet.app.errors import CommandError
 from whippet.storage.batch import check, forget_numbers
@@ -25,7 +25,7 @@ CAPTURED = {"N11": 105, "N12": 101, "N13": 106, "N14": 121, "N18": 16, "N19": 16
 def understood(code: int, body: bytes) -> None:
     with contextlib.suppress(CommandError):
         request = requests.decode(code, memoryview(bytearray(body)))
-        if isinstance(request, ask.PollMessagesDeferred | ask.FetchMessages | ask.AwaitMessages):
+        if isinstance(request, commands.PollMessagesDeferred | commands.FetchMessages | commands.AwaitMessages):
             check_deferral(request)
 
 

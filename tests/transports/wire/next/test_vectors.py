@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tests.transports.wire.next.support import vectors
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests as commands
+from whippet.app.commands import responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, ValueKind
@@ -18,7 +18,8 @@ from whippet.storage.options import Durability
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames as modern_frames
 from whippet.transports.wire.modern import registration as modern_registration
-from whippet.transports.wire.next import answers, frames, registration, requests
+from whippet.transports.wire.next import frames, registration, requests
+from whippet.transports.wire.next import responses as wire_responses
 from whippet.transports.wire.next.operations import OF_CODE
 
 ONE, NINE = Consumer(ConsumerKind.CONSUMER, 1), Consumer(ConsumerKind.CONSUMER, 9)
@@ -27,21 +28,21 @@ FIRST, NEXT = Strategy(StrategyKind.FIRST), Strategy(StrategyKind.NEXT)
 SDK = ("rust-sdk", "0.11.1-edge.9")
 NEWEST, OLDEST = 12 << 10 | 2, 12 << 10
 
-REQUESTS: dict[str, tuple[int, ask.Request]] = {
-    "N01": (1, ask.Ping()),
-    "N04": (12, ask.GetClusterMetadata()),
-    "N06": (201, ask.GetStreams()),
-    "N09": (202, ask.CreateStream("s")),
-    "N11": (105, ask.GetPartitionRoute("s", "t", 0)),
+REQUESTS: dict[str, tuple[int, commands.Request]] = {
+    "N01": (1, commands.Ping()),
+    "N04": (12, commands.GetClusterMetadata()),
+    "N06": (201, commands.GetStreams()),
+    "N09": (202, commands.CreateStream("s")),
+    "N11": (105, commands.GetPartitionRoute("s", "t", 0)),
     "N13": (
         106,
-        ask.PollMessagesDeferred(ONE, "s", "t", 0, FIRST, 10, False, None, 0, 1, 1 << 20, 9_999_618),
+        commands.PollMessagesDeferred(ONE, "s", "t", 0, FIRST, 10, False, None, 0, 1, 1 << 20, 9_999_618),
     ),
-    "N14": (121, ask.StoreConsumerOffset(NINE, "s", "t", 0, 1)),
-    "N15": (120, ask.GetConsumerOffset(NINE, "s", "t", 0)),
+    "N14": (121, commands.StoreConsumerOffset(NINE, "s", "t", 0, 1)),
+    "N15": (120, commands.GetConsumerOffset(NINE, "s", "t", 0)),
     "N25": (
         109,
-        ask.FetchMessages(
+        commands.FetchMessages(
             GROUP,
             "s",
             "t",
@@ -51,7 +52,7 @@ REQUESTS: dict[str, tuple[int, ask.Request]] = {
             1000,
             1_048_516,
             False,
-            (ask.FetchTarget(0, NEXT, 1_048_516, 14),),
+            (commands.FetchTarget(0, NEXT, 1_048_516, 14),),
         ),
     ),
 }
@@ -59,10 +60,10 @@ REQUESTS: dict[str, tuple[int, ask.Request]] = {
 
 
 TWO_HOURS = Option("message_expiry", ValueKind.UINT64, (7_200_000_000).to_bytes(8, "little"))
-PATCHES: dict[str, ask.Request] = {
-    "N18": ask.PatchStream("s", (Option("name", ValueKind.STRING, b"s9"),)),
-    "N19": ask.PatchTopic("s", "t", (TWO_HOURS, Option("name", ValueKind.STRING, b"t9"))),
-    "N20": ask.PatchTopic("s", "t", reset=("message_expiry",)),
+PATCHES: dict[str, commands.Request] = {
+    "N18": commands.PatchStream("s", (Option("name", ValueKind.STRING, b"s9"),)),
+    "N19": commands.PatchTopic("s", "t", (TWO_HOURS, Option("name", ValueKind.STRING, b"t9"))),
+    "N20": commands.PatchTopic("s", "t", reset=("message_expiry",)),
 }
 
 
@@ -96,7 +97,7 @@ def test_a_send_names_the_incarnation_of_its_partition() -> None:
     header, body = asked("N12"), memoryview(bytearray(vectors.body("N12")))
     assert (header.operation, header.number, header.incarnation, header.minimum_metadata_op) == (160, 3, 15, 21)
     request = requests.decode(101, body)
-    assert isinstance(request, ask.SendMessages)
+    assert isinstance(request, commands.SendMessages)
     assert [one.payload for one in batches.messages(request.batches[0])] == [b"hello", b"world!"]
     assert batches.check(request.batches[0]).message_count == 2
 
@@ -116,9 +117,9 @@ def test_a_cancellation_has_the_number_of_what_it_cancels() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "login"),
     [
-        ("N02", NEWEST, ask.LoginUser("iggy", "iggy", "0.11.1-edge.9", "")),
-        ("N08", NEWEST, ask.LoginWithPersonalAccessToken("0123456789abcdef0123456789abcdef")),
-        ("N28", OLDEST, ask.LoginUser("iggy", "iggy", "0.11.1-edge.5", "")),
+        ("N02", NEWEST, commands.LoginUser("iggy", "iggy", "0.11.1-edge.9", "")),
+        ("N08", NEWEST, commands.LoginWithPersonalAccessToken("0123456789abcdef0123456789abcdef")),
+        ("N28", OLDEST, commands.LoginUser("iggy", "iggy", "0.11.1-edge.5", "")),
     ],
 )
 def test_a_login_brings_a_secret_of_which_a_digest_is_kept(name: str, version: int, login: Any) -> None:
@@ -164,32 +165,32 @@ def test_a_reply_repeats_the_request_and_says_whether_it_is_final() -> None:
     said = reply("N02", 11, modern_frames.results(content), is_committed=True)
     assert said == vectors.octets("N03")
     assert reply("N24", 0, content, is_committed=False) == vectors.octets("N24R")
-    sent = answers.OF_0_12_2.encode(101, say.Sent(0, 0, 0, 0, 2, Durability.WRITTEN))
+    sent = wire_responses.OF_0_12_2.encode(101, responses.Sent(0, 0, 0, 0, 2, Durability.WRITTEN))
     assert reply("N12", 0x16, sent, is_committed=True) == vectors.octets("N12R")
-    stored = modern_frames.results(answers.OF_0_12_2.encode(121, None))
+    stored = modern_frames.results(wire_responses.OF_0_12_2.encode(121, None))
     assert reply("N14", 0x1A, stored, is_committed=True) == vectors.octets("N14R")
 
 
 def test_the_roster_and_the_route_are_said_as_clients_want_them() -> None:
-    node = say.ClusterNode("node-1", "127.0.0.1", 47110, 0, 0, 0, 0, 0)
-    roster = answers.OF_0_12_2.encode(12, say.ClusterMetadata("single-node", (node,)))
+    node = responses.ClusterNode("node-1", "127.0.0.1", 47110, 0, 0, 0, 0, 0)
+    roster = wire_responses.OF_0_12_2.encode(12, responses.ClusterMetadata("single-node", (node,)))
     assert reply("N04", 0, roster, is_committed=False) == vectors.octets("N05")
-    route = answers.OF_0_12_2.encode(105, say.PartitionRoute(15, 21, 2))
+    route = wire_responses.OF_0_12_2.encode(105, responses.PartitionRoute(15, 21, 2))
     assert reply("N11", 0, route, is_committed=False) == vectors.octets("N11R")
 
 
 def test_what_was_accepted_can_be_read() -> None:
-    stream = answers.OF_0_12_2.decode(202, memoryview(vectors.body("N09R")[4:]))
+    stream = wire_responses.OF_0_12_2.decode(202, memoryview(vectors.body("N09R")[4:]))
     assert (stream.info.id, stream.info.name, stream.topics) == (0, "s", ())
-    user = answers.OF_0_12_2.decode(33, memoryview(vectors.body("N22R")[4:]))
+    user = wire_responses.OF_0_12_2.decode(33, memoryview(vectors.body("N22R")[4:]))
     assert (user.info.id, user.info.username, user.permissions) == (1, "bob", None)
-    (option,) = answers.OF_0_12_2.decode(13, memoryview(vectors.body("N21R")))
-    updatable = say.OptionFlags.UPDATABLE | say.OptionFlags.RESETTABLE
-    assert option == say.OptionDescription("message_expiry", ValueKind.UINT64, b"\xff" * 8, "desc", updatable)
-    assert b"".join(answers.OF_0_12_2.encode(13, (option,))) == vectors.body("N21R")
+    (option,) = wire_responses.OF_0_12_2.decode(13, memoryview(vectors.body("N21R")))
+    updatable = responses.OptionFlags.UPDATABLE | responses.OptionFlags.RESETTABLE
+    assert option == responses.OptionDescription("message_expiry", ValueKind.UINT64, b"\xff" * 8, "desc", updatable)
+    assert b"".join(wire_responses.OF_0_12_2.encode(13, (option,))) == vectors.body("N21R")
 
 
-TOPIC = say.TopicInfo(
+TOPIC = responses.TopicInfo(
     1,
     2,
     2,
@@ -206,17 +207,17 @@ TOPIC = say.TopicInfo(
         Option("max_topic_size", ValueKind.UINT64, (4).to_bytes(8, "little")),
     ),
 )
-PARTITIONS = tuple(say.PartitionInfo(number, 2, 1, 0, 5, 6, incarnation=15) for number in range(2))
+PARTITIONS = tuple(responses.PartitionInfo(number, 2, 1, 0, 5, 6, incarnation=15) for number in range(2))
 
 
-@pytest.mark.parametrize(("wire", "size"), [(answers.OF_0_12_0, 64), (answers.OF_0_12_2, 68)])
-def test_a_partition_has_an_entry_of_the_size_of_its_version(wire: answers.Answers, size: int) -> None:
-    alone = b"".join(wire.encode(300, say.TopicDetails(msgspec.structs.replace(TOPIC, partitions_count=0), ())))
-    whole = b"".join(wire.encode(300, say.TopicDetails(TOPIC, PARTITIONS)))
+@pytest.mark.parametrize(("wire", "size"), [(wire_responses.OF_0_12_0, 64), (wire_responses.OF_0_12_2, 68)])
+def test_a_partition_has_an_entry_of_the_size_of_its_version(wire: wire_responses.Answers, size: int) -> None:
+    alone = b"".join(wire.encode(300, responses.TopicDetails(msgspec.structs.replace(TOPIC, partitions_count=0), ())))
+    whole = b"".join(wire.encode(300, responses.TopicDetails(TOPIC, PARTITIONS)))
     assert len(whole) - len(alone) == 2 * size
     # 33 bytes, the name, and two blocks of options behind their lengths.
     assert len(alone) == 33 + 1 + sum(4 + len(b"".join(_octets(block))) for block in (TOPIC.explicit, TOPIC.derived))
-    assert wire.decode(300, memoryview(whole)) == say.TopicDetails(TOPIC, PARTITIONS)
+    assert wire.decode(300, memoryview(whole)) == responses.TopicDetails(TOPIC, PARTITIONS)
     entry = whole[len(alone) :][:size]
     assert entry[40:48] == entry[56:64] == (15).to_bytes(8, "little")
     assert entry[48:56] == bytes(8)
@@ -229,25 +230,27 @@ def _octets(options: tuple[Option, ...]) -> list[bytes]:
 
 def test_polls_and_fetches_are_said_as_clients_want_them() -> None:
     batch = batches.build([batches.Message(b"x", 1)], 10, bytes)
-    polled = say.PolledAt(say.Polled(3, 7, 1, (batch,)), 15, 23)
-    body = b"".join(answers.OF_0_12_2.encode(106, polled))
+    polled = responses.PolledAt(responses.Polled(3, 7, 1, (batch,)), 15, 23)
+    body = b"".join(wire_responses.OF_0_12_2.encode(106, polled))
     assert body[:16] == b"\3\0\0\0\7\0\0\0\0\0\0\0\1\0\0\0"
     assert body[16:40] == (15).to_bytes(8, "little") + bytes(8) + (23).to_bytes(8, "little")
-    assert answers.OF_0_12_2.decode(106, memoryview(body)) == polled
-    nothing = answers.OF_0_12_2.encode(100, say.PolledAt(say.Polled(3, 7, 0, (), owned=False), 0, 23))
+    assert wire_responses.OF_0_12_2.decode(106, memoryview(body)) == polled
+    nothing = wire_responses.OF_0_12_2.encode(
+        100, responses.PolledAt(responses.Polled(3, 7, 0, (), owned=False), 0, 23)
+    )
     assert b"".join(nothing)[:4] == b"\xff" * 4
     assert len(b"".join(nothing)) == 40
 
-    section = say.Section(0, 0, 0, 1, 14, 1, (batch,))
-    refused = say.Section(1, Code.PARTITION_NOT_FOUND, 0, 0, 0, 5)
-    fetched = answers.OF_0_12_2.encode(109, say.Fetched((section, refused), 18))
+    section = responses.Section(0, 0, 0, 1, 14, 1, (batch,))
+    refused = responses.Section(1, Code.PARTITION_NOT_FOUND, 0, 0, 0, 5)
+    fetched = wire_responses.OF_0_12_2.encode(109, responses.Fetched((section, refused), 18))
     body = b"".join(fetched)
     # The captured reply has one section with a batch of 306 bytes.
     head = vectors.body("N25R")
     assert body[4:56] == head[4:56]
     assert body[56:60] == len(batch).to_bytes(4, "little")
     assert len(body) == 4 + 2 * 56 + len(batch)
-    found = answers.OF_0_12_2.decode(109, memoryview(body))
+    found = wire_responses.OF_0_12_2.decode(109, memoryview(body))
     assert (found.sections[1], found.metadata_op) == (refused, 18)
 
 

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from whippet.app.access.permissions import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
-from whippet.app.commands import answers as say
-from whippet.app.commands import requests as ask
+from whippet.app.commands import requests, responses
 from whippet.storage import batch as batches
 
 U8 = st.integers(0, 2**8 - 1)
@@ -19,18 +18,26 @@ F32 = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=60)
 NAME = st.text(min_size=1, max_size=60)
 IDENTIFIER = st.one_of(U32, NAME)
-CONSUMER = st.builds(ask.Consumer, kind=st.sampled_from(ask.ConsumerKind), id=IDENTIFIER)
+CONSUMER = st.builds(requests.Consumer, kind=st.sampled_from(requests.ConsumerKind), id=IDENTIFIER)
 PARTITION = st.none() | U32
 PARTITIONING = st.one_of(
-    st.just(ask.Partitioning(ask.PartitioningKind.BALANCED)),
-    st.builds(ask.Partitioning, kind=st.just(ask.PartitioningKind.PARTITION_ID), partition_id=U32),
+    st.just(requests.Partitioning(requests.PartitioningKind.BALANCED)),
+    st.builds(requests.Partitioning, kind=st.just(requests.PartitioningKind.PARTITION_ID), partition_id=U32),
     st.builds(
-        ask.Partitioning, kind=st.just(ask.PartitioningKind.MESSAGES_KEY), key=st.binary(min_size=1, max_size=255)
+        requests.Partitioning,
+        kind=st.just(requests.PartitioningKind.MESSAGES_KEY),
+        key=st.binary(min_size=1, max_size=255),
     ),
 )
 STRATEGY = st.one_of(
-    st.builds(ask.Strategy, kind=st.sampled_from([ask.StrategyKind.OFFSET, ask.StrategyKind.TIMESTAMP]), value=U64),
-    st.sampled_from([ask.StrategyKind.FIRST, ask.StrategyKind.LAST, ask.StrategyKind.NEXT]).map(ask.Strategy),
+    st.builds(
+        requests.Strategy,
+        kind=st.sampled_from([requests.StrategyKind.OFFSET, requests.StrategyKind.TIMESTAMP]),
+        value=U64,
+    ),
+    st.sampled_from([requests.StrategyKind.FIRST, requests.StrategyKind.LAST, requests.StrategyKind.NEXT]).map(
+        requests.Strategy
+    ),
 )
 COMPRESSION = st.sampled_from([1, 2])
 FLAG = st.booleans()
@@ -69,67 +76,67 @@ _TOPIC = {
     "max_topic_size": U64,
     "replication_factor": U8,
 }
-REQUESTS: dict[type[ask.Request], dict[str, st.SearchStrategy[Any]]] = {
-    ask.Ping: {},
-    ask.GetStats: {},
-    ask.GetSnapshot: {"compression": U8, "types": st.lists(U8, max_size=8).map(tuple)},
-    ask.GetClusterMetadata: {},
-    ask.GetMe: {},
-    ask.GetClient: {"client_id": U32},
-    ask.GetClients: {},
-    ask.GetUser: {"user": IDENTIFIER},
-    ask.GetUsers: {},
-    ask.CreateUser: {
+REQUESTS: dict[type[requests.Request], dict[str, st.SearchStrategy[Any]]] = {
+    requests.Ping: {},
+    requests.GetStats: {},
+    requests.GetSnapshot: {"compression": U8, "types": st.lists(U8, max_size=8).map(tuple)},
+    requests.GetClusterMetadata: {},
+    requests.GetMe: {},
+    requests.GetClient: {"client_id": U32},
+    requests.GetClients: {},
+    requests.GetUser: {"user": IDENTIFIER},
+    requests.GetUsers: {},
+    requests.CreateUser: {
         "username": NAME,
         "password": TEXT,
-        "status": st.sampled_from(ask.UserStatus),
+        "status": st.sampled_from(requests.UserStatus),
         "permissions": st.none() | PERMISSIONS,
     },
-    ask.DeleteUser: {"user": IDENTIFIER},
-    ask.UpdateUser: {
+    requests.DeleteUser: {"user": IDENTIFIER},
+    requests.UpdateUser: {
         "user": IDENTIFIER,
         "username": st.none() | NAME,
-        "status": st.none() | st.sampled_from(ask.UserStatus),
+        "status": st.none() | st.sampled_from(requests.UserStatus),
     },
-    ask.UpdatePermissions: {"user": IDENTIFIER, "permissions": st.none() | PERMISSIONS},
-    ask.ChangePassword: {"user": IDENTIFIER, "current_password": TEXT, "new_password": TEXT},
-    ask.LoginUser: {"username": NAME, "password": TEXT, "version": TEXT, "context": TEXT},
-    ask.LogoutUser: {},
-    ask.GetPersonalAccessTokens: {},
-    ask.CreatePersonalAccessToken: {"name": NAME, "expiry": U64},
-    ask.DeletePersonalAccessToken: {"name": NAME},
-    ask.LoginWithPersonalAccessToken: {"token": NAME},
-    ask.PollMessages: {**_PLACE, "strategy": STRATEGY, "count": U32, "auto_commit": FLAG},
-    ask.SendMessages: {**_S, **_T, "partitioning": PARTITIONING, "batches": BATCH.map(lambda batch: (batch,))},
-    ask.FlushUnsavedBuffer: {**_S, **_T, "partition_id": U32, "fsync": FLAG},
-    ask.GetConsumerOffset: _PLACE,
-    ask.StoreConsumerOffset: {**_PLACE, "offset": U64},
-    ask.DeleteConsumerOffset: _PLACE,
-    ask.GetStream: _S,
-    ask.GetStreams: {},
-    ask.CreateStream: {"name": NAME},
-    ask.DeleteStream: _S,
-    ask.UpdateStream: {**_S, "name": NAME},
-    ask.PurgeStream: _S,
-    ask.GetTopic: {**_S, **_T},
-    ask.GetTopics: _S,
-    ask.CreateTopic: {**_S, **_TOPIC, "partitions_count": U32},
-    ask.DeleteTopic: {**_S, **_T},
-    ask.UpdateTopic: {**_S, **_T, **_TOPIC},
-    ask.PurgeTopic: {**_S, **_T},
-    ask.CreatePartitions: {**_S, **_T, "count": U32},
-    ask.DeletePartitions: {**_S, **_T, "count": U32},
-    ask.DeleteSegments: {**_S, **_T, "partition_id": U32, "count": U32},
-    ask.GetConsumerGroup: {**_S, **_T, **_G},
-    ask.GetConsumerGroups: {**_S, **_T},
-    ask.CreateConsumerGroup: {**_S, **_T, "name": NAME},
-    ask.DeleteConsumerGroup: {**_S, **_T, **_G},
-    ask.JoinConsumerGroup: {**_S, **_T, **_G},
-    ask.LeaveConsumerGroup: {**_S, **_T, **_G},
+    requests.UpdatePermissions: {"user": IDENTIFIER, "permissions": st.none() | PERMISSIONS},
+    requests.ChangePassword: {"user": IDENTIFIER, "current_password": TEXT, "new_password": TEXT},
+    requests.LoginUser: {"username": NAME, "password": TEXT, "version": TEXT, "context": TEXT},
+    requests.LogoutUser: {},
+    requests.GetPersonalAccessTokens: {},
+    requests.CreatePersonalAccessToken: {"name": NAME, "expiry": U64},
+    requests.DeletePersonalAccessToken: {"name": NAME},
+    requests.LoginWithPersonalAccessToken: {"token": NAME},
+    requests.PollMessages: {**_PLACE, "strategy": STRATEGY, "count": U32, "auto_commit": FLAG},
+    requests.SendMessages: {**_S, **_T, "partitioning": PARTITIONING, "batches": BATCH.map(lambda batch: (batch,))},
+    requests.FlushUnsavedBuffer: {**_S, **_T, "partition_id": U32, "fsync": FLAG},
+    requests.GetConsumerOffset: _PLACE,
+    requests.StoreConsumerOffset: {**_PLACE, "offset": U64},
+    requests.DeleteConsumerOffset: _PLACE,
+    requests.GetStream: _S,
+    requests.GetStreams: {},
+    requests.CreateStream: {"name": NAME},
+    requests.DeleteStream: _S,
+    requests.UpdateStream: {**_S, "name": NAME},
+    requests.PurgeStream: _S,
+    requests.GetTopic: {**_S, **_T},
+    requests.GetTopics: _S,
+    requests.CreateTopic: {**_S, **_TOPIC, "partitions_count": U32},
+    requests.DeleteTopic: {**_S, **_T},
+    requests.UpdateTopic: {**_S, **_T, **_TOPIC},
+    requests.PurgeTopic: {**_S, **_T},
+    requests.CreatePartitions: {**_S, **_T, "count": U32},
+    requests.DeletePartitions: {**_S, **_T, "count": U32},
+    requests.DeleteSegments: {**_S, **_T, "partition_id": U32, "count": U32},
+    requests.GetConsumerGroup: {**_S, **_T, **_G},
+    requests.GetConsumerGroups: {**_S, **_T},
+    requests.CreateConsumerGroup: {**_S, **_T, "name": NAME},
+    requests.DeleteConsumerGroup: {**_S, **_T, **_G},
+    requests.JoinConsumerGroup: {**_S, **_T, **_G},
+    requests.LeaveConsumerGroup: {**_S, **_T, **_G},
 }
 
 
-def request(kind: type[ask.Request]) -> st.SearchStrategy[Any]:
+def request(kind: type[requests.Request]) -> st.SearchStrategy[Any]:
     return st.builds(kind, **REQUESTS[kind])
 
 
@@ -154,10 +161,10 @@ TOPIC_FIELDS = _fields(
     messages_count=U64,
     name=NAME,
 )
-TOPIC = st.builds(say.TopicInfo, **TOPIC_FIELDS, partitions_count=U32)
-STREAM = st.builds(say.StreamInfo, **STREAM_FIELDS, topics_count=U32)
+TOPIC = st.builds(responses.TopicInfo, **TOPIC_FIELDS, partitions_count=U32)
+STREAM = st.builds(responses.StreamInfo, **STREAM_FIELDS, topics_count=U32)
 PARTITION_INFO = st.builds(
-    say.PartitionInfo,
+    responses.PartitionInfo,
     id=U32,
     created_at=U64,
     segments_count=U32,
@@ -165,41 +172,41 @@ PARTITION_INFO = st.builds(
     size_bytes=U64,
     messages_count=U64,
 )
-GROUP = st.builds(say.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
-MEMBER = st.builds(say.GroupMember, id=U32, partitions=st.lists(U32, max_size=4).map(tuple))
+GROUP = st.builds(responses.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
+MEMBER = st.builds(responses.GroupMember, id=U32, partitions=st.lists(U32, max_size=4).map(tuple))
 
 
 @st.composite
-def stream_details(draw: st.DrawFn) -> say.StreamDetails:
+def stream_details(draw: st.DrawFn) -> responses.StreamDetails:
     topics = tuple(draw(st.lists(TOPIC, max_size=3)))
-    return say.StreamDetails(
-        draw(st.builds(say.StreamInfo, **STREAM_FIELDS, topics_count=st.just(len(topics)))), topics
+    return responses.StreamDetails(
+        draw(st.builds(responses.StreamInfo, **STREAM_FIELDS, topics_count=st.just(len(topics)))), topics
     )
 
 
 @st.composite
-def topic_details(draw: st.DrawFn) -> say.TopicDetails:
+def topic_details(draw: st.DrawFn) -> responses.TopicDetails:
     partitions = tuple(draw(st.lists(PARTITION_INFO, max_size=3)))
-    return say.TopicDetails(
-        draw(st.builds(say.TopicInfo, **TOPIC_FIELDS, partitions_count=st.just(len(partitions)))), partitions
+    return responses.TopicDetails(
+        draw(st.builds(responses.TopicInfo, **TOPIC_FIELDS, partitions_count=st.just(len(partitions)))), partitions
     )
 
 
 @st.composite
-def group_details(draw: st.DrawFn) -> say.GroupDetails:
+def group_details(draw: st.DrawFn) -> responses.GroupDetails:
     members = tuple(draw(st.lists(MEMBER, max_size=3)))
-    info = st.builds(say.GroupInfo, id=U32, partitions_count=U32, members_count=st.just(len(members)), name=NAME)
-    return say.GroupDetails(draw(info), members)
+    info = st.builds(responses.GroupInfo, id=U32, partitions_count=U32, members_count=st.just(len(members)), name=NAME)
+    return responses.GroupDetails(draw(info), members)
 
 
-USER = st.builds(say.UserInfo, id=U32, created_at=U64, status=st.sampled_from(ask.UserStatus), username=NAME)
-USER_DETAILS = st.builds(say.UserDetails, info=USER, permissions=st.none() | PERMISSIONS)
+USER = st.builds(responses.UserInfo, id=U32, created_at=U64, status=st.sampled_from(requests.UserStatus), username=NAME)
+USER_DETAILS = st.builds(responses.UserDetails, info=USER, permissions=st.none() | PERMISSIONS)
 CLIENT_FIELDS = _fields(client_id=U32, user_id=st.none() | st.integers(0, 2**32 - 2), transport=U8, address=TEXT)
-MEMBERSHIP = st.builds(say.GroupMembership, stream_id=U32, topic_id=U32, group_id=U32)
-CLIENT = st.builds(say.ClientInfo, **CLIENT_FIELDS, groups=st.lists(MEMBERSHIP, max_size=3).map(tuple))
-CLIENT_WITHOUT_GROUPS = st.builds(say.ClientInfo, **CLIENT_FIELDS, groups=st.just(()))
+MEMBERSHIP = st.builds(responses.GroupMembership, stream_id=U32, topic_id=U32, group_id=U32)
+CLIENT = st.builds(responses.ClientInfo, **CLIENT_FIELDS, groups=st.lists(MEMBERSHIP, max_size=3).map(tuple))
+CLIENT_WITHOUT_GROUPS = st.builds(responses.ClientInfo, **CLIENT_FIELDS, groups=st.just(()))
 NODE = st.builds(
-    say.ClusterNode,
+    responses.ClusterNode,
     name=TEXT,
     ip=TEXT,
     tcp_port=U16,
@@ -225,14 +232,14 @@ _OF_A_COUNT = dict.fromkeys(
 )
 _OF_A_TYPE: dict[str, st.SearchStrategy[Any]] = {"int": U64, "float": F32, "str": TEXT}
 STATS = st.builds(
-    say.Stats,
+    responses.Stats,
     **{
         name: _OF_A_COUNT.get(name, _OF_A_TYPE[str(kind)])
-        for name, kind in say.Stats.__annotations__.items()
+        for name, kind in responses.Stats.__annotations__.items()
         if name != "classic_size_bytes"
     },
 )
-_LOGGED_IN = st.builds(say.LoggedIn, user_id=U32)
+_LOGGED_IN = st.builds(responses.LoggedIn, user_id=U32)
 
 
 def _list_of(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -242,8 +249,8 @@ def _list_of(one: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 ANSWERS: dict[int, st.SearchStrategy[Any]] = {
     1: st.none(),
     10: STATS,
-    11: st.builds(say.Snapshot, content=st.binary(min_size=2, max_size=100)),
-    12: st.builds(say.ClusterMetadata, name=TEXT, nodes=_list_of(NODE)),
+    11: st.builds(responses.Snapshot, content=st.binary(min_size=2, max_size=100)),
+    12: st.builds(responses.ClusterMetadata, name=TEXT, nodes=_list_of(NODE)),
     20: CLIENT,
     21: st.none() | CLIENT,
     22: _list_of(CLIENT_WITHOUT_GROUPS),
@@ -251,10 +258,10 @@ ANSWERS: dict[int, st.SearchStrategy[Any]] = {
     32: _list_of(USER),
     33: USER_DETAILS,
     38: _LOGGED_IN,
-    41: _list_of(st.builds(say.TokenInfo, name=NAME, expires_at=U64)),
-    42: st.builds(say.RawToken, token=NAME),
+    41: _list_of(st.builds(responses.TokenInfo, name=NAME, expires_at=U64)),
+    42: st.builds(responses.RawToken, token=NAME),
     44: _LOGGED_IN,
-    120: st.none() | st.builds(say.ConsumerOffset, partition_id=U32, current_offset=U64, stored_offset=U64),
+    120: st.none() | st.builds(responses.ConsumerOffset, partition_id=U32, current_offset=U64, stored_offset=U64),
     200: st.none() | stream_details(),
     201: _list_of(STREAM),
     202: stream_details(),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from whippet.app.commands import answers as say
+from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
 from whippet.transports.wire.classic import polls
@@ -54,7 +54,7 @@ def times(info: Part, count: str, part: Part, kind: type[Any], field: str) -> Pa
 
 
 STREAM = structure(
-    say.StreamInfo,
+    responses.StreamInfo,
     id=U32,
     created_at=U64,
     topics_count=U32,
@@ -63,7 +63,7 @@ STREAM = structure(
     name=NAME,
 )
 TOPIC = structure(
-    say.TopicInfo,
+    responses.TopicInfo,
     id=U32,
     created_at=U64,
     partitions_count=U32,
@@ -76,7 +76,7 @@ TOPIC = structure(
     name=NAME,
 )
 PARTITION = structure(
-    say.PartitionInfo,
+    responses.PartitionInfo,
     id=U32,
     created_at=U64,
     segments_count=U32,
@@ -98,21 +98,21 @@ def before_09(part: Part, field: str = "size_bytes") -> Part:
 
 _STREAM, _TOPIC, _PARTITION = before_09(STREAM), before_09(TOPIC), before_09(PARTITION)
 
-GROUP = structure(say.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
-MEMBER = structure(say.GroupMember, id=U32, partitions=counted(U32, U32))
-STREAM_DETAILS = times(_STREAM, "topics_count", _TOPIC, say.StreamDetails, "topics")
-TOPIC_DETAILS = times(_TOPIC, "partitions_count", _PARTITION, say.TopicDetails, "partitions")
-GROUP_DETAILS = times(GROUP, "members_count", MEMBER, say.GroupDetails, "members")
+GROUP = structure(responses.GroupInfo, id=U32, partitions_count=U32, members_count=U32, name=NAME)
+MEMBER = structure(responses.GroupMember, id=U32, partitions=counted(U32, U32))
+STREAM_DETAILS = times(_STREAM, "topics_count", _TOPIC, responses.StreamDetails, "topics")
+TOPIC_DETAILS = times(_TOPIC, "partitions_count", _PARTITION, responses.TopicDetails, "partitions")
+GROUP_DETAILS = times(GROUP, "members_count", MEMBER, responses.GroupDetails, "members")
 
-USER = structure(say.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME)
-USER_DETAILS = structure(say.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
-LOGGED_IN = structure(say.LoggedIn, user_id=U32)
-TOKEN = structure(say.TokenInfo, name=NAME, expires_at=U64)
-RAW_TOKEN = structure(say.RawToken, token=NAME)
-OFFSET = structure(say.ConsumerOffset, partition_id=U32, current_offset=U64, stored_offset=U64)
+USER = structure(responses.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME)
+USER_DETAILS = structure(responses.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
+LOGGED_IN = structure(responses.LoggedIn, user_id=U32)
+TOKEN = structure(responses.TokenInfo, name=NAME, expires_at=U64)
+RAW_TOKEN = structure(responses.RawToken, token=NAME)
+OFFSET = structure(responses.ConsumerOffset, partition_id=U32, current_offset=U64, stored_offset=U64)
 
 NODE = structure(
-    say.ClusterNode,
+    responses.ClusterNode,
     name=STR32,
     ip=STR32,
     tcp_port=U16,
@@ -122,7 +122,7 @@ NODE = structure(
     role=U8,
     status=U8,
 )
-CLUSTER = structure(say.ClusterMetadata, name=STR32, nodes=counted(U32, NODE))
+CLUSTER = structure(responses.ClusterMetadata, name=STR32, nodes=counted(U32, NODE))
 
 
 def _read_user_id(reader: Reader) -> int | None:
@@ -131,17 +131,19 @@ def _read_user_id(reader: Reader) -> int | None:
 
 
 USER_ID = Part(_read_user_id, lambda user_id: u32(U32_MAX if user_id is None else user_id))
-MEMBERSHIP = structure(say.GroupMembership, stream_id=U32, topic_id=U32, group_id=U32)
+MEMBERSHIP = structure(responses.GroupMembership, stream_id=U32, topic_id=U32, group_id=U32)
 _CLIENT = {"client_id": U32, "user_id": USER_ID, "transport": U8, "address": STR32}
 
 
-def _groups_only_counted(reader: Reader) -> tuple[say.GroupMembership, ...]:
+def _groups_only_counted(reader: Reader) -> tuple[responses.GroupMembership, ...]:
     reader.u32()
     return ()
 
 
-CLIENT = structure(say.ClientInfo, **_CLIENT, groups=counted(U32, MEMBERSHIP))
-LISTED_CLIENT = structure(say.ClientInfo, **_CLIENT, groups=Part(_groups_only_counted, lambda groups: u32(len(groups))))
+CLIENT = structure(responses.ClientInfo, **_CLIENT, groups=counted(U32, MEMBERSHIP))
+LISTED_CLIENT = structure(
+    responses.ClientInfo, **_CLIENT, groups=Part(_groups_only_counted, lambda groups: u32(len(groups)))
+)
 """In the list of all clients groups are counted and not named."""
 
 
@@ -179,14 +181,14 @@ _STATS_BEFORE_CACHE = {
 _STATS_AFTER_CACHE = {"threads_count": U32, "free_disk_space": U64, "total_disk_space": U64}
 
 
-def _read_stats(reader: Reader) -> say.Stats:
+def _read_stats(reader: Reader) -> responses.Stats:
     found = {name: part.read(reader) for name, part in _STATS_BEFORE_CACHE.items()}
     _read_cache_metrics(reader)
     found |= {name: part.read(reader) for name, part in _STATS_AFTER_CACHE.items()}
-    return say.Stats(**found)
+    return responses.Stats(**found)
 
 
-def _write_stats(stats: say.Stats) -> bytes:
+def _write_stats(stats: responses.Stats) -> bytes:
     """The long form for everyone: older clients stop reading before its end. There is no cache that has metrics."""
     before = [part.write(getattr(stats, name)) for name, part in _STATS_BEFORE_CACHE.items()]
     after = [part.write(getattr(stats, name)) for name, part in _STATS_AFTER_CACHE.items()]
@@ -194,7 +196,7 @@ def _write_stats(stats: say.Stats) -> bytes:
 
 
 STATS = Part(_read_stats, _write_stats)
-SNAPSHOT = Part(lambda reader: say.Snapshot(bytes(reader.rest())), lambda snapshot: snapshot.content)
+SNAPSHOT = Part(lambda reader: responses.Snapshot(bytes(reader.rest())), lambda snapshot: snapshot.content)
 
 LAYOUTS: dict[int, Part] = {
     10: before_09(STATS, "messages_size_bytes"),

@@ -9,25 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.transports.wire.classic.support import worlds
-from whippet.app.commands import answers as say
+from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage.options import Durability
-from whippet.transports.wire.classic import answers, frames
+from whippet.transports.wire.classic import frames
+from whippet.transports.wire.classic import responses as wire_responses
 from whippet.transports.wire.classic.dialect import Dialect
 
 fuzz = settings(deadline=None, max_examples=40)
 
 
 def encode(code: int, answer: Any) -> bytes:
-    return b"".join(answers.encode(code, answer, Dialect()))
+    return b"".join(wire_responses.encode(code, answer, Dialect()))
 
 
 def decode(code: int, payload: bytes) -> Any:
-    return answers.decode_answer(code, memoryview(payload), Dialect())
+    return wire_responses.decode_answer(code, memoryview(payload), Dialect())
 
 
 def test_every_kind_of_answer_is_made_up() -> None:
-    assert set(answers.LAYOUTS) == set(worlds.ANSWERS) - {1}
+    assert set(wire_responses.LAYOUTS) == set(worlds.ANSWERS) - {1}
 
 
 @pytest.mark.parametrize("code", worlds.ANSWERS)
@@ -42,30 +43,30 @@ def test_an_answer_there_and_back_is_the_same(code: int, data: st.DataObject) ->
 
 @pytest.mark.parametrize("code", [1, 34, 39, 101, 102, 121, 203, 402, 503, 604])
 def test_what_answers_nothing_has_an_empty_payload(code: int) -> None:
-    assert frames.success(answers.encode(code, None, Dialect())) == [bytes(8)]
+    assert frames.success(wire_responses.encode(code, None, Dialect())) == [bytes(8)]
 
 
 def test_a_send_answers_nothing_to_classic_clients() -> None:
-    assert answers.encode(101, say.Sent(0, 0, 0, 0, 1, Durability.WRITTEN), Dialect()) == []
+    assert wire_responses.encode(101, responses.Sent(0, 0, 0, 0, 1, Durability.WRITTEN), Dialect()) == []
 
 
-@pytest.mark.parametrize("code", sorted(answers.LISTS))
+@pytest.mark.parametrize("code", sorted(wire_responses.LISTS))
 def test_an_empty_list_is_an_empty_payload_and_so_is_the_list_of_what_is_not_there(code: int) -> None:
     assert encode(code, ()) == encode(code, None) == b""
     assert decode(code, b"") == ()
 
 
 def test_a_count_that_is_not_that_of_what_follows_is_never_sent() -> None:
-    wrong = say.StreamDetails(say.StreamInfo(0, 0, 1, 0, 0, "s"), ())
+    wrong = responses.StreamDetails(responses.StreamInfo(0, 0, 1, 0, 0, "s"), ())
     with pytest.raises(AssertionError):
         encode(200, wrong)
 
 
 def test_cache_metrics_of_another_server_are_skipped() -> None:
-    stats = say.Stats(
+    stats = responses.Stats(
         **{
             name: {"int": 1, "float": 1.0, "str": ""}[str(kind)]  # type: ignore[arg-type]
-            for name, kind in say.Stats.__annotations__.items()
+            for name, kind in responses.Stats.__annotations__.items()
             if name != "classic_size_bytes"
         }
     )

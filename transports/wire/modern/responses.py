@@ -9,10 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from whippet.app.commands import answers as say
+from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
-from whippet.transports.wire.classic import answers as classic
+from whippet.transports.wire.classic import responses as classic
 from whippet.transports.wire.classic.frames import SEND_MESSAGES
 from whippet.transports.wire.modern import polls, sends, tlv
 from whippet.transports.wire.modern.requests import CLIENT_BYTES
@@ -43,7 +43,7 @@ COMPRESSION = Part(U8.read, lambda algorithm: U8.write(algorithm if algorithm in
 
 STREAM = NO_OPTIONS(classic.STREAM)
 TOPIC = structure(
-    partial(say.TopicInfo, replication_factor=1),
+    partial(responses.TopicInfo, replication_factor=1),
     id=U32,
     created_at=U64,
     partitions_count=U32,
@@ -56,16 +56,16 @@ TOPIC = structure(
     explicit=tlv.SIZED,
     derived=tlv.SIZED,
 )
-STREAM_DETAILS = classic.times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
-TOPIC_DETAILS = classic.times(TOPIC, "partitions_count", classic.PARTITION, say.TopicDetails, "partitions")
+STREAM_DETAILS = classic.times(STREAM, "topics_count", TOPIC, responses.StreamDetails, "topics")
+TOPIC_DETAILS = classic.times(TOPIC, "partitions_count", classic.PARTITION, responses.TopicDetails, "partitions")
 
-USER = NO_OPTIONS(structure(say.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME))
-USER_DETAILS = structure(say.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
+USER = NO_OPTIONS(structure(responses.UserInfo, id=U32, created_at=U64, status=STATUS, username=NAME))
+USER_DETAILS = structure(responses.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
 
 OCTETS = Part(lambda reader: bytes(reader.sized()), lambda octets: u32(len(octets)) + octets)
-OPTION = structure(say.OptionDescription, key=NAME, kind=U8, default=OCTETS, description=STR32)
+OPTION = structure(responses.OptionDescription, key=NAME, kind=U8, default=OCTETS, description=STR32)
 CLIENT = Part(lambda reader: bytes(reader.take(CLIENT_BYTES)), lambda client: client)
-ROUTING = structure(say.Routing, client=CLIENT, number=U64, watermark=U64, node=classic.NODE)
+ROUTING = structure(responses.Routing, client=CLIENT, number=U64, watermark=U64, node=classic.NODE)
 
 LAYOUTS: dict[int, Part] = classic.LAYOUTS | {
     10: classic.STATS,
@@ -81,7 +81,7 @@ LAYOUTS: dict[int, Part] = classic.LAYOUTS | {
     300: TOPIC_DETAILS,
     301: counted(U32, TOPIC),
     302: TOPIC_DETAILS,
-    606: structure(say.GroupAssignment, generation=U64, partitions=counted(U32, U32)),
+    606: structure(responses.GroupAssignment, generation=U64, partitions=counted(U32, U32)),
 }
 LISTS = frozenset({22, 32, 41, 201, 301, 601})
 """Nothing to tell is an empty list."""

@@ -10,14 +10,14 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from whippet.app.commands import answers as say
+from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, ValueKind
 from whippet.app.model.options import decode as value_of
 from whippet.storage.batch import Readable
-from whippet.transports.wire.classic import answers as classic
+from whippet.transports.wire.classic import responses as classic
 from whippet.transports.wire.classic.frames import SEND_MESSAGES
-from whippet.transports.wire.modern import answers as modern
+from whippet.transports.wire.modern import responses as modern
 from whippet.transports.wire.modern import sends, tlv
 from whippet.transports.wire.next import polls
 from whippet.transports.wire.next.operations import FETCH, POLL, POLL_DEFERRED, RETIRED
@@ -42,13 +42,13 @@ NOT_ENCRYPTED = Option("encryption_key_source", ValueKind.STRING, b"none")
 
 STREAM = followed(tlv.SIZED, (NOT_ENCRYPTED,))(modern.STREAM)
 USER = followed(tlv.SIZED, ())(modern.USER)
-USER_DETAILS = structure(say.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
+USER_DETAILS = structure(responses.UserDetails, info=USER, permissions=PERMISSIONS_OF_USER)
 
 
-def _topic(*, explicit: tuple[Option, ...], derived: tuple[Option, ...], **fields: Any) -> say.TopicInfo:
+def _topic(*, explicit: tuple[Option, ...], derived: tuple[Option, ...], **fields: Any) -> responses.TopicInfo:
     """Expiry and size are among the options alone."""
     values = {option.key: value_of(option) for option in (*explicit, *derived)}
-    return say.TopicInfo(
+    return responses.TopicInfo(
         **fields,
         message_expiry=int(values["message_expiry"]),
         compression_algorithm=2 if values["compression_algorithm"] == "gzip" else 1,
@@ -70,7 +70,7 @@ TOPIC = structure(
     explicit=tlv.SIZED,
     derived=tlv.SIZED,
 )
-STREAM_DETAILS = classic.times(STREAM, "topics_count", TOPIC, say.StreamDetails, "topics")
+STREAM_DETAILS = classic.times(STREAM, "topics_count", TOPIC, responses.StreamDetails, "topics")
 
 _CONTEXT = struct.Struct("<QQQ")
 CONTEXT = Part(
@@ -88,13 +88,13 @@ _PARTITION = {
     "messages_count": U64,
     "incarnation": CONTEXT,
 }
-PARTITION_OF_0_12_0 = structure(say.PartitionInfo, **_PARTITION)
+PARTITION_OF_0_12_0 = structure(responses.PartitionInfo, **_PARTITION)
 _NODES = Part(lambda reader: bytes(reader.take(reader.u8())), lambda nodes: bytes((len(nodes), *nodes)))
 PARTITION = followed(_NODES, bytes((NODE_ID,)))(followed(_NODES, bytes((NODE_ID,)))(PARTITION_OF_0_12_0))
 """Behind the context are the nodes that have the partition, and those of them that are in step."""
 
 
-def _read_node(reader: Reader) -> say.ClusterNode:
+def _read_node(reader: Reader) -> responses.ClusterNode:
     reader.u8()
     return classic.NODE.read(reader)  # type: ignore[no-any-return]
 
@@ -106,23 +106,23 @@ _ROUTE = struct.Struct("<QQIIB")
 _VIEW = 0
 
 
-def _read_route(reader: Reader) -> say.PartitionRoute:
+def _read_route(reader: Reader) -> responses.PartitionRoute:
     incarnation, metadata_op, _, partitions_count, _ = reader.unpack(_ROUTE)
-    return say.PartitionRoute(incarnation, metadata_op, partitions_count)
+    return responses.PartitionRoute(incarnation, metadata_op, partitions_count)
 
 
 ROUTE = Part(
     _read_route,
     lambda route: _ROUTE.pack(route.incarnation, route.metadata_op, _VIEW, route.partitions_count, NODE_ID),
 )
-OPTION = structure(say.OptionDescription, key=NAME, kind=U8, flags=U8, default=modern.OCTETS, description=STR32)
+OPTION = structure(responses.OptionDescription, key=NAME, kind=U8, flags=U8, default=modern.OCTETS, description=STR32)
 
 
 def _layouts(partition: Part) -> dict[int, Part]:
-    topic_details = classic.times(TOPIC, "partitions_count", partition, say.TopicDetails, "partitions")
+    topic_details = classic.times(TOPIC, "partitions_count", partition, responses.TopicDetails, "partitions")
     known = {code: layout for code, layout in modern.LAYOUTS.items() if code not in RETIRED}
     return known | {
-        12: structure(say.ClusterMetadata, name=STR32, nodes=counted(U32, NODE)),
+        12: structure(responses.ClusterMetadata, name=STR32, nodes=counted(U32, NODE)),
         13: counted(U32, OPTION),
         31: USER_DETAILS,
         32: repeated(USER),
