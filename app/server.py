@@ -1,9 +1,10 @@
-"""The composition root: configuration, then the store, then the listeners, and the way back when told to stop.
+"""The composition root: reads the configuration, opens the store, starts the listeners, and stops all of them in reverse.
 
-HTTP listens first, so that it can be asked how far the store is; it has nothing else to offer until that is open.
+HTTP listens first, so that health checks can follow the recovery of the store; until the store is open it serves nothing
+else. A root user that this start creates is stored last, when nothing can fail any more before the password is shown.
 
-`whippet serve` calls `run` and exits with what it returns. It is the only module of app that knows the transports; it
-connects the parts and holds no behaviour that one of them could have.
+`whippet serve` calls `run` and exits with the code that it returns. This is the only module of app that knows the
+transports; it connects the parts and has no behaviour that could belong to one of them.
 """
 
 from __future__ import annotations
@@ -208,9 +209,12 @@ async def _listen(
         listeners += await _listen_for_websockets(gateway, api, renewals, rooms, http, web, addresses)
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}
+        # Nothing that can fail may come between storing a generated password and showing it.
+        await gateway.users.save_root()
         gateway.readiness.enter(Stage.READY)
-        root, password = gateway.users.root.username, gateway.users.generated_root_password
-        banner.show(shown, options, root, password, has_dashboard=application.is_shown(config))
+        users, has_dashboard = gateway.users, application.is_shown(config)
+        root, password = users.root.username, users.generated_root_password
+        banner.show(shown, options, root, users.root_password, password, has_dashboard=has_dashboard)
         await _until_stop_or_failure(stopping, [each.serving for each in web])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:

@@ -11,6 +11,7 @@ while they waited, and the user may have been changed.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import secrets
 import string
@@ -55,6 +56,15 @@ class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions and access tokens from before it was raised are over."""
     token_epoch: int = 0
     """Personal access tokens from before it was raised are void."""
+
+
+class RootPassword(enum.Enum):
+    """Where the root user's password comes from."""
+
+    EARLIER_START = enum.auto()
+    ENVIRONMENT = enum.auto()
+    DEFAULT = enum.auto()
+    GENERATED = enum.auto()
 
 
 Allowed = Callable[["User"], None]
@@ -136,8 +146,9 @@ class Users:
         self._users_max = users_max
         self._changing = asyncio.Lock()
         """Names are looked up and taken in one step. Never held while a password is hashed."""
+        self.root_password = RootPassword.EARLIER_START
         self.generated_root_password: str | None = None
-        """Made up at this start, for the caller to print once; who has printed it sets it to None."""
+        """Generated at this start, for the caller to show once, after `save_root`."""
 
     # -------------------------------------------------------------------------------------------------------- opening
 
@@ -153,24 +164,26 @@ class Users:
         throttle: Throttle | None = None,
         users_max: int = USERS_MAX,
     ) -> Users:
-        """The users of the store, and root if he is not there yet. ConfigError if it is unclear who he shall be."""
+        """Reads the users of the store. Creates the root user if there is none, but only in memory: `save_root` stores
+        it. Raises ConfigError if the environment does not say clearly who root is."""
         found, unreadable = _read(store.users)
         if ROOT in unreadable:
             raise CatalogueError(
-                f"the root user cannot be read from users/{ROOT}.json: mend it, or move it away and a new one is made"
+                f"the root user cannot be read from users/{ROOT}.json: repair the file, or move it away so that the next "
+                "start creates a new root user"
             )
         passwords = passwords or Passwords()
         users = cls(store, Shelf(found, unreadable), clock, passwords, throttle or Throttle(), users_max)
         try:
             if ROOT not in store.users:
-                await users._make_root(environment, default_root)
+                await users._create_root(environment, default_root)
         except BaseException:
             passwords.close()
             raise
         return users
 
-    async def _make_root(self, environment: Mapping[str, str], default_root: bool) -> None:
-        # Plain text of what the configuration keeps masked.
+    async def _create_root(self, environment: Mapping[str, str], default_root: bool) -> None:
+        # The configuration masks secrets; str() reveals them.
         given = {name: str(value) for name, value in environment.items()}
         name, password = given.get("IGGY_ROOT_USERNAME"), given.get("IGGY_ROOT_PASSWORD")
         if (name is None) != (password is None):
@@ -179,20 +192,30 @@ class Users:
         if name is not None and password is not None:
             _refuse_length("IGGY_ROOT_USERNAME", name, NAME_BYTES)
             _refuse_length("IGGY_ROOT_PASSWORD", password, PASSWORD_BYTES)
+            self.root_password = RootPassword.ENVIRONMENT
         elif default_root:
             name, password = DEFAULT_NAME, DEFAULT_PASSWORD
-            _log.warning("the root user has the name and the password that everybody knows: %s", DEFAULT_NAME)
+            self.root_password = RootPassword.DEFAULT
+            _log.warning("the root user %r has the default password, which everybody knows", name)
         else:
             name, password = DEFAULT_NAME, random_password()
+            self.root_password = RootPassword.GENERATED
             self.generated_root_password = password
         if self.find(name) is not None:
             raise ConfigError(
-                f"the root user cannot be made: another user is called {name!r}; "
+                f"the root user cannot be created: another user is called {name!r}; "
                 "set IGGY_ROOT_USERNAME and IGGY_ROOT_PASSWORD"
             )
-        document = self._document(ROOT, name, UserStatus.ACTIVE, ALL, await self._passwords.hash(password))
-        await self._add(document)
-        _log.info("the root user %r was made", name)
+        self._put(self._document(ROOT, name, UserStatus.ACTIVE, ALL, await self._passwords.hash(password)))
+
+    async def save_root(self) -> None:
+        """Stores a root user that this start has created. Until then a start that fails leaves no root user behind whose
+        password nobody has seen, so this comes last, right before the password is shown."""
+        if self.root_password is RootPassword.EARLIER_START:
+            return
+        async with self._changing:
+            await self._store.write_user(ROOT, encoded(self.root.document))
+        _log.info("created the root user %r", self.root.username)
 
     def close(self) -> None:
         self._passwords.close()
@@ -407,6 +430,9 @@ class Users:
 
     async def _add(self, document: UserDocument) -> User:
         await self._store.write_user(document.id, encoded(document))
+        return self._put(document)
+
+    def _put(self, document: UserDocument) -> User:
         user = User(document)
         self._shelf.put(user)
         self._by_mark[user.mark] = user
@@ -451,7 +477,7 @@ def with_sessions_ended(document: UserDocument, *, tokens: bool) -> UserDocument
 def _refuse_length(variable: str, value: str, allowed: range) -> None:
     """Does not repeat the value: it may be a password."""
     if len(value.encode()) not in allowed:
-        raise ConfigError(f"{variable} has to have {allowed[0]} to {allowed[-1]} bytes, it has {len(value.encode())}")
+        raise ConfigError(f"{variable} must have {allowed[0]} to {allowed[-1]} bytes, and has {len(value.encode())}")
 
 
 def random_password() -> str:

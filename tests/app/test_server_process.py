@@ -170,7 +170,35 @@ def test_an_address_in_use_is_refused_in_one_line(start: Start) -> None:
     assert "in use" in gateway.refusal()
 
 
-def test_a_setting_that_cannot_be_is_refused_with_2_in_one_line(start: Start) -> None:
+@pytest.mark.parametrize("transport", ["TCP", "WEBSOCKET"])
+def test_a_start_that_fails_creates_no_root_user_whose_password_nobody_saw(
+    start: Start, folder: Path, transport: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = "{}:{}".format(*taken.getsockname())
+        refused = start(**{f"IGGY_{transport}_ADDRESS": address})
+        assert refused.end() == 1
+    assert "in use" in refused.refusal()
+    assert list((folder / "users").iterdir()) == []
+    first = start()
+    password = first.line(r"sign in +user iggy, password (\w{20,}) \(generated now").group(1)
+    with httpx.Client(base_url=f"http://{first.address()}", trust_env=False) as client:
+        log_in(client, "iggy", password)
+    first.signal(signal.SIGTERM)
+    assert first.end() == 0
+    again = start()
+    assert again.line(r"sign in +(.*)").group(1).startswith("user iggy; if the password is lost")
+    with httpx.Client(base_url=f"http://{again.address()}", trust_env=False) as client:
+        log_in(client, "iggy", password)
+
+
+def test_a_password_is_shown_on_stderr_where_stdout_is_closed(start: Start) -> None:
+    gateway = start("import os; os.close(1); os.open('/dev/full', os.O_WRONLY);")
+    assert gateway.line("password (\\w{20,}) ")
+    assert gateway.out == []
+
+
+def test_an_invalid_setting_exits_with_code_2_and_one_line(start: Start) -> None:
     gateway = start(IGGY_SYSTEM_SEGMENT_SIZE="banana")
     assert gateway.end() == 2
     assert "banana" in gateway.refusal()

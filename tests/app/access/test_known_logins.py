@@ -94,6 +94,7 @@ async def test_after_a_restart_one_bad_client_locks_out_no_good_one_behind_its_a
     """With the real limits and hashes, on a gateway as the server opens it."""
     async with opened(tmp_path) as store:
         gateway = await Gateway.open(Config(), store, ROOT)
+        await gateway.users.save_root()
         assert (await gateway.users.log_in("root", ROOT["IGGY_ROOT_PASSWORD"], "10.0.0.1:1")).id == 0
         await gateway.close()
     async with opened(tmp_path) as store:

@@ -30,7 +30,7 @@ ACTIVE, INACTIVE = UserStatus.ACTIVE, UserStatus.INACTIVE
 # ---------------------------------------------------------------------------------------------------------------- root
 
 
-async def test_root_is_whom_the_variables_name(tmp_path: Path) -> None:
+async def test_the_variables_name_the_root_user(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         root = await made.gateway.users.log_in("root", "root's password", HOME)
         assert (root.id, root.permissions, root.status) == (0, ALL, ACTIVE)
@@ -43,7 +43,7 @@ async def test_variables_come_before_the_default_credentials(tmp_path: Path) -> 
         assert made.gateway.users.root.username == "root"
 
 
-async def test_default_credentials_are_there_for_the_asking_and_warned_about(
+async def test_default_credentials_need_a_flag_and_log_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path, environment={}, default_root=True) as made:
@@ -52,7 +52,7 @@ async def test_default_credentials_are_there_for_the_asking_and_warned_about(
     assert [record.levelname for record in caplog.records if "everybody knows" in record.getMessage()] == ["WARNING"]
 
 
-async def test_without_instructions_root_gets_a_random_password_that_is_told_once(tmp_path: Path) -> None:
+async def test_without_variables_root_gets_a_random_password_that_is_shown_once(tmp_path: Path) -> None:
     passwords = set()
 
     async def begin(folder: Path) -> None:
@@ -77,10 +77,10 @@ async def test_without_instructions_root_gets_a_random_password_that_is_told_onc
     [
         ({"IGGY_ROOT_USERNAME": "root"}, "IGGY_ROOT_USERNAME is set and IGGY_ROOT_PASSWORD is not"),
         ({"IGGY_ROOT_PASSWORD": "hunter2"}, "IGGY_ROOT_PASSWORD is set and IGGY_ROOT_USERNAME is not"),
-        ({"IGGY_ROOT_USERNAME": "ro", "IGGY_ROOT_PASSWORD": "hunter2"}, "IGGY_ROOT_USERNAME has to have 3 to 50 bytes"),
-        ({"IGGY_ROOT_USERNAME": "r" * 51, "IGGY_ROOT_PASSWORD": "hunter2"}, "IGGY_ROOT_USERNAME has to have"),
-        ({"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "hu"}, "IGGY_ROOT_PASSWORD has to have 3 to 100 bytes"),
-        ({"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "hunter2" * 20}, "IGGY_ROOT_PASSWORD has to have"),
+        ({"IGGY_ROOT_USERNAME": "ro", "IGGY_ROOT_PASSWORD": "hunter2"}, "IGGY_ROOT_USERNAME must have 3 to 50 bytes"),
+        ({"IGGY_ROOT_USERNAME": "r" * 51, "IGGY_ROOT_PASSWORD": "hunter2"}, "IGGY_ROOT_USERNAME must have"),
+        ({"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "hu"}, "IGGY_ROOT_PASSWORD must have 3 to 100 bytes"),
+        ({"IGGY_ROOT_USERNAME": "root", "IGGY_ROOT_PASSWORD": "hunter2" * 20}, "IGGY_ROOT_PASSWORD must have"),
     ],
 )
 @pytest.mark.parametrize("default_root", [False, True])
@@ -107,6 +107,16 @@ async def test_a_refused_start_and_an_end_leave_no_threads_of_passwords(tmp_path
                 (await Users.open(store, environment, False, Clock(), passwords=passwords)).close()
             with pytest.raises(RuntimeError, match="after shutdown"):
                 await passwords.hash("another")
+
+
+async def test_a_root_user_is_on_disk_only_after_it_was_saved(tmp_path: Path) -> None:
+    async with opened(tmp_path, clock=Clock()) as store:
+        users = await Users.open(store, ROOT, False, Clock(), passwords=Passwords(CHEAP))
+        assert await users.log_in("root", "root's password", HOME) is users.root
+        assert list((tmp_path / "users").iterdir()) == []
+        await users.save_root()
+        assert [path.name for path in (tmp_path / "users").iterdir()] == ["0.json"]
+        users.close()
 
 
 async def test_a_refused_first_start_can_be_repeated(tmp_path: Path) -> None:

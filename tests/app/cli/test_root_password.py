@@ -43,7 +43,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     async def make() -> None:
         async with opened(tmp_path / "data") as store:
-            (await Users.open(store, ROOT, False, store.clock)).close()
+            users = await Users.open(store, ROOT, False, store.clock)
+            await users.save_root()
+            users.close()
 
     run(make())
     return tmp_path / "data"

@@ -146,6 +146,7 @@ async def gateway_on(
         throttle=throttle or Throttle(NOBODY_WAITS),
         users_max=users_max,
     )
+    await users.save_root()
     return Gateway(settings or Config(), store, users, Tokens(store, tokens_max, store.clock), store.clock)
 
 
