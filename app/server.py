@@ -1,7 +1,6 @@
-"""The composition root: reads the configuration, opens the store, starts the listeners, and stops all of them in reverse.
+"""The composition root: reads the configuration, opens the store, starts the listeners, and stops them all in reverse.
 
-HTTP listens first, so that health checks can follow the recovery of the store; until the store is open it serves nothing
-else. A root user that this start creates is stored last, when nothing can fail any more before the password is shown.
+HTTP listens first, so that health checks can follow the recovery of the store; until then it serves nothing else. A root user that this start creates is stored last, when nothing can fail any more before the password is shown.
 
 `whippet serve` calls `run` and exits with the code that it returns. This is the only module of app that knows the
 transports; it connects the parts and has no behaviour that could belong to one of them.
@@ -212,9 +211,7 @@ async def _listen(
         # Nothing that can fail may come between storing a generated password and showing it.
         await gateway.users.save_root()
         gateway.readiness.enter(Stage.READY)
-        users, has_dashboard = gateway.users, application.is_shown(config)
-        root, password = users.root.username, users.generated_root_password
-        banner.show(shown, options, root, users.root_password, password, has_dashboard=has_dashboard)
+        banner.show(shown, options, *gateway.users.root_sign_in, has_dashboard=application.is_shown(config))
         await _until_stop_or_failure(stopping, [each.serving for each in web])
         logger.info("stopping: no new connections, requests in hand are finished")
     finally:

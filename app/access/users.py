@@ -169,8 +169,8 @@ class Users:
         found, unreadable = _read(store.users)
         if ROOT in unreadable:
             raise CatalogueError(
-                f"the root user cannot be read from users/{ROOT}.json: repair the file, or move it away so that the next "
-                "start creates a new root user"
+                f"the root user cannot be read from users/{ROOT}.json: repair the file, or move it away so that the "
+                "next start creates a new root user"
             )
         passwords = passwords or Passwords()
         users = cls(store, Shelf(found, unreadable), clock, passwords, throttle or Throttle(), users_max)
@@ -209,8 +209,8 @@ class Users:
         self._put(self._document(ROOT, name, UserStatus.ACTIVE, ALL, await self._passwords.hash(password)))
 
     async def save_root(self) -> None:
-        """Stores a root user that this start has created. Until then a start that fails leaves no root user behind whose
-        password nobody has seen, so this comes last, right before the password is shown."""
+        """Stores a root user that this start has created. Call it last, right before the password is shown: a start
+        that fails earlier must not leave a root user behind whose password nobody has seen."""
         if self.root_password is RootPassword.EARLIER_START:
             return
         async with self._changing:
@@ -225,6 +225,11 @@ class Users:
     @property
     def root(self) -> User:
         return self.get(ROOT)
+
+    @property
+    def root_sign_in(self) -> tuple[str, RootPassword, str | None]:
+        """Returns root's name, where the password comes from, and the password if this start has generated it."""
+        return self.root.username, self.root_password, self.generated_root_password
 
     def find(self, identifier: int | str) -> User | None:
         return self._shelf.find(identifier)
