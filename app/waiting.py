@@ -49,13 +49,20 @@ class Wait:
         request = self._request
         if not request.wait_us:
             return False
-        located = requests.LocateMessages(request.consumer, request.stream, request.topic, _starts(request))
+        located = requests.LocateMessages(
+            request.consumer, request.stream, request.topic, _starts(request), _incarnations(request)
+        )
         self.followed = await execute(self._gateway, self._session, located)
         self._emptied = [partition.emptied for partition in self.followed.partitions]
         if self.partitions_count < len(located.starts):
-            # A partition is not there: reading says so.
+            # A partition does not exist, or was recreated: the read reports that at once.
             return False
         return self._missing() > 0
+
+    @property
+    def commits(self) -> bool:
+        """Whether what it finds is committed when it is read."""
+        return not isinstance(self._request, requests.AwaitMessages) and self._request.auto_commit
 
     @property
     def partitions_count(self) -> int:
@@ -113,3 +120,10 @@ def _starts(request: Deferred) -> tuple[tuple[int | None, requests.Strategy], ..
     if strategy.kind is requests.StrategyKind.LAST:
         strategy = requests.Strategy(strategy.kind, request.count)
     return ((request.partition_id, strategy),)
+
+
+def _incarnations(request: Deferred) -> tuple[int, ...]:
+    """Those of a fetch, which names one for each partition; that of a poll is in the frame's header."""
+    if isinstance(request, requests.FetchMessages):
+        return tuple(target.incarnation for target in request.targets)
+    return ()

@@ -116,6 +116,9 @@ class ClassicConversation:
         decode = sends.decode
         return await offload.call(len(payload), count, decode, payload, self.dialect, os.urandom, self._limits)
 
+    def half_close(self) -> None:
+        """Requests in progress are answered as ever."""
+
     def close(self) -> None:
         self.dialect.close()
         groups.leave_all(self._gateway, self.session)

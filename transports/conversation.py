@@ -51,6 +51,9 @@ class Conversation(Protocol):
         """The response to a whole frame, its header first; an error is a response too. Nothing: there is none, or it
         comes later."""
 
+    def half_close(self) -> None:
+        """The client sends nothing more, but may still receive."""
+
     def close(self) -> None:
         """The connection is gone: its memberships go with it."""
 

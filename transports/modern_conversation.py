@@ -261,6 +261,9 @@ class ModernConversation:
             self._gateway.answered.leave(self._answered)
             self._answered = None
 
+    def half_close(self) -> None:
+        """Requests in progress are answered as ever."""
+
     def close(self) -> None:
         if self._closed:
             return

@@ -113,7 +113,7 @@ class NextConversation:
         self._bound: BoundSession | None = None
         self._waits: dict[int, Wait] = {}
         """By the number of the request."""
-        self._closed = False
+        self._closed = self._half_closed = False
 
     @property
     def is_bound(self) -> bool:
@@ -287,6 +287,8 @@ class NextConversation:
             raise CommandError(Code.TOO_MANY_WAITING_POLLS, f"{len(self._waits)} polls of this connection wait already")
         self._gateway.waiting_polls.take(login, wait.partitions_count)
         self._waits[asked.number] = wait
+        if self._half_closed and wait.commits:
+            wait.end()
         to.later(partial(self._later, asked, request, acting, login, wait))
         return []
 
@@ -412,6 +414,14 @@ class NextConversation:
         """Nobody is there any more to take the messages: none are handed out, and no offset is stored."""
         for wait in self._waits.values():
             wait.end()
+
+    def half_close(self) -> None:
+        """Waiting polls are still answered. Those that commit end now, without messages: the client may have crashed,
+        and what is committed would be lost."""
+        self._half_closed = True
+        for wait in self._waits.values():
+            if wait.commits:
+                wait.end()
 
     def close(self) -> None:
         if self._closed:

@@ -43,6 +43,8 @@ IN_HAND_MAX = 8
 """Requests of one connection that are being carried out."""
 ANSWER_BYTES_MAX = 10_000_000
 """Official clients take no more, with the header of the answer."""
+HEAD_BYTES = 256
+"""The beginning of a frame that is enough to refuse it, in every protocol."""
 AT_ONCE_BYTES_MAX = 64 << 10
 """A request that comes whole in one piece, and is no larger, is carried out where it stands."""
 NO_ERROR, PROTOCOL_ERROR, OVERDUE = 0, 1, 2
@@ -622,21 +624,22 @@ class Binary:
         talk = self._conversation
         assert talk is not None and request.frame is not None
         buffers = await talk.answer(request.frame, request)
-        if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
-            buffers = talk.refuse(request.frame, Code.INVALID_SIZE_BYTES)
         if not request.is_deferred:
-            self._say(request, buffers)
+            self._say(request, _bounded(talk, request.frame, buffers))
 
     def later(self, request: Request, work: Later) -> None:
+        talk = self._conversation
+        assert talk is not None and request.frame is not None
         self._late.add(request)
-        asyncio.get_running_loop().create_task(self._respond_later(request, work))
+        head = memoryview(bytes(request.frame[:HEAD_BYTES]))
+        asyncio.get_running_loop().create_task(self._respond_later(request, talk, head, work))
 
-    async def _respond_later(self, request: Request, work: Later) -> None:
+    async def _respond_later(self, request: Request, talk: Conversation, head: memoryview, work: Later) -> None:
         try:
             buffers = await work(request)
         finally:
             self._late.discard(request)
-        self._say(request, buffers)
+        self._say(request, _bounded(talk, head, buffers))
         self._connection.touch()
 
     def _answered_later(self, request: Request) -> None:
@@ -761,6 +764,13 @@ class Binary:
             self._claim.close()
         if self._conversation is not None:
             self._conversation.close()
+
+
+def _bounded(talk: Conversation, frame: memoryview, buffers: list[Readable]) -> list[Readable]:
+    """The response, or a refusal if official clients would not accept one of this size."""
+    if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
+        return talk.refuse(frame, Code.INVALID_SIZE_BYTES)
+    return buffers
 
 
 def text(peer: PeerAddress) -> str:

@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
     TRANSPORT = Transport.TCP
 
     __slots__ = (
+        "_awaits_late",
         "_conversation",
         "_ended",
         "_eof",
@@ -87,6 +88,8 @@ class Connection(asyncio.BufferedProtocol):
         self._silent_since = 0.0
         self._ended = False
         self._eof = False
+        self._awaits_late = False
+        """The client has half-closed the connection, which stays open until the responses out of turn are sent."""
         self._lingers_until = 0.0
         """All was said, and the client is given so long to hear it; what it says is thrown away."""
 
@@ -132,15 +135,21 @@ class Connection(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """A client that has said its last word still hears the answers to what it has asked."""
         self._eof = True
-        if self._working is None:
+        if self._conversation is not None:
+            self._conversation.half_close()
+        if self._working is None and not self._late:
             return False
+        self._awaits_late = not self._ended
         self._say_no_more()
         # TLS cannot be half closed; it closes when what is written until now is on its way.
         return self._transport.get_extra_info("sslcontext") is None
 
     def end(self) -> None:
         """No more requests; those in hand are answered, then the connection closes."""
+        awaited_late, self._awaits_late = self._awaits_late, False
         if self._ended:
+            if awaited_late and self._working is None:
+                self._close(is_over=True)
             return
         self._say_no_more()
         if self._working is None:
@@ -343,7 +352,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._turn.close()
             if self._ended:
                 intake.drop()
-                self._close(is_over=False)
+                if talk.over or not (self._awaits_late and self._late):
+                    self._close(is_over=False)
             elif session.login is None:
                 self._silent_since = time.monotonic()
 
@@ -368,11 +378,11 @@ class Connection(asyncio.BufferedProtocol):
             await self._writable
 
     def later(self, work: Later) -> None:
-        self._listener.loop.create_task(self._respond_later(work))
-
-    async def _respond_later(self, work: Later) -> None:
         late = Late(Turn(self._listener.rooms.responses_to(self._session), self._reclaimed))
         self._late.add(late)
+        self._listener.loop.create_task(self._respond_later(work, late))
+
+    async def _respond_later(self, work: Later, late: Late) -> None:
         try:
             buffers = await work(late)
             # Somebody else may have filled the socket by then.
@@ -384,6 +394,8 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._late.discard(late)
             late.turn.close()
+            if self._awaits_late and not self._late and self._working is None:
+                self._close(is_over=True)
 
 
 class TcpConnection(Connection):

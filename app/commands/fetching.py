@@ -126,15 +126,17 @@ def _check_unique(partitions: Iterable[int | None]) -> None:
 async def locate_messages(
     gateway: Gateway, session: Session, request: requests.LocateMessages, target: Target
 ) -> Followed:
-    """Partitions that are not there are left out: whoever reads hears of that."""
+    """Leaves out partitions that do not exist, and those that the client knows in another incarnation: the read that
+    follows reports them."""
     topic, consumer = target.topic, offsets.consumer_of(target.topic, request.consumer)
     partitions: list[Partition] = []
     starts: list[int] = []
+    known = dict(zip((number for number, _ in request.starts), request.incarnations, strict=False))
     for partition_id, strategy in request.starts:
         numbers = range(len(topic.partitions)) if partition_id is None else (partition_id,)
         for number in numbers:
             partition = topic.partition(number)
-            if partition is None:
+            if partition is None or known.get(number, topic.incarnation(number)) != topic.incarnation(number):
                 continue
             partitions.append(partition)
             starts.append(await start_of(partition, strategy, partition.offset_of(*consumer)))

@@ -317,6 +317,8 @@ class LocateMessages(Request, frozen=True):
     stream: Identifier
     topic: Identifier
     starts: tuple[tuple[int | None, Strategy], ...]
+    incarnations: tuple[int, ...] = ()
+    """The incarnations of the partitions that the client knows; none: they are not checked here."""
 
 
 class FollowMessages(Request, frozen=True):

@@ -1042,6 +1042,19 @@ async def test_who_waits_for_a_partition_that_is_not_there_hears_so_at_once(tmp_
         assert await client.refused(wanted) == Code.PARTITION_NOT_FOUND
 
 
+async def test_a_fetch_of_an_old_incarnation_is_refused_without_waiting(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        client = await with_topic(made, 2)
+        old = client.incarnation
+        await client.demand(requests.DeletePartitions("s", "t", 1))
+        await client.demand(requests.CreatePartitions("s", "t", 1))
+        found = await client.get(fetch(target(0, old), target(1, old), wait=MINUTE))
+        assert {section.partition_id: section.status for section in found.sections} == {
+            0: 0,
+            1: Code.PARTITION_RECREATED,
+        }
+
+
 @pytest.mark.parametrize("how", ["logged out", "logged in anew", "bound elsewhere"])
 async def test_what_waits_ends_with_its_session_and_commits_nothing(tmp_path: Path, how: str) -> None:
     async with world(tmp_path) as made:

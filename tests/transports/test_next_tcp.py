@@ -6,28 +6,33 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.support.running import HANGS_S
+from tests.transports.support import quic
 from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply, batch_of, sending
 from tests.transports.support.newer import CLIENT, ME, SECRET, SPOKEN, frame
 from tests.transports.support.raw import Raw, Served, served
 from whippet.app.commands import requests as commands
+from whippet.app.errors import Code
+from whippet.transports import quic_connection
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
 from whippet.transports.wire.next import registration, requests, responses
 from whippet.transports.wire.next.operations import CODES, OF_CODE, PARTITION_OPERATIONS
 
 FIRST = commands.Strategy(commands.StrategyKind.FIRST)
+OTHER = bytes(range(1, 17))
 MINUTE = 60_000_000
 MIB = 1 << 20
 
 
-class Client(Raw):
-    def __init__(self, raw: Raw) -> None:
-        super().__init__(raw.link)
-        self.session = self.number = self.incarnation = 0
+class Numbered:
+    """The frames of one session."""
 
-    async def reply(self) -> Reply:
-        head = await self.exactly(HEADER_BYTES)
-        return Reply(head, await self.exactly(int.from_bytes(head[48:52], "little") - HEADER_BYTES))
+    def __init__(self) -> None:
+        self.session = self.number = self.incarnation = 0
+        self.own = CLIENT
 
     def asked(self, request: commands.Request) -> bytes:
         self.number += 1
@@ -37,7 +42,17 @@ class Client(Raw):
         if operation in PARTITION_OPERATIONS or isinstance(request, commands.PollMessagesDeferred):
             named |= {"incarnation": self.incarnation, "stamp": 0}
         body = b"".join(requests.encode(request))
-        return frame(operation, body, session=self.session, number=self.number, **named)
+        return frame(operation, body, client=self.own, session=self.session, number=self.number, **named)
+
+
+class Client(Numbered, Raw):
+    def __init__(self, raw: Raw) -> None:
+        Raw.__init__(self, raw.link)
+        Numbered.__init__(self)
+
+    async def reply(self) -> Reply:
+        head = await self.exactly(HEADER_BYTES)
+        return Reply(head, await self.exactly(int.from_bytes(head[48:52], "little") - HEADER_BYTES))
 
     async def get(self, request: commands.Request) -> Any:
         await self.send(self.asked(request))
@@ -46,10 +61,11 @@ class Client(Raw):
         return responses.OF_0_12_2.decode(code, memoryview(reply.content))
 
 
-async def connected(world: Served, **options: Any) -> Client:
+async def connected(world: Served, own: bytes = CLIENT, **options: Any) -> Client:
     client = Client(await world.stranger(**options))
+    client.own = own
     body = registration.encode(SPOKEN, SECRET, AS_ROOT, "test", "1")
-    await client.send(frame(REGISTER, body, client=CLIENT, stamp=7))
+    await client.send(frame(REGISTER, body, client=own, stamp=7))
     client.session = modern_registration.decode_answer(memoryview((await client.reply()).content)).session
     return client
 
@@ -62,9 +78,9 @@ async def with_topic(world: Served, **options: Any) -> Client:
     return client
 
 
-def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB) -> commands.PollMessagesDeferred:
+def poll(wait: int = MINUTE, max_bytes: int = 64 * MIB, *, auto_commit: bool = False) -> commands.PollMessagesDeferred:
     return commands.PollMessagesDeferred(
-        ME, "s", "t", 0, FIRST, 1000, False, None, wait, 1, max_bytes, wait + 1_000_000
+        ME, "s", "t", 0, FIRST, 1000, auto_commit, None, wait, 1, max_bytes, wait + 1_000_000
     )
 
 
@@ -105,3 +121,69 @@ async def test_whoever_goes_without_taking_a_late_response_leaves_nothing_behind
         # Responses of 8 MiB are on their way, or wait for those before them.
         assert world.listener.rooms.responses.used >= 8 * MIB
         client.reset()
+
+
+async def test_a_client_that_half_closes_still_gets_the_answer_to_a_waiting_poll(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        other, client = await with_topic(world), await connected(world, own=OTHER)
+        client.incarnation = other.incarnation
+        await client.send(client.asked(poll()))
+        while not len(world.listener.gateway.waiting_polls):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        client.say_no_more()
+        await other.get(commands.Ping())
+        await other.send(other.asked(sending(batch_of(b"there"))))
+        assert b"there" in await client.rest()
+        assert len(world.listener.gateway.waiting_polls) == 0
+
+
+async def test_a_half_closed_client_is_not_handed_messages_whose_offset_is_committed(tmp_path: Path) -> None:
+    """It may have crashed, and the next one of its kind has to get them."""
+    async with served(tmp_path) as world:
+        client = await with_topic(world)
+        await client.send(client.asked(poll(auto_commit=True)))
+        client.say_no_more()
+        reply = await client.reply()
+        assert (reply.refused, len(reply.body)) == (0, 40)
+        assert await client.is_closed()
+
+
+async def test_a_stop_does_not_wait_for_the_polls_of_half_closed_clients(tmp_path: Path) -> None:
+    async with served(tmp_path) as world:
+        client = await with_topic(world)
+        await client.send(client.asked(poll()))
+        client.say_no_more()
+        while not len(world.listener.gateway.waiting_polls):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await world.listener.stop(HANGS_S)
+        assert await client.is_closed()
+
+
+# ------------------------------------------------------------------------------------------------------------ over QUIC
+
+
+async def test_a_late_answer_that_fits_no_response_over_quic_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quic_connection, "ANSWER_BYTES_MAX", 100_000)
+    async with quic.served(tmp_path) as world:
+        link, client = await world.stranger(), Numbered()
+
+        async def ask(octets: bytes) -> Reply:
+            answer = await link.whole(octets)
+            return Reply(answer[:HEADER_BYTES], answer[HEADER_BYTES:])
+
+        body = registration.encode(SPOKEN, SECRET, AS_ROOT, "test", "1")
+        registered = await ask(frame(REGISTER, body, client=CLIENT, stamp=7))
+        client.session = modern_registration.decode_answer(memoryview(registered.content)).session
+        await ask(client.asked(commands.CreateStream("s")))
+        await ask(client.asked(commands.CreateTopic("s", "t", 1)))
+        route = await ask(client.asked(commands.GetPartitionRoute("s", "t", 0)))
+        client.incarnation = responses.OF_0_12_2.decode(105, memoryview(route.content)).incarnation
+        waiting = link.begin(client.asked(poll()))
+        sent = await ask(client.asked(sending(batch_of(b"x" * 110_000))))
+        assert not sent.refused
+        late = await waiting
+        assert len(late) == HEADER_BYTES
+        assert Reply(late, b"").refused == Code.INVALID_SIZE_BYTES
+        await ask(client.asked(commands.LogoutUser()))
