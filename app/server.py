@@ -36,7 +36,7 @@ from whippet.storage import descriptors
 from whippet.storage.errors import StorageError
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Progress, Store
-from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.budgets import Budgets
 from whippet.transports.certificates import Renewals
 from whippet.transports.http import application
 from whippet.transports.http import server as http_server
@@ -171,15 +171,15 @@ async def _listen(
     web = [] if http is None else [http]
     api: Api | None = None
     listeners: list[TcpListener | QuicListener | WebSockets] = []
-    rooms = Rooms(config)
+    budgets = Budgets(config)
     addresses: dict[str, Address] = {}
     try:
         if config.http.enabled or config.metrics.enabled or config.websocket.address is not None:
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
-            api = Api(gateway, tokens, rooms)
+            api = Api(gateway, tokens, budgets)
         if api is not None and http is not None:
             front.application = application.create(api)
-            http.door.rooms = rooms
+            http.door.budgets = budgets
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
             gateway.connections[Transport.HTTP] = http.door.connections.__len__
@@ -187,7 +187,7 @@ async def _listen(
             web.append(await _listen_for_scrapers(api, config))
             addresses["metrics"] = web[-1].address
         if config.tcp.enabled:
-            tcp = TcpListener(gateway, rooms)
+            tcp = TcpListener(gateway, budgets)
             listeners.append(tcp)
             tls = renewals.context(config.tcp.tls, "tcp.tls", config.system.path)
             await tcp.listen(config.tcp.address, "tcp.address", tls)
@@ -196,7 +196,7 @@ async def _listen(
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
             over_http = () if http is None else (front, http.door)
-            quic = QuicListener(gateway, rooms, *over_http)
+            quic = QuicListener(gateway, budgets, *over_http)
             listeners.append(quic)
             await quic.listen(config.quic.address, "quic.address", config.system.path)
             renewals.add("quic.certificate", quic.renew)
@@ -205,7 +205,7 @@ async def _listen(
             gateway.connections[Transport.QUIC] = quic.count_connections
             if http is not None:
                 http.announce_http3(quic.address.port)
-        listeners += await _listen_for_websockets(gateway, api, renewals, rooms, http, web, addresses)
+        listeners += await _listen_for_websockets(gateway, api, renewals, budgets, http, web, addresses)
         await current_config.write(loaded, addresses)
         shown = {_shown(config, name): at for name, at in addresses.items()}
         # Nothing that can fail may come between storing a generated password and showing it.
@@ -238,7 +238,7 @@ async def _listen_for_websockets(
     gateway: Gateway,
     api: Api | None,
     renewals: Renewals,
-    rooms: Rooms,
+    budgets: Budgets,
     http: HttpServer | None,
     web: list[HttpServer],
     addresses: dict[str, Address],
@@ -249,7 +249,7 @@ async def _listen_for_websockets(
         address = None
     if not config.websocket.enabled or (http is None and address is None):
         return []
-    websockets = WebSockets(gateway, rooms, api)
+    websockets = WebSockets(gateway, budgets, api)
     if address is not None:
         tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
         limits, stop_time = config.http.limits, config.system.limits.stop_time

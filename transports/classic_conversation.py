@@ -15,8 +15,8 @@ from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session
 from whippet.storage.batch import Limits, Readable
-from whippet.transports import offload, turns
-from whippet.transports.turns import Responding
+from whippet.transports import offload
+from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
 from whippet.transports.wire import destination
 from whippet.transports.wire.classic import frames, requests, responses, sends
 from whippet.transports.wire.classic.dialect import TELLING, Dialect
@@ -67,7 +67,7 @@ class ClassicConversation:
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         return [frames.failure(code)]
 
-    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
         code = frames.code_of(frame)
         try:
             payload = frame[frames.HEADER_BYTES :]
@@ -76,8 +76,8 @@ class ClassicConversation:
             else:
                 request = self._decode(code, payload)
             if type(request) is PollMessages:
-                turn = to.response_room()
-                request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
+                room, most = to.response_reservation(), self.poll_bytes_max
+                request = reserve_poll(request, room, most) or await wait_for_poll(request, room)
             answer = await execute(self._gateway, self.session, request)
             if type(request) in TELLING:
                 self.dialect.on_request(request, self._gateway.clock())

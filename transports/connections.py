@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from whippet.app.config.system import Limits
 from whippet.app.gateway import Gateway
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Connections:
     """Everyone who is connected in one way: how many there may be, what they share, how long they may take."""
 
     def __init__(
-        self, gateway: Gateway, rooms: Rooms | None = None, *, stalled_seconds: float = STALLED_SECONDS
+        self, gateway: Gateway, budgets: Budgets | None = None, *, stalled_seconds: float = STALLED_SECONDS
     ) -> None:
         """`rooms` are shared with all other transports."""
         self.gateway = gateway
@@ -50,7 +50,7 @@ class Connections:
         forced = gateway.config.tcp.message_header
         self.header_size = None if forced == "auto" else int(forced)
         self.limits: Limits = gateway.config.system.limits
-        self.rooms = rooms or Rooms(gateway.config)
+        self.budgets = budgets or Budgets(gateway.config)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: set[Member] = set()
         self._sweeper: asyncio.Task[None] | None = None
@@ -94,7 +94,7 @@ class Connections:
             if reason is not None:
                 _log.info("%s: closed, because %s", connection.address, reason)
                 connection.abort()
-        self.rooms.reclaim(now)
+        self.budgets.reclaim(now)
 
     async def stop(self, seconds_max: float) -> None:
         """Lets the commands in hand finish, closes all connections."""

@@ -15,7 +15,7 @@ from whippet.app.model.sessions import Session
 from whippet.storage.batch import Readable
 from whippet.transports.classic_conversation import ClassicConversation
 from whippet.transports.modern_conversation import ModernConversation
-from whippet.transports.turns import Responding
+from whippet.transports.reservations import Responder
 from whippet.transports.wire.classic import polls
 
 ANSWER_HEADER_BYTES = 512
@@ -47,7 +47,7 @@ class Conversation(Protocol):
     successor: Conversation | None
     """Who goes on with the connection after a login, if it is not this one."""
 
-    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
         """The response to a whole frame, its header first; an error is a response too. Nothing: there is none, or it
         comes later."""
 

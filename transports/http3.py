@@ -26,9 +26,9 @@ from aioquic.h3.events import DataReceived, Headers, HeadersReceived
 from aioquic.quic import events
 from starlette.types import ASGIApp, Message, Scope
 
-from whippet.transports.admission.stalling import Stalling
+from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.quic_engine import Engine
-from whippet.transports.turns import CUT
+from whippet.transports.reservations import CUT
 
 if TYPE_CHECKING:
     from whippet.transports.quic_connection import Connection
@@ -100,7 +100,7 @@ class Http3:
         """The stream behind all on which something was said."""
         self._ended = False
         self._idle_since = time.monotonic()
-        self._stalling = Stalling()
+        self._stalling = StallDetector()
         self.engine.allow_streams(connection.listener.streams_max)
 
     def on_event(self, event: events.QuicEvent) -> None:
@@ -178,8 +178,8 @@ class Http3:
 
     def _has_stalled(self, now: float) -> bool:
         unsent, taken = self.engine.all_unsent, self.engine.taken_bytes
-        hurry = self.connection.listener.rooms.hurry
-        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken, hurry=hurry)
+        is_contended = self.connection.listener.budgets.is_contended
+        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken, is_contended=is_contended)
 
     def end(self) -> None:
         if not self._ended:

@@ -18,12 +18,12 @@ from whippet.app.model.answered import Answered
 from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
 from whippet.storage.batch import Limits, Readable
-from whippet.transports import registering, turns
+from whippet.transports import login_checks
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
-from whippet.transports.registering import Evicted
-from whippet.transports.sending import checked
-from whippet.transports.turns import Responding
+from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
+from whippet.transports.send_checks import checked
 from whippet.transports.wire import generations
 from whippet.transports.wire.modern import frames, registration, requests, responses
 from whippet.transports.wire.modern.frames import HEADER_BYTES, Reason
@@ -103,7 +103,7 @@ class ModernConversation:
     def refuse(self, data: memoryview, code: Code) -> list[Readable]:
         return frames.reply(frames.request_of(data), 0, status=code)
 
-    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
         asked = frames.request_of(frame)
         self.session.last_heartbeat = self._gateway.clock()
         try:
@@ -126,16 +126,16 @@ class ModernConversation:
             return frames.reply(asked, 0, status=code)
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
 
-    async def _answer(self, asked: frames.Request, frame: memoryview, to: Responding) -> list[Readable]:
+    async def _answer(self, asked: frames.Request, frame: memoryview, to: Responder) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == frames.NOBODY:
             self.over = True
             raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
         operation, body = asked.operation, frame[HEADER_BYTES:]
-        if operation == REGISTER and (version := registering.version_of(body)) is not None:
-            if not registering.is_spoken(self._gateway, version):
-                return registering.refuse_version(self._gateway, self.session, asked.client, version)
+        if operation == REGISTER and (version := login_checks.version_of(body)) is not None:
+            if not login_checks.is_spoken(self._gateway, version):
+                return login_checks.refuse_version(self._gateway, self.session, asked.client, version)
             if generations.of(version).has_bound_sessions:
                 return await self._hand_over(frame, to)
         if asked.checksum != frames.NOBODY and int.from_bytes(asked.checksum, "little") != _digest(body):
@@ -165,7 +165,7 @@ class ModernConversation:
         _check(asked, registered)
         return await self._once(asked, code, body, to)
 
-    async def _once(self, asked: frames.Request, code: int, body: memoryview, to: Responding) -> list[Readable]:
+    async def _once(self, asked: frames.Request, code: int, body: memoryview, to: Responder) -> list[Readable]:
         """What was asked before with this number is answered as it was then."""
         answered = self._answered
         assert answered is not None
@@ -201,21 +201,21 @@ class ModernConversation:
         return reply
 
     async def _carry_out(
-        self, asked: frames.Request, code: int, body: memoryview, operation_number: int, to: Responding
+        self, asked: frames.Request, code: int, body: memoryview, operation_number: int, to: Responder
     ) -> list[Readable]:
         request = requests.decode(code, body)
         if type(request) is SendMessages:
             request = await checked(self._gateway, self.session, request, self._limits)
         if type(request) is PollMessages:
-            turn = to.response_room()
-            request = turns.bounded(request, turn, self.poll_bytes_max) or await turns.bounded_later(request, turn)
+            room, most = to.response_reservation(), self.poll_bytes_max
+            request = reserve_poll(request, room, most) or await wait_for_poll(request, room)
         answer: Any = await execute(self._gateway, self.session, request)
         content = responses.encode(code, answer)
         if asked.operation not in PLAIN:
             content = frames.results(content)
         return frames.reply(asked, operation_number, content)
 
-    async def _hand_over(self, frame: memoryview, to: Responding) -> list[Readable]:
+    async def _hand_over(self, frame: memoryview, to: Responder) -> list[Readable]:
         """Somebody logs in who speaks a later version."""
         successor = NextConversation(self._gateway, self.session, self)
         reply = await successor.answer(frame, to)
@@ -239,7 +239,7 @@ class ModernConversation:
         try:
             logged_in = await execute(self._gateway, self.session, wanted.login)
         except CommandError as refused:
-            raise registering.refused_login(refused) from refused
+            raise login_checks.refused_login(refused) from refused
         login = self.session.login
         if self._closed or login is None:
             raise CommandError(Code.DISCONNECTED)
@@ -249,7 +249,7 @@ class ModernConversation:
         self._answered = self._gateway.answered.enter(asked.client, login.mark, number, MEMBERSHIPS)
         self.session.registration = Registration(asked.client, number)
         answer = registration.Registered(
-            logged_in.user_id, number, registering.announced(self._gateway, wanted.protocol), MODERN_IGGY_VERSION
+            logged_in.user_id, number, login_checks.announced(self._gateway, wanted.protocol), MODERN_IGGY_VERSION
         )
         return frames.reply(asked, number, frames.results(registration.encode_answer(answer)))
 

@@ -28,10 +28,10 @@ from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
 from whippet.app.waiting import Deferred, Wait
 from whippet.storage.batch import Limits, Readable
-from whippet.transports import registering, turns
-from whippet.transports.registering import Evicted
-from whippet.transports.sending import checked
-from whippet.transports.turns import Responding
+from whippet.transports import login_checks, reservations
+from whippet.transports.login_checks import Evicted
+from whippet.transports.reservations import Responder
+from whippet.transports.send_checks import checked
 from whippet.transports.wire import generations
 from whippet.transports.wire.generations import Generation
 from whippet.transports.wire.modern import frames as modern_frames
@@ -123,7 +123,7 @@ class NextConversation:
     def _acting(self) -> Session:
         return self.session if self._bound is None else self._bound.session
 
-    async def answer(self, frame: memoryview, to: Responding) -> list[Readable]:
+    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
         asked = frames.request_of(frame)
         self._acting.last_heartbeat = self._gateway.clock()
         try:
@@ -156,7 +156,7 @@ class NextConversation:
             return modern_frames.eviction(asked.client, Reason.STALE_CLIENT)
         return frames.reply(asked, 0, status=_code(refused))
 
-    async def _answer(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
+    async def _answer(self, asked: frames.Request, body: memoryview, to: Responder) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == NOBODY:
@@ -226,7 +226,7 @@ class NextConversation:
 
     # --------------------------------------------------------------------------------------------------------- reading
 
-    async def _read(self, asked: frames.Request, body: memoryview, to: Responding) -> list[Readable]:
+    async def _read(self, asked: frames.Request, body: memoryview, to: Responder) -> list[Readable]:
         code, gateway = asked.code, self._gateway
         if code == BIND_SESSION:
             return self._bind(asked, body)
@@ -255,20 +255,20 @@ class NextConversation:
             return await self._found(asked, request, acting, to)
         return self._defer(asked, request, acting, wait, to)
 
-    async def _found(self, asked: frames.Request, request: Deferred, acting: Session, to: Responding) -> list[Readable]:
+    async def _found(self, asked: frames.Request, request: Deferred, acting: Session, to: Responder) -> list[Readable]:
         """What there is by now."""
         if isinstance(request, requests.AwaitMessages):
             ready = await execute(self._gateway, acting, request)
             return frames.reply(asked, 0, self._generation.encode(asked.code, ready))
-        turn = to.response_room()
+        reservation = to.response_reservation()
         most = self.poll_bytes_max
         if request.max_bytes is not None:
             most = min(most, request.max_bytes - fetching.POLL_HEAD_BYTES)
         if isinstance(request, requests.FetchMessages):
             # What the transport carries has to have room for the heads, too.
             most = min(most, self.poll_bytes_max - polls.SECTION.size * len(request.targets))
-        granted = turns.granted(turn, most)
-        room = await turn.wait() if granted is None else granted
+        granted = reservations.reserve_response(reservation, most)
+        room = await reservation.wait() if granted is None else granted
         # The partition may have been made again during a wait.
         self._check_incarnation(asked, request, acting)
         answer = await execute(self._gateway, acting, msgspec.structs.replace(request, room=room))
@@ -279,7 +279,7 @@ class NextConversation:
             fetching.check_incarnation(self._gateway, acting.login, request, asked.incarnation)
 
     def _defer(
-        self, asked: frames.Request, request: Deferred, acting: Session, wait: Wait, to: Responding
+        self, asked: frames.Request, request: Deferred, acting: Session, wait: Wait, to: Responder
     ) -> list[Readable]:
         login = acting.login
         assert login is not None
@@ -289,7 +289,7 @@ class NextConversation:
         self._waits[asked.number] = wait
         if self._half_closed and wait.commits:
             wait.end()
-        to.later(partial(self._later, asked, request, acting, login, wait))
+        to.defer(partial(self._later, asked, request, acting, login, wait))
         return []
 
     async def _later(
@@ -299,7 +299,7 @@ class NextConversation:
         acting: Session,
         login: Login,
         wait: Wait,
-        to: Responding,
+        to: Responder,
     ) -> list[Readable]:
         count = wait.partitions_count
         try:
@@ -322,9 +322,9 @@ class NextConversation:
         gateway, session = self._gateway, self.session
         if asked.session or asked.number:
             raise Evicted(Reason.MALFORMED_LOGIN)
-        version = registering.version_of(body)
-        if version is not None and not registering.is_spoken(gateway, version):
-            return registering.refuse_version(gateway, session, asked.client, version)
+        version = login_checks.version_of(body)
+        if version is not None and not login_checks.is_spoken(gateway, version):
+            return login_checks.refuse_version(gateway, session, asked.client, version)
         try:
             wanted = registration.decode(body)
         except CommandError as unreadable:
@@ -338,7 +338,7 @@ class NextConversation:
         try:
             await execute(gateway, session, wanted.login)
         except CommandError as refused:
-            raise registering.refused_login(refused) from refused
+            raise login_checks.refused_login(refused) from refused
         number = await gateway.unique_numbers.next()
         login, user = session.login, gateway.users.of(session.login)
         if self._closed or login is None or user is None:
@@ -364,9 +364,9 @@ class NextConversation:
 
     def _bind(self, asked: frames.Request, body: memoryview) -> list[Readable]:
         gateway, session = self._gateway, self.session
-        version = registering.version_of(body)
-        if version is not None and not registering.is_spoken(gateway, version):
-            return registering.refuse_version(gateway, session, asked.client, version)
+        version = login_checks.version_of(body)
+        if version is not None and not login_checks.is_spoken(gateway, version):
+            return login_checks.refuse_version(gateway, session, asked.client, version)
         wanted = registration.decode_binding(body)
         if not generations.of(wanted.protocol).has_bound_sessions:
             raise Evicted(Reason.MALFORMED_LOGIN)
@@ -398,7 +398,7 @@ class NextConversation:
         acting.last_heartbeat = gateway.clock()
 
     def _registered(self, bound: BoundSession, user_id: int, protocol: int) -> list[Readable]:
-        told = registering.announced(self._gateway, protocol)
+        told = login_checks.announced(self._gateway, protocol)
         answer = modern_registration.Registered(user_id, bound.number, told, self._generation.iggy_version)
         return modern_registration.encode_answer(answer)
 

@@ -31,8 +31,8 @@ from whippet.app.config.listeners import Quic
 from whippet.app.config.system import Limits
 from whippet.app.gateway import Gateway
 from whippet.transports import certificates, datagrams, listening, quic_engine
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.certificates import Pair
 from whippet.transports.connections import FULL_SAID_SECONDS, SWEEP_SECONDS
 from whippet.transports.datagrams import Datagrams, PeerAddress
@@ -62,7 +62,7 @@ class QuicListener:
     def __init__(
         self,
         gateway: Gateway,
-        rooms: Rooms,
+        budgets: Budgets,
         application: ASGIApp | None = None,
         door: Door | None = None,
         *,
@@ -72,7 +72,7 @@ class QuicListener:
         of HTTP has room for."""
         config: Quic = gateway.config.quic
         self.gateway = gateway
-        self.rooms = rooms
+        self.budgets = budgets
         self.application = application
         self._door = door
         self.stalled_seconds = stalled_seconds
@@ -299,7 +299,7 @@ class QuicListener:
     def close_overdue(self, now: float) -> None:
         for connection in list(self._connections):
             connection.look(now, self._config.keep_alive_interval)
-        self.rooms.reclaim(now)
+        self.budgets.reclaim(now)
 
     async def stop(self, seconds_max: float) -> None:
         """Meets nobody any more, lets the commands in hand finish, closes all connections."""

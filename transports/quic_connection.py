@@ -24,15 +24,15 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import begun, conversation
-from whippet.transports.admission.frames import RATE, Arriving
-from whippet.transports.admission.room import FREE_BYTES, RECLAIMED, STEP_BYTES_MAX, Account, Claim
-from whippet.transports.admission.stalling import Stalling
+from whippet.transports import conversation, eager
+from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED, STEP_BYTES_MAX, Account, Claim
+from whippet.transports.admission.frame_intake import RATE, PartialFrame
+from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.datagrams import PeerAddress
 from whippet.transports.http3 import Http3
 from whippet.transports.quic_engine import HTTP3, Engine
-from whippet.transports.turns import Later, Turn
+from whippet.transports.reservations import DeferredWork, Reservation
 
 if TYPE_CHECKING:
     from whippet.transports.quic import QuicListener
@@ -61,7 +61,7 @@ class Request:
     """What has come on one stream."""
 
     __slots__ = (
-        "_turn",
+        "_reservation",
         "answer",
         "arriving",
         "began_at",
@@ -88,7 +88,7 @@ class Request:
         self.filled = 0
         """As much as there is of one that is read past."""
         self.claim: Claim | None = None
-        self.arriving: Arriving | None = None
+        self.arriving: PartialFrame | None = None
         self.frame: memoryview | None = None
         """All of it."""
         self.refusal: list[Readable] | None = None
@@ -98,7 +98,7 @@ class Request:
         """It is answered while others are."""
         self.answer: deque[memoryview] = deque()
         """What is still to be handed to the engine."""
-        self._turn: Turn | None = None
+        self._reservation: Reservation | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -122,29 +122,29 @@ class Request:
     def on_reclaimed(self) -> None:
         self.talk.on_reclaimed()
 
-    def response_room(self) -> Turn:
-        if self._turn is None:
-            self._turn = Turn(self.talk.responses(), self.talk.on_reclaimed)
-        return self._turn
+    def response_reservation(self) -> Reservation:
+        if self._reservation is None:
+            self._reservation = Reservation(self.talk.responses(), self.talk.on_reclaimed)
+        return self._reservation
 
-    def later(self, work: Later) -> None:
+    def defer(self, work: DeferredWork) -> None:
         self.is_deferred = True
-        self.talk.later(self, work)
+        self.talk.defer(self, work)
 
     def settle(self) -> None:
         """Its response has to be handed over piece by piece."""
-        self.response_room().settle(sum(map(len, self.answer)))
+        self.response_reservation().hold(sum(map(len, self.answer)))
 
     def leave(self) -> None:
         """The client is gone; what is in hand comes to its end all the same."""
-        if self._turn is not None:
-            self._turn.leave()
+        if self._reservation is not None:
+            self._reservation.disconnect()
 
     def release(self) -> None:
         """Nothing is left to be handed over."""
-        if self._turn is not None:
-            self._turn.close()
-            self._turn = None
+        if self._reservation is not None:
+            self._reservation.close()
+            self._reservation = None
 
 
 class Speaker(Protocol):
@@ -190,8 +190,8 @@ class Connection:
         self.has_answers = False
         """They can be sent."""
         self._is_answered_soon = False
-        self._parting = Stalling()
-        self._untaken: Turn | None = None
+        self._parting = StallDetector()
+        self._untaken: Reservation | None = None
         """The room of what the engine has been handed and the client has not taken, as of the last look."""
         self._speaker: Speaker | None = None
         self._begun_at = self._said_at = time.monotonic()
@@ -310,9 +310,9 @@ class Connection:
         if self._untaken is None:
             if unsent <= FREE_BYTES:
                 return
-            self._untaken = Turn(self.listener.rooms.responses_to(self.session), partial(self.cut, RECLAIMED))
-        self._untaken.claim.move(self.listener.rooms.responses_to(self.session))
-        self._untaken.settle(unsent)
+            self._untaken = Reservation(self.listener.budgets.responses_to(self.session), partial(self.cut, RECLAIMED))
+        self._untaken.claim.move(self.listener.budgets.responses_to(self.session))
+        self._untaken.hold(unsent)
 
     # ------------------------------------------------------------------------------------------------------- events
 
@@ -410,7 +410,7 @@ class Binary:
         self._engine = connection.engine
         self._listener = connection.listener
         self._session = connection.session
-        self._claim = Claim(connection.listener.rooms.requests_of(connection.session))
+        self._claim = Claim(connection.listener.budgets.requests_of(connection.session))
         """Of requests that came whole."""
         self._login: Login | None = None
         """Of the user whose account the requests are on."""
@@ -432,7 +432,7 @@ class Binary:
         self._is_closed = False
         self._has_logged_in = False
         self._silent_since = time.monotonic()
-        self._stalling = Stalling()
+        self._stalling = StallDetector()
 
     # ------------------------------------------------------------------------------------------------------ receiving
 
@@ -524,18 +524,18 @@ class Binary:
             request.refusal = talk.refuse(view, code)
             request.filled = min(len(data), length)
             return
-        request.claim = Claim(self._listener.rooms.requests_of(self._session), request)
+        request.claim = Claim(self._listener.budgets.requests_of(self._session), request)
         # What comes after the end of a frame means nothing.
-        request.arriving = Arriving(request.claim, length, view[:length])
+        request.arriving = PartialFrame(request.claim, length, view[:length])
         self._allow(request, request.arriving)
         self._look(request, request.arriving)
 
-    def _fill(self, request: Request, arriving: Arriving, data: bytes) -> None:
+    def _fill(self, request: Request, arriving: PartialFrame, data: bytes) -> None:
         missing = arriving.length - arriving.filled
         arriving.fill(memoryview(data)[:missing])
         self._look(request, arriving)
 
-    def _look(self, request: Request, arriving: Arriving) -> None:
+    def _look(self, request: Request, arriving: PartialFrame) -> None:
         if arriving.is_whole:
             arriving.claim.stop_waiting()
             request.frame, request.arriving = arriving.finish(), None
@@ -546,15 +546,15 @@ class Binary:
             arriving.ask()
             self._allow(request, arriving)
 
-    def _allow(self, request: Request, arriving: Arriving) -> None:
+    def _allow(self, request: Request, arriving: PartialFrame) -> None:
         """The window of the stream goes as far as there is room for the request."""
         self._engine.allow(request.stream_id, arriving.reserved)
         self._engine.hold(request.stream_id)
 
     def responses(self) -> Account:
-        return self._listener.rooms.responses_to(self._session)
+        return self._listener.budgets.responses_to(self._session)
 
-    def on_room(self, request: Request, arriving: Arriving) -> None:
+    def on_room(self, request: Request, arriving: PartialFrame) -> None:
         """It goes on in a turn of its own: others wait for theirs."""
         self._allow(request, arriving)
         asyncio.get_running_loop().call_soon(self._go_on)
@@ -583,7 +583,7 @@ class Binary:
         if request.claim is not None:
             request.claim.close()
         elif frame is not None:
-            self._claim.give_back(len(frame))
+            self._claim.release(len(frame))
 
     # ------------------------------------------------------------------------------------------------------ answering
 
@@ -606,7 +606,7 @@ class Binary:
     def _carry_out(self, request: Request) -> None:
         self._in_hand.add(request)
         try:
-            is_done = begun.begin(self._answer(request), self._answered_later, request)
+            is_done = eager.begin(self._answer(request), self._answered_later, request)
         except BaseException:
             self._answered(request)
             raise
@@ -627,14 +627,14 @@ class Binary:
         if not request.is_deferred:
             self._say(request, _bounded(talk, request.frame, buffers))
 
-    def later(self, request: Request, work: Later) -> None:
+    def defer(self, request: Request, work: DeferredWork) -> None:
         talk = self._conversation
         assert talk is not None and request.frame is not None
         self._late.add(request)
         head = memoryview(bytes(request.frame[:HEAD_BYTES]))
         asyncio.get_running_loop().create_task(self._respond_later(request, talk, head, work))
 
-    async def _respond_later(self, request: Request, talk: Conversation, head: memoryview, work: Later) -> None:
+    async def _respond_later(self, request: Request, talk: Conversation, head: memoryview, work: DeferredWork) -> None:
         try:
             buffers = await work(request)
         finally:
@@ -653,7 +653,7 @@ class Binary:
             self._login = self._session.login
             if self._conversation is not None and self._conversation.successor is not None:
                 self._conversation = self._conversation.successor
-            self._claim.move(self._listener.rooms.requests_of(self._session))
+            self._claim.move(self._listener.budgets.requests_of(self._session))
         if self._is_closed:
             request.release()
             if not self._in_hand:
@@ -731,8 +731,10 @@ class Binary:
     def _has_stalled(self, now: float) -> bool:
         engine = self._engine
         untaken = engine.all_unsent + sum(sum(map(len, request.answer)) for request in self._answering.values())
-        seconds_max, hurry = self._listener.stalled_seconds, self._listener.rooms.hurry
-        return self._stalling.has_stalled(now, untaken, seconds_max, taken=engine.taken_bytes, hurry=hurry)
+        seconds_max, is_contended = self._listener.stalled_seconds, self._listener.budgets.is_contended
+        return self._stalling.has_stalled(
+            now, untaken, seconds_max, taken=engine.taken_bytes, is_contended=is_contended
+        )
 
     def end(self) -> None:
         """A request that has arrived is carried out when its turn comes, unless one before it has not: that will not be

@@ -22,16 +22,16 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import closing, conversation, listening
-from whippet.transports.admission.frames import AHEAD_MAX, Requests
-from whippet.transports.admission.room import FREE_BYTES, RECLAIMED
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import STALLED_SECONDS, Stalling
+from whippet.transports import conversation, lingering_close, listening
+from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
+from whippet.transports.admission.stall_detector import STALLED_SECONDS, StallDetector
 from whippet.transports.connections import MAPPED, Connections, Member, text_of
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
-from whippet.transports.handshakes import Handshakes
+from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
-from whippet.transports.turns import Late, Later, Turn
+from whippet.transports.tls_handshakes import TlsHandshakes
 
 _log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class Connection(asyncio.BufferedProtocol):
         "_lingers_until",
         "_listener",
         "_login",
+        "_reservation",
         "_session",
         "_silent_since",
         "_stalling",
         "_transport",
-        "_turn",
         "_working",
         "_writable",
     )
@@ -73,18 +73,18 @@ class Connection(asyncio.BufferedProtocol):
         self._listener = listener
         self._transport = cast(asyncio.Transport, None)
         self._session = cast(Session, None)
-        self._intake = cast(Requests, None)
+        self._intake = cast(FrameIntake, None)
         self._conversation: Conversation | None = None
         """From the first bytes on: they say which protocol this is."""
         self._login: Login | None = None
         """Of the user whose account the requests are on."""
         self._working: asyncio.Task[None] | None = None
         self._writable: asyncio.Future[None] | None = None
-        self._turn: Turn | None = None
+        self._reservation: Reservation | None = None
         """The room of a response that the client has not taken."""
-        self._late: set[Late] = set()
+        self._late: set[DeferredResponder] = set()
         """Responses that come out of their turn."""
-        self._stalling = Stalling()
+        self._stalling = StallDetector()
         self._silent_since = 0.0
         self._ended = False
         self._eof = False
@@ -111,8 +111,8 @@ class Connection(asyncio.BufferedProtocol):
             self.end,
             reached_at[0].removeprefix(MAPPED) if reached_at else "",
         )
-        account = listener.rooms.requests_of(self._session)
-        self._intake = Requests(account, self._greet, self._read_on, self._reclaimed)
+        account = listener.budgets.requests_of(self._session)
+        self._intake = FrameIntake(account, self._greet, self._read_on, self._reclaimed)
         self._silent_since = time.monotonic()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -120,13 +120,13 @@ class Connection(asyncio.BufferedProtocol):
         self._listener.farewell(self)
         if self._intake is not None:
             self._intake.drop()
-        if self._turn is not None:
+        if self._reservation is not None:
             # What is in hand ends with its task.
-            self._turn.leave()
+            self._reservation.disconnect()
             if self._working is None:
-                self._turn.close()
+                self._reservation.close()
         for late in self._late:
-            late.turn.leave()
+            late.reservation.disconnect()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         if self._conversation is not None:
@@ -165,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
     def _close(self, *, is_over: bool) -> None:
         """Everything is answered. `is_over`: whatever else the client says, no answer can get lost by that."""
         if not (self._lingers_until or self._transport.is_closing()):
-            self._lingers_until = closing.close(self._transport, time.monotonic(), is_over=is_over or self._eof)
+            self._lingers_until = lingering_close.close(self._transport, time.monotonic(), is_over=is_over or self._eof)
 
     def _send(self, buffers: list[Readable]) -> None:
         self._transport.writelines(buffers)
@@ -183,10 +183,12 @@ class Connection(asyncio.BufferedProtocol):
         """Why this connection is not worth keeping; None when it is."""
         untaken = self._transport.get_write_buffer_size()
         listener = self._listener
-        if self._stalling.has_stalled(now, untaken, listener.stalled_seconds, hurry=listener.rooms.hurry):
+        if self._stalling.has_stalled(
+            now, untaken, listener.stalled_seconds, is_contended=listener.budgets.is_contended
+        ):
             return "it does not take what it was sent"
         if self._lingers_until:
-            self._lingers_until = closing.until(self._transport, self._lingers_until, now)
+            self._lingers_until = lingering_close.until(self._transport, self._lingers_until, now)
             return "it does not end the connection" if now > self._lingers_until else None
         intake, limits = self._intake, self._listener.limits
         if intake.is_late(now, limits.frame_time):
@@ -318,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
                     intake.in_hand = size = len(asked)
                     buffers = await talk.answer(asked, self)
                     intake.in_hand = 0
-                    claim.give_back(size)
+                    claim.release(size)
                     if session.login is not self._login:
                         self._change_account()
                         talk = self._conversation or talk
@@ -327,10 +329,10 @@ class Connection(asyncio.BufferedProtocol):
                 if buffers:
                     self._send(buffers)
                 if self._writable is not None:
-                    self.response_room().settle(self._transport.get_write_buffer_size())
+                    self.response_reservation().hold(self._transport.get_write_buffer_size())
                     await self._writable
-                if self._turn is not None and self._turn.claim.held:
-                    self._turn.release()
+                if self._reservation is not None and self._reservation.claim.held:
+                    self._reservation.release()
                 if talk.over:
                     self._ended = True
                     break
@@ -346,10 +348,10 @@ class Connection(asyncio.BufferedProtocol):
             self._working = None
             if intake.in_hand:
                 # The answer has failed.
-                claim.give_back(intake.in_hand)
+                claim.release(intake.in_hand)
                 intake.in_hand = 0
-            if self._turn is not None and self._transport.is_closing():
-                self._turn.close()
+            if self._reservation is not None and self._transport.is_closing():
+                self._reservation.close()
             if self._ended:
                 intake.drop()
                 if talk.over or not (self._awaits_late and self._late):
@@ -362,38 +364,38 @@ class Connection(asyncio.BufferedProtocol):
         self._login = self._session.login
         if self._conversation is not None and self._conversation.successor is not None:
             self._conversation = self._conversation.successor
-        rooms = self._listener.rooms
-        self._intake.claim.move(rooms.requests_of(self._session))
-        if self._turn is not None:
-            self._turn.claim.move(rooms.responses_to(self._session))
+        budgets = self._listener.budgets
+        self._intake.claim.move(budgets.requests_of(self._session))
+        if self._reservation is not None:
+            self._reservation.claim.move(budgets.responses_to(self._session))
 
-    def response_room(self) -> Turn:
-        if self._turn is None:
-            self._turn = Turn(self._listener.rooms.responses_to(self._session), self._reclaimed)
-        return self._turn
+    def response_reservation(self) -> Reservation:
+        if self._reservation is None:
+            self._reservation = Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed)
+        return self._reservation
 
     async def _until_writable(self) -> None:
         """Or until the client is gone."""
         while self._writable is not None and not self._writable.done():
             await self._writable
 
-    def later(self, work: Later) -> None:
-        late = Late(Turn(self._listener.rooms.responses_to(self._session), self._reclaimed))
+    def defer(self, work: DeferredWork) -> None:
+        late = DeferredResponder(Reservation(self._listener.budgets.responses_to(self._session), self._reclaimed))
         self._late.add(late)
         self._listener.loop.create_task(self._respond_later(work, late))
 
-    async def _respond_later(self, work: Later, late: Late) -> None:
+    async def _respond_later(self, work: DeferredWork, late: DeferredResponder) -> None:
         try:
             buffers = await work(late)
             # Somebody else may have filled the socket by then.
             await self._until_writable()
             if buffers and not self._transport.is_closing():
                 self._send(buffers)
-                late.turn.settle(sum(map(len, buffers)))
+                late.reservation.hold(sum(map(len, buffers)))
                 await self._until_writable()
         finally:
             self._late.discard(late)
-            late.turn.close()
+            late.reservation.close()
             if self._awaits_late and not self._late and self._working is None:
                 self._close(is_over=True)
 
@@ -426,12 +428,12 @@ class TcpListener(Connections):
     """The listening socket and everyone connected through it. Made by `listen`, ended by `stop`."""
 
     def __init__(
-        self, gateway: Gateway, rooms: Rooms | None = None, *, stalled_seconds: float = STALLED_SECONDS
+        self, gateway: Gateway, budgets: Budgets | None = None, *, stalled_seconds: float = STALLED_SECONDS
     ) -> None:
-        super().__init__(gateway, rooms, stalled_seconds=stalled_seconds)
+        super().__init__(gateway, budgets, stalled_seconds=stalled_seconds)
         self.address = Address("", 0)
         self._server: asyncio.Server | None = None
-        self._handshakes: Handshakes | None = None
+        self._handshakes: TlsHandshakes | None = None
 
     async def listen(self, address: Address, setting: str, tls: ssl.SSLContext | None) -> None:
         config = self.gateway.config.tcp
@@ -440,7 +442,7 @@ class TcpListener(Connections):
         self.address = listening.effective(listener)
         if tls is not None:
             seconds_max = self.limits.silence_before_login
-            self._handshakes = Handshakes(listener, tls, lambda: TcpConnection(self), self.has_room, seconds_max)
+            self._handshakes = TlsHandshakes(listener, tls, lambda: TcpConnection(self), self.has_room, seconds_max)
         else:
             self._server = await asyncio.get_running_loop().create_server(
                 lambda: TcpConnection(self), sock=listener, backlog=listening.BACKLOG_CONNECTIONS

@@ -47,7 +47,7 @@ from whippet.storage.options import MIB, Durability, StoreOptions
 from whippet.storage.shard import Shard
 from whippet.storage.store import Store
 from whippet.transports import certificates, datagrams
-from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.budgets import Budgets
 
 CHORES = {
     "data_maintenance.messages.cleaner_enabled": ("false", "retain", None),
@@ -338,8 +338,8 @@ async def test_a_request_over_tcp_has_the_time_that_is_configured(tmp_path: Path
 
 
 def test_rooms_are_as_large_as_is_configured() -> None:
-    rooms = Rooms(configured(IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES="4 MiB"))
-    assert rooms.unauthenticated.limit == 4 * MIB
+    budgets = Budgets(configured(IGGY_SYSTEM_LIMITS_UNAUTHENTICATED_BYTES="4 MiB"))
+    assert budgets.unauthenticated.limit == 4 * MIB
 
 
 @pytest.mark.parametrize("keepalive", [True, False])

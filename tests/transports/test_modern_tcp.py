@@ -47,7 +47,7 @@ from whippet.app.errors import Code
 from whippet.app.model.sessions import Session
 from whippet.storage import batch as batches
 from whippet.transports import tcp
-from whippet.transports.admission.frames import AHEAD_MAX
+from whippet.transports.admission.frame_intake import AHEAD_MAX
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
@@ -228,7 +228,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         assert not await client.refused(commands.CreateStream("s"))
         assert not await client.refused(commands.CreateTopic("s", "t", 1))
         for operation, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (CREATE_STREAM, BODY_BYTES_MAX + 1)):
-            assert world.listener.rooms.frames.used == 0
+            assert world.listener.budgets.frames.used == 0
             octets = frame(operation, bytes(size), number=client.next_number, session=client.session)
             assert (await client.say(octets)).refused == Code.INVALID_COMMAND
             assert await client.is_alive()

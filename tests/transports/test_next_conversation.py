@@ -42,7 +42,7 @@ from whippet.app.model.done_requests import (
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage import batch as batches
 from whippet.storage.partition import Partition
-from whippet.transports import turns
+from whippet.transports import reservations
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.frames import Reason
 from whippet.transports.wire.modern.operations import READ, REGISTER
@@ -1084,8 +1084,8 @@ async def test_a_partition_that_is_made_again_while_a_poll_waits_for_memory_is_a
     async with world(tmp_path) as made:
         client = await with_topic(made)
         scarce = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(turns, "granted", lambda turn, most: None)
-        monkeypatch.setattr(turns.Turn, "wait", lambda turn: scarce)
+        monkeypatch.setattr(reservations, "granted", lambda reservation, most: None)
+        monkeypatch.setattr(reservations.Reservation, "wait", lambda reservation: scarce)
         polled = asyncio.create_task(client.reply(client.asked(poll(strategy=NEXT, commit=True))))
         await asyncio.sleep(0)
         await client.demand(requests.DeletePartitions("s", "t", 1))
@@ -1163,11 +1163,11 @@ async def test_others_have_their_turn_while_many_partitions_are_fetched(tmp_path
         loop, turns_of_others = asyncio.get_running_loop(), [0]
         fetched = loop.create_task(client.reply(octets))
 
-        def turn() -> None:
+        def reservation() -> None:
             turns_of_others[0] += 1
             if not fetched.done():
-                loop.call_soon(turn)
+                loop.call_soon(reservation)
 
-        loop.call_soon(turn)
+        loop.call_soon(reservation)
         assert not (await fetched).refused
         assert turns_of_others[0] >= 5

@@ -119,7 +119,7 @@ async def test_whoever_goes_without_taking_a_late_response_leaves_nothing_behind
         while len(gateway.waiting_polls):  # noqa: ASYNC110
             await asyncio.sleep(0)
         # Responses of 8 MiB are on their way, or wait for those before them.
-        assert world.listener.rooms.responses.used >= 8 * MIB
+        assert world.listener.budgets.responses.used >= 8 * MIB
         client.reset()
 
 

@@ -30,7 +30,7 @@ from whippet.app.commands import requests
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
 from whippet.transports import certificates, quic_connection, quic_engine
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_engine import STRANGER_STREAMS
@@ -118,10 +118,10 @@ async def test_a_request_that_is_taken_back_leaves_nothing(tmp_path: Path) -> No
         root = await world.root()
         stream_id = root.open()
         root.say(stream_id, frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-        await until(lambda: world.listener.rooms.frames.used > 0)
+        await until(lambda: world.listener.budgets.frames.used > 0)
         root.quic.reset_stream(stream_id, 7)
         root.transmit()
-        await until(lambda: world.listener.rooms.frames.used == 0)
+        await until(lambda: world.listener.budgets.frames.used == 0)
         assert await root.is_alive()
 
 
@@ -248,7 +248,7 @@ async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
         client = await world.stranger()
         answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
         assert answer == (Code.UNAUTHENTICATED, b"")
-        assert world.listener.rooms.frames.used == 0
+        assert world.listener.budgets.frames.used == 0
 
 
 async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
@@ -297,11 +297,11 @@ async def test_large_requests_wait_for_room_and_small_ones_do_not(tmp_path: Path
     async with served(tmp_path, frames_bytes=2 * MIB) as world:
         client = await world.root()
         await make_topic(client)
-        with crowded(world.listener.rooms.frames):
+        with crowded(world.listener.budgets.frames):
             large = client.begin(frame(SEND, message_body(3 * MIB // 2)))
             small = client.begin(PING)
             assert await small == struct.pack("<II", 0, 0)
-            await until(lambda: waiting(world.listener.rooms.frames) == 1)
+            await until(lambda: waiting(world.listener.budgets.frames) == 1)
             assert not large.done()
         assert (await large)[:4] == bytes(4)
 
@@ -313,17 +313,17 @@ async def test_all_who_wait_for_room_are_answered_however_many_they_are(tmp_path
         await make_topic(await world.root())
         nowhere = frame(SEND, message_body(17_000, partition_id=7))
         clients = [await world.root() for _ in range(5)]
-        with crowded(world.listener.rooms.frames):
+        with crowded(world.listener.budgets.frames):
             streams = [(client, client.open()) for client in clients for _ in range(20)]
             # The rest comes later: a request that is there as a whole does not wait. So much fits into the window.
             for client, stream_id in streams:
                 client.say(stream_id, nowhere[:12_000], fin=False)
-            await until(lambda: waiting(world.listener.rooms.frames) == len(streams))
+            await until(lambda: waiting(world.listener.budgets.frames) == len(streams))
         for client, stream_id in streams:
             client.say(stream_id, nowhere[12_000:])
         answers = [await client.waiting[stream_id] for client, stream_id in streams]
         assert {struct.unpack_from("<I", answer)[0] for answer in answers} == {Code.PARTITION_NOT_FOUND}
-        assert world.listener.rooms.used == 0
+        assert world.listener.budgets.used == 0
 
 
 async def test_connections_are_refused_above_the_limit(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path)
             await asyncio.gather(*root.waiting.values())
 
 
-class Later:
+class DeferredWork:
     """What the time will be."""
 
     def __init__(self, seconds: float) -> None:
@@ -383,14 +383,14 @@ async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, monkeypatch: 
         root = await world.root()
         await make_topic(root)
         root.say(root.open(), frame(SEND, message_body(MIB))[: MIB // 2], fin=False)
-        await until(lambda: world.listener.rooms.frames.used > 0)
+        await until(lambda: world.listener.budgets.frames.used > 0)
         root.vanish()
         (connection,) = world.listener._connections
         assert connection._timer is not None
-        monkeypatch.setattr(quic_connection, "time", Later(700))
+        monkeypatch.setattr(quic_connection, "time", DeferredWork(700))
         connection._on_time()
         assert world.connections == 0
-        assert world.listener.rooms.frames.used == 0
+        assert world.listener.budgets.frames.used == 0
         assert len(world.gateway.sessions) == 0
 
 

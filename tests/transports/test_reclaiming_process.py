@@ -18,7 +18,7 @@ from tests.transports.support.raw import frame, message_body
 from tests.transports.support.siege import MESSAGES, MIB, SETTINGS, TO_FIRST, Besieged, quic
 from whippet.app.commands import requests
 
-SOON = "from whippet.transports.admission import room; room.RECLAIM_SECONDS = 0.1; "
+SOON = "from whippet.transports.admission import budget; budget.RECLAIM_SECONDS = 0.1; "
 SMALL = {
     "IGGY_SYSTEM_LIMITS_FRAMES_BYTES": "256 KiB",
     "IGGY_HTTP_LIMITS_BODIES_BYTES": "256 KiB",

@@ -43,8 +43,8 @@ from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
-from whippet.transports import closing, connections, listening, tcp
-from whippet.transports.admission.frames import AHEAD_MAX
+from whippet.transports import connections, lingering_close, listening, tcp
+from whippet.transports.admission.frame_intake import AHEAD_MAX
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 
@@ -157,7 +157,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
         await stranger.log_in()
         await make_topic(stranger)
         for code, size in ((SEND, 12 * MIB), (SEND, 40 * MIB), (202, 10 * MIB + 1), (1, 11 * MIB), (7, 11 * MIB)):
-            assert world.listener.rooms.frames.used == 0
+            assert world.listener.budgets.frames.used == 0
             await stranger.send(frame(code, bytes(size)) + PING)
             assert await stranger.answer() == refusal(Code.INVALID_COMMAND), (code, size)
             assert await stranger.answer() == OK
@@ -282,7 +282,7 @@ async def test_payloads_that_lie_are_refused_and_the_connection_goes_on(tmp_path
             assert status == expected if expected is not None else status != 0, what
             assert status != Code.ERROR, what
             assert await root.answer() == OK
-        assert world.listener.rooms.frames.used == 0
+        assert world.listener.budgets.frames.used == 0
 
 
 # ----------------------------------------------------------------------------------------------------------------- time
@@ -420,11 +420,11 @@ async def test_who_floods_and_never_reads_is_not_read_from_and_then_closed(tmp_p
         while connection._writable is None:
             assert await other.is_alive()
         assert connection._transport.get_write_buffer_size() < MIB
-        held = world.listener.rooms.frames.used
+        held = world.listener.budgets.frames.used
         for _ in range(20):
             await time.passes(2.9, world.listener, witness=other)
             assert len(connection._intake.ahead) <= AHEAD_MAX
-            assert world.listener.rooms.frames.used <= held + SCRATCH_BYTES
+            assert world.listener.budgets.frames.used <= held + SCRATCH_BYTES
         assert world.connections == 2
         await time.passes(6, world.listener, witness=other)
         with pytest.raises(OSError, match=r"reset|Broken"):
@@ -519,19 +519,19 @@ async def test_resets_in_the_middle_of_anything_concern_nobody_else(
             assert await root.answer() == OK
             send = frame(SEND, message_body(*[300_000] * 5))
             whole = [LOG_IN, LOG_IN + send * 3, LOG_IN + poll(4) * 20, PING * 3000, LOG_IN + poll(4) + send, MOST * 9]
-            for turn in range(120):
+            for reservation in range(120):
                 client = await world.stranger()
                 octets = rng.choice(whole)
                 with contextlib.suppress(OSError):
                     async with asyncio.timeout(0.02):
                         # All of it may be more than the listener takes before somebody reads.
                         await client.send(octets[: rng.randrange(1, len(octets) + 1)])
-                if turn % 3 == 0 and octets.startswith(LOG_IN):
+                if reservation % 3 == 0 and octets.startswith(LOG_IN):
                     with contextlib.suppress(EOFError, TimeoutError):
                         async with asyncio.timeout(0.01):
                             await client.exactly(rng.randrange(1, 200_000))
                 client.reset()
-                if turn % 10 == 0:
+                if reservation % 10 == 0:
                     assert await root.is_alive()
             await root.send(poll(1))
             assert (await root.answer())[0] == 0
@@ -547,7 +547,7 @@ async def test_many_large_requests_at_once_wait_for_room_and_are_all_answered(tm
     async with served(tmp_path, frames_bytes=limit) as world:
         root = await world.root()
         await make_topic(root)
-        body, budget = message_body(*[MIB - 100] * 4), world.listener.rooms.frames
+        body, budget = message_body(*[MIB - 100] * 4), world.listener.budgets.frames
         clients = [await world.root() for _ in range(24)]
         most = 0
 
@@ -570,10 +570,10 @@ async def test_who_waits_for_room_is_not_late(tmp_path: Path, time: Seconds) -> 
     async with served(tmp_path, frames_bytes=8 * MIB) as world:
         waits, leaves, witness = [await world.root() for _ in range(3)]
         await make_topic(witness)
-        with crowded(world.listener.rooms.frames):
+        with crowded(world.listener.budgets.frames):
             for number, client in enumerate((leaves, waits), 1):
                 await client.send(frame(SEND, message_body(2 * MIB))[: 2 * MIB - 1000 * number])
-                while waiting(world.listener.rooms.frames) < number:
+                while waiting(world.listener.budgets.frames) < number:
                     assert await witness.is_alive()
             await time.passes(1000, world.listener, witness)
             assert world.connections == 3
@@ -592,7 +592,7 @@ async def test_a_request_has_a_second_more_for_each_mib_of_it_that_has_come(tmp_
         octets = frame(SEND, message_body(60 * MIB))
         await much.send(octets[: 20 * MIB])
         await little.send(octets[:18])
-        while world.listener.rooms.frames.used < 20 * MIB:
+        while world.listener.budgets.frames.used < 20 * MIB:
             assert await witness.is_alive()
         await time.passes(31, world.listener, witness)
         assert await little.is_closed()
@@ -615,7 +615,7 @@ async def logged_in(world: Served, name: str, *, receive_bytes: int | None = Non
 async def test_clients_that_do_not_read_what_they_poll_are_bounded_and_give_way(tmp_path: Path, time: Seconds) -> None:
     """Thirty of them would have 30 * 16 MiB."""
     async with served(tmp_path, responses_bytes=16 * MIB) as world:
-        root, room = await world.root(), world.listener.rooms.responses
+        root, room = await world.root(), world.listener.budgets.responses
         await make_topic(root)
         everything = Permissions(GlobalPermissions(poll_messages=True))
         for name in ("hostile", "honest"):
@@ -648,7 +648,7 @@ async def test_a_poll_returns_less_when_room_is_scarce(tmp_path: Path) -> None:
         await root.send(poll(100))
         _, payload = await root.answer()
         assert MIB < len(payload) <= 4 * MIB + 1000
-        assert world.listener.rooms.responses.used == 0
+        assert world.listener.budgets.responses.used == 0
 
 
 # ----------------------------------------------------------------------------------------------------- other protocols
@@ -772,7 +772,7 @@ async def test_who_hears_that_a_stop_has_ended_the_connection_and_stays_is_cut_o
         assert await root.answer() == OK
         assert await root.is_closed()
         await root.send(PING)
-        time.now += closing.LINGER_SECONDS - 0.1
+        time.now += lingering_close.LINGER_SECONDS - 0.1
         world.listener.close_overdue(time.now)
         assert world.connections == 1
         time.now += 0.2

@@ -17,7 +17,7 @@ from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.commands import requests
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import Tls
-from whippet.transports import certificates, handshakes, tcp
+from whippet.transports import certificates, tcp, tls_handshakes
 
 MIB = 1 << 20
 SELF_SIGNED = Tls(enabled=True, self_signed=True, cert_file="not there", key_file="not there")
@@ -163,7 +163,7 @@ async def test_who_is_in_the_handshake_counts_as_a_connection(tmp_path: Path) ->
 async def test_a_stop_waits_neither_for_handshakes_nor_for_farewells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshakes, "FAREWELL_SECONDS", 0.2)
+    monkeypatch.setattr(tls_handshakes, "FAREWELL_SECONDS", 0.2)
 
     async with served(tmp_path, tls=server()) as world:
         silent = await world.stranger()

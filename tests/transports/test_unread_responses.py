@@ -18,7 +18,7 @@ from tests.transports.websocket.support.talking import Talking, talking
 from tests.transports.websocket.support.talking import frame as websocket_frame
 from whippet.app.commands import requests
 from whippet.app.config.listeners import Http
-from whippet.transports.admission.room import Room
+from whippet.transports.admission.budget import Budget
 from whippet.transports.http import routes
 from whippet.transports.http.answering import Answer
 from whippet.transports.http.operation import Call, Operation
@@ -36,7 +36,7 @@ async def until(reached: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-async def given_back(room: Room) -> None:
+async def given_back(room: Budget) -> None:
     await until(lambda: (room.used, room.excess) == (0, 0))
 
 
@@ -65,15 +65,15 @@ async def test_over_quic_many_small_responses_wait_for_the_window_as_a_large_one
         assert isinstance(speaker, Binary)
         await until(lambda: bool(speaker._answering) or engine.all_unsent > 2 * world.listener.send_window)
         assert engine.all_unsent <= world.listener.send_window + 50
-        await until(lambda: world.listener.rooms.responses.used >= engine.all_unsent)
+        await until(lambda: world.listener.budgets.responses.used >= engine.all_unsent)
         found[0].lose()
-        await given_back(world.listener.rooms.responses)
+        await given_back(world.listener.budgets.responses)
 
 
 async def test_over_quic_a_poll_whose_client_goes_while_it_is_carried_out_leaves_nothing(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         await with_messages(await world.root(), *[MIB] * 4)
-        client, room = await world.root(), world.listener.rooms.responses
+        client, room = await world.root(), world.listener.budgets.responses
         with crowded(room):
             asking = client.begin(poll(100))
             await until(lambda: waiting(room) == 1)
@@ -100,7 +100,7 @@ async def test_over_http_responses_that_are_no_polls_take_room_and_wait_for_it(t
         for name, is_public in (("large", False), ("public", True))
     ]
     async with serving(tmp_path, operations=(*routes.OPERATIONS, *operations), **PATIENT) as world:
-        room = world.api.rooms.responses
+        room = world.api.budgets.responses
         room.limit = 16 * MIB
         links = [await world.link(receive_bytes=4096) for _ in range(20)]
         for link in links:
@@ -118,7 +118,7 @@ async def test_over_http_responses_that_are_no_polls_take_room_and_wait_for_it(t
 
 async def test_a_tail_that_is_not_read_takes_room(tmp_path: Path) -> None:
     async with serving(tmp_path, Http(max_request_size=8 * MIB), **PATIENT) as world:
-        link, room = await world.link(), world.api.rooms.responses
+        link, room = await world.link(), world.api.budgets.responses
         assert (await link.ask(world.request("POST", "/streams", {"name": "s"}))).status == 200
         topic = {"name": "t", "partitions_count": 1}
         assert (await link.ask(world.request("POST", "/streams/s/topics", topic))).status == 200
@@ -136,7 +136,7 @@ async def test_a_tail_that_is_not_read_takes_room(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------- WebSocket
 
 
-async def channel(world: Talking) -> tuple[Link, Room]:
+async def channel(world: Talking) -> tuple[Link, Budget]:
     """A client that takes next to nothing, and the room of what is sent to it."""
     raw = await world.raw("/ws", f"Authorization: Bearer {world.serves.token}", receive_bytes=4096)
     sent = {"partitioning": {"kind": "balanced", "value": ""}, "messages": [{"payload": "A" * 4 * MIB}]}
@@ -148,7 +148,7 @@ async def channel(world: Talking) -> tuple[Link, Room]:
     for number, command in enumerate(commands):
         await raw.send(websocket_frame(1, msgspec.json.encode({"id": number, **command})))
         assert b'"ok"' in (await raw.frame())[1]
-    return raw.link, world.websockets.rooms.responses
+    return raw.link, world.websockets.budgets.responses
 
 
 async def test_what_a_channel_was_sent_takes_room_until_it_is_read(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ async def test_what_a_channel_was_sent_takes_room_until_it_is_read(tmp_path: Pat
         )
         for members in asked:
             link, room = await channel(world)
-            polls = world.serves.api.rooms.responses
+            polls = world.serves.api.budgets.responses
             await link.send(websocket_frame(1, msgspec.json.encode({"id": 9, **members})))
             await until(lambda room=room: room.used > MIB)  # type: ignore[misc]
             # What the poll held for its own response is the connection's now.

@@ -14,21 +14,21 @@ from whippet.app.gateway import Gateway
 from whippet.app.leases import Leases
 from whippet.app.places import Places, Setting
 from whippet.storage.batch import Limits
-from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.budgets import Budgets
 from whippet.transports.http.errors import no_place
 from whippet.transports.http.metrics import Scrapes
 from whippet.transports.http.tailing import Tails
 
 
 class Api:
-    def __init__(self, gateway: Gateway, tokens: AccessTokens, rooms: Rooms | None = None) -> None:
+    def __init__(self, gateway: Gateway, tokens: AccessTokens, budgets: Budgets | None = None) -> None:
         """`rooms` are shared with all other transports."""
         self.gateway = gateway
         self.tokens = tokens
         self.config: Http = gateway.config.http
         self.limits = self.config.limits
         self.batch_limits = Limits.of(gateway.store.options)
-        self.rooms = rooms or Rooms(gateway.config)
+        self.budgets = budgets or Budgets(gateway.config)
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
         readers, channel = self.config.readers, gateway.config.websocket.channel

@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 from starlette.types import Receive
 
-from whippet.transports.admission.room import FREE_BYTES, step
+from whippet.transports.admission.budget import FREE_BYTES, step
 from whippet.transports.http.errors import CLOSE, Refused
-from whippet.transports.turns import Turn
+from whippet.transports.reservations import Reservation
 
 LOOKED_AT_BYTES = 4096
 Body = bytes | bytearray
@@ -37,7 +37,7 @@ async def reading(
     receive: Receive,
     announced: int | None,
     limit: int,
-    room: Callable[[], Turn],
+    room: Callable[[], Reservation],
     *,
     grows: bool = False,
     writable: bool = False,
@@ -55,14 +55,19 @@ async def reading(
         body = await read(receive, limit, writable=writable, turn=turn, announced=announced)
         turn.claim.is_unfinished = False
         if grows:
-            await turn.take(limit)
+            await turn.reserve(limit)
         yield body
     finally:
         turn.close()
 
 
 async def read(
-    receive: Receive, limit: int, *, writable: bool = False, turn: Turn | None = None, announced: int | None = None
+    receive: Receive,
+    limit: int,
+    *,
+    writable: bool = False,
+    turn: Reservation | None = None,
+    announced: int | None = None,
 ) -> Body:
     """Takes room as the body arrives: each time as much again as there is already."""
     parts = []
@@ -85,7 +90,7 @@ async def read(
             return parts[0] if len(parts) == 1 else b"".join(parts)
         if turn is not None and reserved == size:
             left = max((limit if announced is None else announced) - size, 0)
-            reserved += await turn.take(step(size, left), left)
+            reserved += await turn.reserve(step(size, left), left)
 
 
 def too_long(limit: int) -> Refused:

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from whippet.app.commands import fetching, requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.app.waiting import Wait
-from whippet.transports import turns
+from whippet.transports import reservations
 from whippet.transports.http import outgoing, parameters
 from whippet.transports.http.answering import JSON, NO_STORE, VIEW, Answer
 from whippet.transports.http.bodies import Gone
@@ -90,8 +90,8 @@ async def poll(call: Call) -> Answer:
         with call.api.waiting.taken_by(call.login):
             await _until_over(call, wait)
     most = min(query.max_bytes - fetching.POLL_HEAD_BYTES, answer_bytes * 3 // 4)
-    turn = call.response_room()
-    granted = turns.granted(turn, most)
+    turn = call.response_reservation()
+    granted = reservations.reserve_response(turn, most)
     room = await turn.wait() if granted is None else granted
     count = min(query.count, answer_bytes // FRAME_JSON_BYTES)
     found: responses.PolledAt = await call.ask(msgspec.structs.replace(request, room=room, count=count))
@@ -99,7 +99,7 @@ async def poll(call: Call) -> Answer:
     context = msgspec.json.encode(Context(found.incarnation, NO_OWNER, found.metadata_op))
     # In front of the other members: the messages are encoded already.
     answer = Answer(HTTPStatus.OK, b'{"context":' + context + b"," + body[1:], (JSON, VIEW, NO_STORE))
-    turn.settle(len(answer.body))
+    turn.hold(len(answer.body))
     return answer
 
 

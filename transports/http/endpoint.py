@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
-from whippet.transports.admission.room import FREE_BYTES
+from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http import bearer, bodies, expanding, parameters
 from whippet.transports.http.answering import JSON, NO_STORE, VIEW, Answer, Headers, compressed, send_answer, tagged
 from whippet.transports.http.api import Api
@@ -68,11 +68,11 @@ class Endpoint:
             else:
                 if len(answer.body) > FREE_BYTES:
                     # It may wait for those before it to be taken.
-                    call.response_room().settle(len(answer.body))
+                    call.response_reservation().hold(len(answer.body))
                 await send_answer(answer, send)
             if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
                 # The transport has all of it, and the client has not.
-                call.response_room().settle(connection.untaken_bytes)
+                call.response_reservation().hold(connection.untaken_bytes)
                 await connection.drain()
         finally:
             call.close()
@@ -93,8 +93,8 @@ class Endpoint:
         if query or operation.query is not None:
             call.query = parameters.decode_query(query, self._query)
         if self._decoder is None:
-            if api.rooms.are_responses_many and operation.method == "GET":
-                await call.response_room().share()
+            if api.budgets.are_responses_many and operation.method == "GET":
+                await call.response_reservation().wait_for_share()
             found = await self._handler(call)
         else:
             found = await self._with_body(call, self._decoder)
@@ -115,7 +115,7 @@ class Endpoint:
             bodies.check_json(media, self._forms)
         writable = form is not None and form.writable and coding is None
         reading = bodies.reading(
-            call.receive, announced, limit, call.body_room, grows=coding is not None, writable=writable
+            call.receive, announced, limit, call.body_reservation, grows=coding is not None, writable=writable
         )
         async with reading as body:
             if coding is not None:

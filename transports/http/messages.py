@@ -25,7 +25,7 @@ from whippet.transports.http.operation import Call
 from whippet.transports.http.packing import NewMessages, PartitioningBody, pack
 from whippet.transports.http.parameters import another_spelling, one_spelling
 from whippet.transports.http.texts import Key, Name, Period
-from whippet.transports.turns import Turn
+from whippet.transports.reservations import Reservation
 
 _log = logging.getLogger(__name__)
 
@@ -145,10 +145,10 @@ async def send_messages(call: Call) -> Answer:
     if query.ack == "none":
         # Nobody will hear of a refusal that comes later.
         admit(call.api.gateway, call.session, requests.SendMessages, Destination(call.stream, call.topic))
-        turn = Turn(call.api.rooms.bodies_of(call.session), free_bytes=0)
+        turn = Reservation(call.api.budgets.bodies_of(call.session), free_bytes=0)
         size = sum(map(len, request.batches)) + UNHEARD_BYTES
         try:
-            await turn.take(size, size)
+            await turn.reserve(size, size)
         except BaseException:
             turn.close()
             raise
@@ -218,7 +218,7 @@ def confirmed(sent: responses.Sent) -> Answer:
     return Answer(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
 
 
-async def _send_unheard(call: Call, request: requests.SendMessages, turn: Turn) -> None:
+async def _send_unheard(call: Call, request: requests.SendMessages, turn: Reservation) -> None:
     """Holds its room until it is done, so that nobody can have more accepted than the disk takes."""
     try:
         await call.ask(request)
@@ -268,7 +268,7 @@ async def poll_messages(call: Call) -> Answer:
     seconds = waiting.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
     polled = await (waiting.poll(call, request, seconds) if seconds and not call.is_head else call.poll(request))
     answer = await outgoing.answer(call, form, polled)
-    call.response_room().settle(len(answer.body))
+    call.response_reservation().hold(len(answer.body))
     return answer
 
 

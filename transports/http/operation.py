@@ -18,8 +18,7 @@ from whippet.app.commands.responses import Polled
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session
-from whippet.transports import turns
-from whippet.transports.turns import CUT, POLL_BYTES_MIN, Turn
+from whippet.transports.reservations import CUT, POLL_BYTES_MIN, Reservation, reserve_poll, wait_for_poll
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope
@@ -120,26 +119,26 @@ class Call:
         self.parameters: Mapping[str, Any] = {}
         self.query: Any = None
         self.body: Any = None
-        self.turn: Turn | None = None
+        self.turn: Reservation | None = None
         """The room of a response that the client has not taken; closed by whoever sends the response."""
 
     async def ask(self, request: Request) -> Any:
         return await execute(self.api.gateway, self.session, request)
 
-    def response_room(self) -> Turn:
+    def response_reservation(self) -> Reservation:
         if self.turn is None:
-            self.turn = Turn(self.api.rooms.responses_to(self.session), self.scope.get(CUT))
+            self.turn = Reservation(self.api.budgets.responses_to(self.session), self.scope.get(CUT))
         return self.turn
 
-    def body_room(self) -> Turn:
-        return Turn(self.api.rooms.bodies_of(self.session), self.scope.get(CUT))
+    def body_reservation(self) -> Reservation:
+        return Reservation(self.api.budgets.bodies_of(self.session), self.scope.get(CUT))
 
     async def poll(self, request: PollMessages) -> Polled:
         """What is found, and no more than there is room for now."""
-        turn, most = self.response_room(), request.room or POLL_BYTES_MIN
-        bounded = turns.bounded(request, turn, most) or await turns.bounded_later(request, turn)
+        turn, most = self.response_reservation(), request.room or POLL_BYTES_MIN
+        bounded = reserve_poll(request, turn, most) or await wait_for_poll(request, turn)
         polled: Polled = await self.ask(bounded)
-        turn.settle(sum(map(len, polled.batches)))
+        turn.hold(sum(map(len, polled.batches)))
         return polled
 
     def close(self) -> None:

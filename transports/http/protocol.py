@@ -36,11 +36,11 @@ from uvicorn.server import ServerState
 
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
-from whippet.transports.admission.room import RECLAIMED
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import Stalling
+from whippet.transports.admission.budget import RECLAIMED
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.http.errors import Refused, of_refusal
-from whippet.transports.turns import CUT
+from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Door:
         """Connections of HTTP/3, which are served elsewhere and count all the same."""
         self.websockets: WebSockets | None = None
         """Where those go who ask for an upgrade; None: nobody is heard who does."""
-        self.rooms: Rooms | None = None
+        self.budgets: Budgets | None = None
         """What is overdue in them is ended with what is overdue here."""
         self._full_said_at = float("-inf")
 
@@ -124,8 +124,8 @@ class Door:
     def sweep(self, now: float) -> None:
         for connection in list(self.connections):
             connection.check(now)
-        if self.rooms is not None:
-            self.rooms.reclaim(now)
+        if self.budgets is not None:
+            self.budgets.reclaim(now)
 
 
 class Protocol(HttpToolsProtocol):
@@ -149,7 +149,7 @@ class Protocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._chunks = 0
         self._thrown_away = 0
-        self._stalling = Stalling()
+        self._stalling = StallDetector()
         self._refused: Refused | None = None
         self._running: RequestResponseCycle | None = None
         """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
@@ -396,8 +396,8 @@ class Protocol(HttpToolsProtocol):
     # ------------------------------------------------------------------------------------------------- deadlines
 
     def check(self, now: float) -> None:
-        hurry = self.door.rooms is not None and self.door.rooms.hurry
-        if self._stalling.has_stalled(now, self.untaken_bytes, self.door.limits.answer_time, hurry=hurry):
+        is_contended = self.door.budgets is not None and self.door.budgets.is_contended
+        if self._stalling.has_stalled(now, self.untaken_bytes, self.door.limits.answer_time, is_contended=is_contended):
             _log.info("%s: closed, because it does not take what it was sent", self.client)
             self._transport.abort()
             return

@@ -19,8 +19,8 @@ from starlette.types import ASGIApp
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
 from whippet.transports import listening
-from whippet.transports.handshakes import Handshakes
 from whippet.transports.http.protocol import Door, Protocol
+from whippet.transports.tls_handshakes import TlsHandshakes
 
 ANNOUNCED_SECONDS = 86_400
 """How long a browser may remember that there is HTTP/3."""
@@ -105,7 +105,7 @@ class _Uvicorn(uvicorn.Server):
         super().__init__(config)
         self._tls = tls
         self._door = door
-        self._handshakes: Handshakes | None = None
+        self._handshakes: TlsHandshakes | None = None
 
     def add_header(self, name: str, value: str) -> None:
         self.config.headers.append((name, value))
@@ -129,7 +129,7 @@ class _Uvicorn(uvicorn.Server):
             return door.has_room(loop.time(), there)
 
         seconds_max = door.limits.first_byte_time
-        self._handshakes = Handshakes(sockets[0], self._tls, connection, has_room, seconds_max)
+        self._handshakes = TlsHandshakes(sockets[0], self._tls, connection, has_room, seconds_max)
         self.servers = []
         self.started = True
 

@@ -34,7 +34,7 @@ from whippet.storage.batch import FRAME_BYTES
 from whippet.storage.errors import StorageError
 from whippet.storage.partition import Partition
 from whippet.transports import offload
-from whippet.transports.admission.room import FREE_BYTES
+from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http import bearer, userheaders
 from whippet.transports.http.answering import NO_STORE, VIEW, Headers
 from whippet.transports.http.errors import no_place
@@ -42,7 +42,7 @@ from whippet.transports.http.operation import Call
 from whippet.transports.http.outlets import Direct, Indirect, Outlet, until_gone
 from whippet.transports.http.protocol import CONNECTION, Protocol
 from whippet.transports.http.unpacking import MessageHeader, messages_at_once, payloads_of
-from whippet.transports.turns import POLL_BYTES_MIN
+from whippet.transports.reservations import POLL_BYTES_MIN
 
 _log = logging.getLogger(__name__)
 
@@ -208,7 +208,7 @@ class Tail:
             cursor = feed.cursor(self._told)
             while True:
                 if feed.has_more(cursor):
-                    await self.call.response_room().take(POLL_BYTES_MIN)
+                    await self.call.response_reservation().reserve(POLL_BYTES_MIN)
                 piece = await feed.piece(cursor)
                 self._note(piece)
                 self._hold(len(piece.content))
@@ -233,7 +233,7 @@ class Tail:
     def _hold(self, size: int) -> None:
         """Shares the memory of responses with so much that the reader has not taken."""
         if size > FREE_BYTES or self.call.turn is not None:
-            self.call.response_room().settle(size)
+            self.call.response_reservation().hold(size)
 
     def _note(self, piece: Piece[bytes]) -> None:
         self._told = piece.position

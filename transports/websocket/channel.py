@@ -30,9 +30,9 @@ from whippet.transports.http import bearer, bodies
 from whippet.transports.http.answering import Answer
 from whippet.transports.http.errors import Refused, of_bug, of_command, of_refusal
 from whippet.transports.websocket.commands import NULL, Command, Commands, Members, answer
-from whippet.transports.websocket.subscribing import open_subscription
-from whippet.transports.websocket.subscriptions import Granted, Subscription
-from whippet.transports.websocket.text import UNAUTHORIZED, Gone, TextConnection
+from whippet.transports.websocket.subscribe_command import open_subscription
+from whippet.transports.websocket.subscription import Granted, Subscription
+from whippet.transports.websocket.text_connection import UNAUTHORIZED, Gone, TextConnection
 
 if TYPE_CHECKING:
     from whippet.app.access.access_tokens import Caller

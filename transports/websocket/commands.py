@@ -25,7 +25,7 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, Stra
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
 from whippet.transports import offload
-from whippet.transports.admission.room import FREE_BYTES
+from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http import application, bodies, parameters, routes, system
 from whippet.transports.http.answering import JSON, Answer
 from whippet.transports.http.api import Api
@@ -34,10 +34,10 @@ from whippet.transports.http.messages import FRAME_JSON_BYTES
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.operation import Call, Operation, admit_call
 from whippet.transports.http.unpacking import PolledMessages, messages_of
-from whippet.transports.turns import CUT
+from whippet.transports.reservations import CUT
 
 if TYPE_CHECKING:
-    from whippet.transports.websocket.text import TextConnection
+    from whippet.transports.websocket.text_connection import TextConnection
 
 Members = dict[str, msgspec.Raw]
 
@@ -244,13 +244,13 @@ async def answer(command: Command, call: Call) -> bytes:
     """What the member `ok` is, as JSON. It takes room until it is sent."""
     said = await _answer(command, call)
     if len(said) > FREE_BYTES:
-        call.response_room().settle(len(said))
+        call.response_reservation().hold(len(said))
     return said
 
 
 async def _answer(command: Command, call: Call) -> bytes:
-    if call.api.rooms.are_responses_many and command.operation.method == "GET":
-        await call.response_room().share()
+    if call.api.budgets.are_responses_many and command.operation.method == "GET":
+        await call.response_reservation().wait_for_share()
     found = await command.operation.handler(call)
     if isinstance(found, Answer):
         return _embedded(found.body, dict(found.headers).get(b"content-type", JSON[1]))

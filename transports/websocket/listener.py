@@ -13,19 +13,19 @@ from starlette.types import Receive, Scope, Send
 
 from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.connections import Connections
 from whippet.transports.http import bearer, parameters
 from whippet.transports.http.answering import send_answer
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
 from whippet.transports.websocket import handshake
-from whippet.transports.websocket.binary import BinaryConnection
+from whippet.transports.websocket.binary_connection import BinaryConnection
 from whippet.transports.websocket.channel import Channel
 from whippet.transports.websocket.commands import Commands
 from whippet.transports.websocket.handshake import Upgrade
-from whippet.transports.websocket.text import TextConnection
+from whippet.transports.websocket.text_connection import TextConnection
 
 _log = logging.getLogger(__name__)
 
@@ -50,13 +50,13 @@ class WebSockets(Connections):
     def __init__(
         self,
         gateway: Gateway,
-        rooms: Rooms | None = None,
+        budgets: Budgets | None = None,
         api: Api | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
         """Without an `api` there is no channel for browsers."""
-        super().__init__(gateway, rooms, stalled_seconds=stalled_seconds)
+        super().__init__(gateway, budgets, stalled_seconds=stalled_seconds)
         self._stopping = False
         self._commands = None if api is None else Commands(api)
         self._channels: set[Channel] = set()

@@ -15,7 +15,7 @@ from tests.storage.support.world import SlowDisk
 from tests.transports.http.support.serving import PING, Link, Serving, serving
 from tests.transports.support.crowded import crowded, waiting
 from whippet.app.config.listeners import Http
-from whippet.transports.admission.room import STEP_BYTES_MIN
+from whippet.transports.admission.budget import STEP_BYTES_MIN
 from whippet.transports.http import bodies, routes
 from whippet.transports.http.answering import Answer
 from whippet.transports.http.messages import UNHEARD_BYTES
@@ -314,7 +314,7 @@ async def test_bodies_take_room_as_they_arrive_and_not_as_they_are_announced(tmp
         for _ in range(140):
             link = await world.link()
             await link.send(head + b"1\r\n{\r\n")
-        honest, room = await world.link(), world.api.rooms.bodies
+        honest, room = await world.link(), world.api.budgets.bodies
         assert (await honest.ask(world.request("POST", MESSAGES, send_body(20_000)))).status == 201
         assert room.used <= 140 * (STEP_BYTES_MIN + 1)
         assert not waiting(room)
@@ -330,7 +330,7 @@ async def test_sends_that_nobody_waits_for_hold_their_room_until_they_are_done(t
         links = [await world.link() for _ in range(40)]
         for link in links:
             await link.send(unheard)
-        room = world.api.rooms.bodies
+        room = world.api.budgets.bodies
         while not waiting(room):  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert room.used <= 100_000 + 2 * UNHEARD_BYTES
@@ -349,7 +349,7 @@ async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> 
         await make_topic(world)
         for _ in range(8):
             assert (await (await world.link()).ask(world.request("POST", MESSAGES, send_body(1_000_000)))).status == 201
-        room = world.api.rooms.responses
+        room = world.api.budgets.responses
         room.limit = 12 << 20
         poll, honest = world.request("GET", f"{MESSAGES}?count=100"), await world.link()
         links = [await world.link(receive_bytes=4096) for _ in range(8)]
@@ -367,7 +367,7 @@ async def test_polls_over_http_that_nobody_reads_are_bounded(tmp_path: Path) -> 
 async def test_bodies_wait_for_room_and_small_ones_do_not(tmp_path: Path) -> None:
     async with serving(tmp_path, bodies_bytes=300_000, body_time=LONG) as world:
         await make_topic(world)
-        body, room = send_body(200_000), world.api.rooms.bodies
+        body, room = send_body(200_000), world.api.budgets.bodies
         large, small = await world.link(), await world.link()
         with crowded(room):
             await large.send(world.request("POST", MESSAGES, body))
@@ -471,7 +471,7 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing_behind(tmp_p
             link = await world.link()
             await link.send(request[:cut])
             link.reset()
-        while world.connections > 1 or world.api.rooms.bodies.used:  # noqa: ASYNC110
+        while world.connections > 1 or world.api.budgets.bodies.used:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

@@ -11,9 +11,9 @@ from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply
 from whippet.app.commands import requests as commands
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import conversation
-from whippet.transports.admission.shared import Rooms
+from whippet.transports.admission.budgets import Budgets
 from whippet.transports.conversation import Conversation
-from whippet.transports.turns import Late, Later, Turn
+from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
 from whippet.transports.wire.next import registration, requests, responses
@@ -51,7 +51,9 @@ def frame(
 class Newer:
     """One connection. `ended` when the server has closed it."""
 
-    def __init__(self, world: World, client: bytes = CLIENT, *, port: int = 5000, rooms: Rooms | None = None) -> None:
+    def __init__(
+        self, world: World, client: bytes = CLIENT, *, port: int = 5000, budgets: Budgets | None = None
+    ) -> None:
         self.gateway = world.gateway
         self.client = client
         self.ended = False
@@ -59,7 +61,7 @@ class Newer:
         self.session = 0
         self.incarnation = 0
         self.late: list[asyncio.Task[list[Any]]] = []
-        self._rooms = rooms or Rooms(world.gateway.config)
+        self._rooms = budgets or Budgets(world.gateway.config)
         self.own = Session(Transport.TCP, f"10.0.0.9:{port}", world.gateway.clock(), self._end)
         self.talk: Conversation = conversation.begin(world.gateway, self.own, b"\0\0\0\0")
 
@@ -68,12 +70,12 @@ class Newer:
 
     # What a driver has for it.
 
-    def response_room(self) -> Turn:
-        return Turn(self._rooms.responses_to(self.own))
+    def response_reservation(self) -> Reservation:
+        return Reservation(self._rooms.responses_to(self.own))
 
-    def later(self, work: Later) -> None:
+    def defer(self, work: DeferredWork) -> None:
         async def give() -> list[Any]:
-            return await work(Late(self.response_room()))
+            return await work(DeferredResponder(self.response_reservation()))
 
         self.late.append(asyncio.create_task(give()))
 

@@ -25,8 +25,8 @@ from whippet.app.commands import requests
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.gateway import Gateway
-from whippet.transports.admission.shared import Rooms
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.http.protocol import Door
 from whippet.transports.quic import QuicListener
 
@@ -194,8 +194,8 @@ async def served(
             http=replace(config.http, limits=replace(config.http.limits, **(http or {}))),
         )
         gateway = await gateway_on(made, config, throttle=throttle)
-        rooms = Rooms(config)
-        listener = QuicListener(gateway, rooms, application, door, stalled_seconds=stalled_seconds)
+        budgets = Budgets(config)
+        listener = QuicListener(gateway, budgets, application, door, stalled_seconds=stalled_seconds)
         await listener.listen(Address("127.0.0.1", 0), "quic.address", str(path))
         world = World(listener, gateway)
         try:
@@ -203,7 +203,7 @@ async def served(
             world.leave()
             # A request that is being carried out gives its room back when it is done, whoever is left. If
             # that never happens, the time limit of the test ends this.
-            while world.connections or rooms.used:  # noqa: ASYNC110
+            while world.connections or budgets.used:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             assert len(gateway.sessions) == 0
             assert not listener._by_id

@@ -23,7 +23,7 @@ from whippet.app.commands import requests as commands
 from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Tcp
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.tcp import TcpListener
 from whippet.transports.wire.classic import frames, requests
 
@@ -187,7 +187,7 @@ async def served(
             for session in gateway.sessions:
                 # Sessions of 0.12 wait for their clients.
                 session.end()
-            assert listener.rooms.used == 0, "room that was taken was not given back"
+            assert listener.budgets.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == 0
         finally:
             world.close_links()

@@ -30,7 +30,7 @@ from whippet.app.model.sessions import Transport
 from whippet.transports import connections, tcp
 from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
-from whippet.transports.websocket import binary, framing
+from whippet.transports.websocket import binary_connection, framing
 from whippet.transports.wire.modern.operations import READ, REGISTER
 
 MIB = 1 << 20
@@ -42,7 +42,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     stopped = Seconds()
     monkeypatch.setattr(tcp, "time", stopped)
     monkeypatch.setattr(connections, "time", stopped)
-    monkeypatch.setattr(binary, "time", stopped)
+    monkeypatch.setattr(binary_connection, "time", stopped)
     return stopped
 
 
@@ -293,7 +293,7 @@ async def test_requests_that_do_not_fit_into_the_room_wait(tmp_path: Path) -> No
         await make_topic(cast(Any, first))
         await second.send(frame(2, LOG_IN))
         await second.answer()
-        room = world.websockets.rooms.frames
+        room = world.websockets.budgets.frames
         with crowded(room):
             await second.send(frame(2, request(SEND, message_body(250_000))))
             while not waiting(room):

@@ -22,9 +22,9 @@ from whippet.app.commands import registry
 from whippet.app.commands import requests as commands
 from whippet.app.config.listeners import Http, Websocket, WebsocketChannel
 from whippet.transports import connections
-from whippet.transports.admission.frames import AHEAD_MAX
+from whippet.transports.admission.frame_intake import AHEAD_MAX
 from whippet.transports.http import routes
-from whippet.transports.websocket import text
+from whippet.transports.websocket import text_connection
 from whippet.transports.websocket.commands import ALIASES, NOT_HERE, OWN, Command
 from whippet.transports.wire.classic import requests
 
@@ -43,7 +43,7 @@ ELSEWHERE = {
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     stopped = Seconds()
-    monkeypatch.setattr(text, "time", stopped)
+    monkeypatch.setattr(text_connection, "time", stopped)
     monkeypatch.setattr(connections, "time", stopped)
     return stopped
 
@@ -457,7 +457,7 @@ async def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
             await raw.send(frame(1, b'{"id":0,"cmd":"ping"}'))
             await raw.frame()
         said = frame(1, msgspec.json.encode({"id": 1, "cmd": "send_messages", **sending("A" * 150_000)}))
-        room = world.websockets.rooms.frames
+        room = world.websockets.budgets.frames
         with crowded(room):
             for raw in raws:
                 await raw.send(said[:100_000])
@@ -467,7 +467,7 @@ async def test_large_messages_take_room_and_wait_for_it(tmp_path: Path) -> None:
             await raw.send(said[100_000:])
         for raw in raws:
             assert b'"ok"' in (await raw.frame())[1]
-        assert world.websockets.rooms.frames.used == 0
+        assert world.websockets.budgets.frames.used == 0
 
 
 class Watched(deque[Any]):
@@ -498,7 +498,7 @@ async def test_commands_by_the_thousand_are_taken_apart_a_few_at_a_time(tmp_path
         assert [each[: len(refused)] if each.startswith(refused) else each for each in said] == expected
         assert sum(answer == (10, b"a") for answer in answers) == 3
         assert 0 < ahead.most <= AHEAD_MAX
-        assert world.websockets.rooms.frames.used == 0
+        assert world.websockets.budgets.frames.used == 0
         await raw.send(ping[10:] + frame(8, (1000).to_bytes(2, "big")))
         assert await raw.frame() == (1, b'{"id":1,"ok":"pong"}')
         assert await raw.closed() == 1000
@@ -514,7 +514,7 @@ async def test_who_goes_with_thousands_of_commands_still_to_be_taken_apart_leave
             raw.link.reset()
             while world.connections > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert world.websockets.rooms.frames.used == 0
+        assert world.websockets.budgets.frames.used == 0
 
 
 async def test_a_close_is_answered(tmp_path: Path) -> None:

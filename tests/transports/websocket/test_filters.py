@@ -27,7 +27,7 @@ from whippet.transports.http import unpacking, userheaders
 from whippet.transports.http.userheaders import HeaderEntry, HeaderPart
 from whippet.transports.websocket import filters
 from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
-from whippet.transports.websocket.topics import TopicSubscription
+from whippet.transports.websocket.topic_subscription import TopicSubscription
 
 ROOT = Path(__file__).parents[3]
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}

@@ -15,8 +15,8 @@ from tests.transports.websocket.support.browsing import Browser, root, sending, 
 from tests.transports.websocket.support.talking import Talking, frame, talking
 from whippet.app import rates
 from whippet.app.config.listeners import Http, HttpReaders, Websocket, WebsocketChannel
-from whippet.transports.websocket import channel, listener, members, watching
-from whippet.transports.websocket.subscribing import open_subscription
+from whippet.transports.websocket import channel, group_subscription, listener, stats_and_events
+from whippet.transports.websocket.subscribe_command import open_subscription
 
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 GROUP = {"to": "group", "stream": "s", "topic": "t", "group": "g"}
@@ -379,7 +379,7 @@ def everything() -> dict[str, bool]:
 
 @pytest.fixture
 def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(members, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(group_subscription, "LOOK_SECONDS", 0.01)
 
 
 async def with_group(world: Talking, partitions: int = 2) -> Browser:
@@ -583,7 +583,7 @@ async def test_a_refused_command_is_no_news_and_who_may_not_read_hears_nothing(t
 async def test_news_that_wait_too_long_are_skipped_the_oldest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "NEWS_KEPT", 3)
+    monkeypatch.setattr(stats_and_events, "NEWS_KEPT", 3)
 
     async with talking(tmp_path) as world:
         browser = await root(world)
@@ -599,7 +599,7 @@ async def test_news_that_wait_too_long_are_skipped_the_oldest_first(
 async def test_news_that_may_not_be_heard_neither_count_nor_take_the_place_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "NEWS_KEPT", 3)
+    monkeypatch.setattr(stats_and_events, "NEWS_KEPT", 3)
 
     async with talking(tmp_path) as world:
         first = await root(world)

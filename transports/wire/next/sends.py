@@ -1,5 +1,5 @@
 """The body of a 0.12 send: that of a 0.9 send, whose batch may say in its header which producer has made it, and the
-number of its first message. The numbers are taken out before the batch goes to the log: see transports/sending.py.
+number of its first message. The numbers are taken out before the batch goes to the log: see transports/send_checks.py.
 """
 
 from __future__ import annotations

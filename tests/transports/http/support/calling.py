@@ -125,7 +125,7 @@ async def calling(
             found.root = await found.log_in(ROOT["IGGY_ROOT_USERNAME"], ROOT["IGGY_ROOT_PASSWORD"])
             yield found
         await api.close()
-        assert api.rooms.used == 0
+        assert api.budgets.used == 0
 
 
 @contextlib.asynccontextmanager

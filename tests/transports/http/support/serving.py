@@ -140,7 +140,7 @@ async def serving(
         server = await http_server.start(
             application.create(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S, tls
         )
-        server.door.rooms = api.rooms
+        server.door.budgets = api.budgets
         serves = Serving(made, api, server)
         try:
             serves.token = api.tokens.give(made.gateway.users.root).text
@@ -150,5 +150,5 @@ async def serving(
             api.part()
             await server.stop()
             await api.close()
-        assert api.rooms.used == 0, "room that was taken was not given back"
+        assert api.budgets.used == 0, "room that was taken was not given back"
         assert serves.connections == 0

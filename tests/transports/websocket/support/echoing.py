@@ -21,13 +21,13 @@ from whippet.app.config import Config
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http
 from whippet.app.model.identity import Login
-from whippet.transports import closing
+from whippet.transports import lingering_close
 from whippet.transports.http import server as http_server
 from whippet.transports.websocket import framing, handshake
 from whippet.transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
 from whippet.transports.websocket.handshake import Upgrade
 from whippet.transports.websocket.listener import WebSockets
-from whippet.transports.websocket.text import TextConnection
+from whippet.transports.websocket.text_connection import TextConnection
 
 SCRATCH = memoryview(bytearray(256 << 10))
 MESSAGE_BYTES_MAX = 64 << 20
@@ -82,7 +82,7 @@ class Echo(asyncio.BufferedProtocol):
     def _close(self, code: int | None, *, is_over: bool) -> None:
         self._is_over = True
         self._transport.write(framing.close(code))
-        closing.close(self._transport, 0.0, is_over=is_over)
+        lingering_close.close(self._transport, 0.0, is_over=is_over)
 
 
 class EchoChannel:

@@ -24,7 +24,7 @@ from tests.transports.http.support.serving import Link, Serving, serving
 from tests.transports.support.raw import OK, PING, ClassicClient
 from whippet.app.config import Config
 from whippet.app.config.listeners import Http, HttpCors, Websocket
-from whippet.transports.admission.stalling import STALLED_SECONDS
+from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.websocket.listener import WebSockets
 
 TURNS_MAX = 10
@@ -209,9 +209,9 @@ async def talking(
             await found.close()
             await until_nobody_is_left(found)
             for _ in range(TURNS_MAX):
-                if sockets.rooms.used:
+                if sockets.budgets.used:
                     await asyncio.sleep(0)
-            assert sockets.rooms.used == 0, "room that was taken was not given back"
+            assert sockets.budgets.used == 0, "room that was taken was not given back"
             assert len(gateway.sessions) == before
         finally:
             await found.close()

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.transports.support.crowded import crowded
 from whippet.app.errors import Code, CommandError
-from whippet.transports.admission.frames import AHEAD_MAX, Requests
-from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MAX, STEP_BYTES_MIN, Room
+from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MAX, STEP_BYTES_MIN, Budget
+from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
 
 MIB = 1 << 20
 LENGTH_BYTES = 4
@@ -44,8 +44,8 @@ def request(size: int) -> bytes:
 class Client:
     """Reads as a transport does: to where a request has room, and else into a buffer that is used again."""
 
-    def __init__(self, room: Room, name: object = "client") -> None:
-        self.requests = Requests(room.account(name), lambda _: Lengths(), self._resume, self._cut)
+    def __init__(self, room: Budget, name: object = "client") -> None:
+        self.requests = FrameIntake(room.account(name), lambda _: Lengths(), self._resume, self._cut)
         self.resumed = 0
         self.is_cut = False
         self.taken: list[bytes] = []
@@ -81,7 +81,7 @@ class Client:
             asked = requests.ahead.popleft()
             if not isinstance(asked, list):
                 self.taken.append(bytes(asked))
-                requests.claim.give_back(len(asked))
+                requests.claim.release(len(asked))
             if len(requests.ahead) == AHEAD_MAX // 2:
                 requests.take_up()
 
@@ -92,7 +92,7 @@ class Client:
     st.sampled_from([3, 1000, 65_536, 262_144]),
 )
 def test_requests_come_out_as_they_went_in(sizes: list[int], at_once: int) -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     at_once = max(at_once, sum(sizes) // 1000)
     left = b"".join(map(request, sizes))
@@ -105,7 +105,7 @@ def test_requests_come_out_as_they_went_in(sizes: list[int], at_once: int) -> No
 
 
 def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     octets = request(5) * 10_000
     assert client.read(octets, len(octets)) == b""
@@ -119,7 +119,7 @@ def test_many_small_requests_are_taken_a_few_at_a_time() -> None:
 
 @pytest.mark.parametrize("size", [100_000, MIB, 8 * MIB])
 def test_room_is_taken_as_bytes_arrive(size: int) -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     octets = request(size)
     sent = 0
@@ -135,7 +135,7 @@ def test_room_is_taken_as_bytes_arrive(size: int) -> None:
 
 
 def test_five_that_announce_much_and_send_little_take_nothing_from_others() -> None:
-    room = Room(512 * MIB)
+    room = Budget(512 * MIB)
     hostile = [Client(room, "hostile") for _ in range(5)]
     for client in hostile:
         client.read(request(8 * MIB)[:18])
@@ -147,7 +147,7 @@ def test_five_that_announce_much_and_send_little_take_nothing_from_others() -> N
 
 
 def test_a_request_that_finds_no_room_waits_and_then_comes_through() -> None:
-    room = Room(4 * MIB)
+    room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):
         left = client.read(request(MIB))
@@ -163,7 +163,7 @@ def test_a_request_that_finds_no_room_waits_and_then_comes_through() -> None:
 
 
 def test_small_requests_find_room_whatever_others_hold() -> None:
-    room = Room(4 * MIB)
+    room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):
         for _ in range(100):
@@ -174,7 +174,7 @@ def test_small_requests_find_room_whatever_others_hold() -> None:
 
 def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
     """Each of them is whole in one read, so none of them has asked for room."""
-    room = Room(4 * MIB)
+    room = Budget(4 * MIB)
     client = Client(room)
     with crowded(room):
         left = client.read(request(16_000) * 50)
@@ -188,7 +188,7 @@ def test_requests_that_pile_up_are_not_read_beyond_what_is_free() -> None:
 
 
 def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     assert client.read(request(TOO_LARGE) + request(7)) == b""
     assert next(iter(client.requests.ahead)) is REFUSAL
@@ -198,7 +198,7 @@ def test_what_is_too_large_is_read_past_and_takes_no_room() -> None:
 
 
 def test_time_is_earned_by_what_arrives() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     requests = (client := Client(room)).requests
     client.read(request(8 * MIB)[: 4 * MIB])
     requests.began_at = 100.0
@@ -213,7 +213,7 @@ def test_time_is_earned_by_what_arrives() -> None:
 
 
 def test_what_is_no_request_is_an_error_and_those_before_it_are_kept() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     with pytest.raises(CommandError):
         client.read(request(9) + b"\1\0\0\0")
@@ -225,7 +225,7 @@ def test_what_is_no_request_is_an_error_and_those_before_it_are_kept() -> None:
 @pytest.mark.parametrize("octets", [b"\x09", request(9) * 1000, request(8 * MIB)[: 3 * MIB], request(10 * MIB)[:MIB]])
 @pytest.mark.parametrize("in_hand", [False, True])
 def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: bool) -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
     requests = client.requests
     client.read(request(5) + octets, 1 << 20)
@@ -233,11 +233,11 @@ def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: boo
     if in_hand:
         requests.in_hand = len(asked)
     else:
-        requests.claim.give_back(len(asked))
+        requests.claim.release(len(asked))
     requests.drop()
     assert room.used == requests.in_hand
     if in_hand:
-        requests.claim.give_back(5)
+        requests.claim.release(5)
         requests.in_hand = 0
         requests.drop()
     assert room.used == 0
@@ -245,7 +245,7 @@ def test_who_goes_leaves_nothing_but_what_is_in_hand(octets: bytes, in_hand: boo
 
 
 def test_a_slow_request_is_given_up_for_others() -> None:
-    room = Room(8 * MIB)
+    room = Budget(8 * MIB)
     slow, waiting = Client(room, "slow"), Client(room, "waiting")
     slow.requests.claim.count(7 * MIB)
     slow.read(request(3 * MIB)[: 2 * MIB])

@@ -11,19 +11,19 @@ from collections.abc import Hashable
 
 from whippet.app.config import Config
 from whippet.app.model.sessions import Session
-from whippet.transports.admission.room import Account, Room
+from whippet.transports.admission.budget import Account, Budget
 
 IPV6_NETWORK_BYTES = 8
 """The part of an IPv6 address that one subscriber has for themselves."""
 
 
-class Rooms:
+class Budgets:
     def __init__(self, config: Config) -> None:
         limits = config.system.limits
-        self.frames = Room(limits.frames_bytes)
-        self.bodies = Room(config.http.limits.bodies_bytes)
-        self.unauthenticated = Room(limits.unauthenticated_bytes)
-        self.responses = Room(limits.responses_bytes)
+        self.frames = Budget(limits.frames_bytes)
+        self.bodies = Budget(config.http.limits.bodies_bytes)
+        self.unauthenticated = Budget(limits.unauthenticated_bytes)
+        self.responses = Budget(limits.responses_bytes)
         self._all = self.frames, self.bodies, self.unauthenticated, self.responses
 
     def requests_of(self, session: Session) -> Account:
@@ -36,12 +36,12 @@ class Rooms:
     def responses_to(self, session: Session) -> Account:
         return self.responses.account(_key(session))
 
-    def _account(self, room: Room, session: Session) -> Account:
-        return (self.unauthenticated if session.login is None else room).account(_key(session))
+    def _account(self, budget: Budget, session: Session) -> Account:
+        return (self.unauthenticated if session.login is None else budget).account(_key(session))
 
     @property
     def used(self) -> int:
-        return sum(room.used for room in self._all)
+        return sum(budget.used for budget in self._all)
 
     @property
     def are_responses_many(self) -> bool:
@@ -49,14 +49,14 @@ class Rooms:
         return self.responses.used >= self.responses.limit // 4
 
     @property
-    def hurry(self) -> bool:
+    def is_contended(self) -> bool:
         """Somebody waits for room for a response, or more is held than there is room for."""
         return bool(self.responses.waiting or self.responses.excess)
 
     def reclaim(self, now: float) -> None:
         """Ends whatever has to be given up for the sake of others; to be asked at intervals."""
-        for room in self._all:
-            room.reclaim(now)
+        for budget in self._all:
+            budget.reclaim(now)
 
 
 def _key(session: Session) -> Hashable:

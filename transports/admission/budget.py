@@ -50,7 +50,7 @@ class Holder(Protocol):
         """The claim has to be given up, because others have waited for too long."""
 
 
-class Room:
+class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
@@ -122,10 +122,10 @@ class Room:
 class Account:
     """What one user holds of a room, or one address."""
 
-    __slots__ = ("__weakref__", "claims", "held", "room", "waiting", "waiting_since")
+    __slots__ = ("__weakref__", "budget", "claims", "held", "waiting", "waiting_since")
 
-    def __init__(self, room: Room) -> None:
-        self.room = room
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
         self.held = 0
         self.claims: set[Claim] = set()
         self.waiting: dict[Claim, None] = {}
@@ -135,8 +135,8 @@ class Account:
 
     def has_room(self, size: int) -> bool:
         """With that much more it would hold no more than is left free for all others."""
-        room = self.room
-        return room.used + self.held + 2 * size <= room.limit
+        budget = self.budget
+        return budget.used + self.held + 2 * size <= budget.limit
 
 
 class Claim:
@@ -174,65 +174,65 @@ class Claim:
         account = self.account
         self.held += size
         account.held += size
-        account.room.used += size
+        account.budget.used += size
 
     def hold(self, size: int) -> None:
         """It has so many bytes, whatever there was room for. What its account has no room for is in excess: that is not
         counted as used, because others, who can do nothing about it, would have to wait for it."""
         if size <= self.held and not self.excess:
-            self.give_back(self.held - size)
+            self.release(self.held - size)
             return
-        room = self.account.room
-        spare = (room.limit - room.used - self.account.held) // 2
+        budget = self.account.budget
+        spare = (budget.limit - budget.used - self.account.held) // 2
         fitting = min(size, self.held + max(spare, 0))
-        room.excess += size - fitting - self.excess
+        budget.excess += size - fitting - self.excess
         self.excess = size - fitting
         if fitting > self.held:
             self.count(fitting - self.held)
         else:
-            self.give_back(self.held - fitting)
+            self.release(self.held - fitting)
 
-    def take(self, size: int, rest: int = 0) -> int | None:
+    def reserve(self, size: int, rest: int = 0) -> int | None:
         """Asks for room for `size` bytes more, of the `rest` that is still to come. Returns how much there is room for,
         which may be the rest at once; None: the holder is told when it is its turn."""
         account = self.account
-        room = account.room
-        if self.held + size <= self.free_bytes or (not room.waiting and account.has_room(size)):
+        budget = account.budget
+        if self.held + size <= self.free_bytes or (not budget.waiting and account.has_room(size)):
             self.count(size)
             return size
         self.wanted, self.rest, self.is_waiting = size, rest, True
         account.waiting[self] = None
-        room.waiting[account] = None
-        return room.serve(self)
+        budget.waiting[account] = None
+        return budget.serve(self)
 
-    def take_some(self, most: int, least: int) -> int | None:
+    def reserve_up_to(self, most: int, least: int) -> int | None:
         """As much as there is room for, within these bounds; None: the holder is told when there is the least."""
         account = self.account
-        room = account.room
-        granted = (room.limit - room.used - account.held) // 2
-        if room.waiting or granted < least:
-            return self.take(least, least)
+        budget = account.budget
+        granted = (budget.limit - budget.used - account.held) // 2
+        if budget.waiting or granted < least:
+            return self.reserve(least, least)
         granted = min(granted, most)
         self.count(granted)
         return granted
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         account = self.account
-        room = account.room
+        budget = account.budget
         self.held -= size
         account.held -= size
-        room.used -= size
+        budget.used -= size
         if self.owed:
             self.owed = max(self.owed - size, 0)
             if not self.owed:
-                room.end_beyond(self)
-        if room.waiting:
+                budget.end_beyond(self)
+        if budget.waiting:
             if self.is_waiting and self.held + self.wanted <= self.free_bytes:
                 self.stop_waiting()
                 self.count(self.wanted)
                 if self.holder is not None:
                     self.holder.on_room(self.wanted)
-            room.serve()
+            budget.serve()
 
     def stop_waiting(self) -> None:
         if not self.is_waiting:
@@ -242,7 +242,7 @@ class Claim:
         del account.waiting[self]
         account.waiting_since = 0.0
         if not account.waiting:
-            del account.room.waiting[account]
+            del account.budget.waiting[account]
 
     def move(self, account: Account) -> None:
         """To the account of the user who has logged in, with all that it holds."""
@@ -254,8 +254,8 @@ class Claim:
         account.claims.add(self)
         self.count(held)
         self.excess = excess
-        account.room.excess += excess
-        if was_waiting and (granted := self.take(self.wanted, self.rest)) is not None and self.holder is not None:
+        account.budget.excess += excess
+        if was_waiting and (granted := self.reserve(self.wanted, self.rest)) is not None and self.holder is not None:
             self.holder.on_room(granted)
 
     def close(self) -> None:
@@ -263,10 +263,10 @@ class Claim:
         if self.is_waiting:
             self.stop_waiting()
         account = self.account
-        room = account.room
+        budget = account.budget
         account.claims.discard(self)
-        room.excess -= self.excess
+        budget.excess -= self.excess
         self.owed = self.excess = 0
         if self.held:
-            self.give_back(self.held)
-        room.end_beyond(self)
+            self.release(self.held)
+        budget.end_beyond(self)

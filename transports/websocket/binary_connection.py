@@ -23,7 +23,7 @@ from whippet.app.config.listeners import Websocket
 from whippet.app.model.sessions import Transport
 from whippet.storage.batch import Readable
 from whippet.transports import tcp
-from whippet.transports.admission.room import FREE_BYTES
+from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.connections import Connections
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.framing import CLOSE, PING, PONG, TEXT, Incoming, Violation

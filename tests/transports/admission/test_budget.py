@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whippet.transports.admission.room import FREE_BYTES, RECLAIM_SECONDS, Account, Claim, Room
+from whippet.transports.admission.budget import FREE_BYTES, RECLAIM_SECONDS, Account, Budget, Claim
 
 KIB, MIB = 1 << 10, 1 << 20
 LIMIT = 64 * MIB
@@ -37,71 +37,71 @@ class Client:
 
     def fill(self, step: int = MIB) -> None:
         """Holds as much as it is given without waiting."""
-        while self.claim.take(step, step) is not None:
+        while self.claim.reserve(step, step) is not None:
             pass
 
 
-def crowded(room: Room) -> Client:
+def crowded(room: Budget) -> Client:
     """All of the room is taken by one claim, and another one is beyond the limit already."""
     blocking, beyond = Client(room.account("blocking")), Client(room.account("beyond"))
     blocking.claim.count(room.limit)
-    assert beyond.claim.take(FREE_BYTES + 1) == FREE_BYTES + 1
+    assert beyond.claim.reserve(FREE_BYTES + 1) == FREE_BYTES + 1
     blocking.then = lambda: beyond
     return blocking
 
 
 def test_one_account_can_have_half_and_there_is_something_left_for_one_more() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     held = []
     for name in range(4):
         client = Client(room.account(name))
         while client.claim.account.has_room(MIB):
-            assert client.claim.take(MIB) == MIB
+            assert client.claim.reserve(MIB) == MIB
         held.append(client.claim.held // MIB)
     assert held == [32, 16, 8, 4]
 
 
 def test_an_account_is_one_however_many_claims_it_has() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     clients = [Client(room.account("same")) for _ in range(100)]
-    while any(client.claim.take(MIB) for client in clients if room.account("same").has_room(MIB)):
+    while any(client.claim.reserve(MIB) for client in clients if room.account("same").has_room(MIB)):
         pass
     assert room.used == LIMIT // 2
-    assert Client(room.account("other")).claim.take(MIB) == MIB
+    assert Client(room.account("other")).claim.reserve(MIB) == MIB
 
 
 def test_small_claims_never_wait() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     for name in range(40):
         Client(room.account(name)).fill()
     for account in (room.account(0), room.account("new")):
-        assert Client(account).claim.take(FREE_BYTES) == FREE_BYTES
+        assert Client(account).claim.reserve(FREE_BYTES) == FREE_BYTES
 
 
 def test_the_account_that_holds_least_is_served_first() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     greedy, other = Client(room.account("greedy")), Client(room.account("other"))
     for client in (greedy, other):
         while client.claim.account.has_room(MIB):
-            client.claim.take(MIB)
+            client.claim.reserve(MIB)
     holder = Client(room.account("holder"))
-    assert holder.claim.take(64 * MIB, 64 * MIB) == 64 * MIB, "one at a time may go beyond the limit"
+    assert holder.claim.reserve(64 * MIB, 64 * MIB) == 64 * MIB, "one at a time may go beyond the limit"
     for client in (greedy, other):
-        assert client.claim.take(MIB, MIB) is None
+        assert client.claim.reserve(MIB, MIB) is None
     newcomer = Client(room.account("newcomer"))
-    assert newcomer.claim.take(MIB, MIB) is None
+    assert newcomer.claim.reserve(MIB, MIB) is None
     order: list[str] = []
     for name, client in (("greedy", greedy), ("other", other), ("newcomer", newcomer)):
         client.then = lambda name=name: order.append(name)
-    holder.claim.give_back(64 * MIB)
+    holder.claim.release(64 * MIB)
     assert order == ["newcomer"] or order[0] == "newcomer"
 
 
 def test_within_an_account_the_one_that_waits_longest_is_served_first() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     blocking = crowded(room)
     waiting = [Client(room.account("b")) for _ in range(3)]
-    assert [each.claim.take(MIB) for each in waiting] == [None] * 3
+    assert [each.claim.reserve(MIB) for each in waiting] == [None] * 3
     order: list[int] = []
     for number, each in enumerate(waiting):
         each.then = lambda number=number: order.append(number)
@@ -112,7 +112,7 @@ def test_within_an_account_the_one_that_waits_longest_is_served_first() -> None:
 
 def test_requests_that_are_all_half_received_cannot_block_each_other() -> None:
     """Eight requests of a fourth of the room each. Without rule 5 none of them would ever be whole."""
-    room, size, step = Room(LIMIT), LIMIT // 4, MIB
+    room, size, step = Budget(LIMIT), LIMIT // 4, MIB
     clients = [Client(room.account("same")) for _ in range(8)]
     arriving = dict.fromkeys(clients, 0)
     whole = 0
@@ -124,7 +124,7 @@ def test_requests_that_are_all_half_received_cannot_block_each_other() -> None:
                     continue
                 waiting.discard(client)
                 arriving[client] += client.granted.pop()
-            elif (granted := client.claim.take(min(step, size - arriving[client]), size - arriving[client])) is None:
+            elif (granted := client.claim.reserve(min(step, size - arriving[client]), size - arriving[client])) is None:
                 waiting.add(client)
             else:
                 arriving[client] += granted
@@ -139,31 +139,31 @@ def test_requests_that_are_all_half_received_cannot_block_each_other() -> None:
 
 
 def test_one_claim_at_a_time_may_exceed_the_limit() -> None:
-    room = Room(MIB)
+    room = Budget(MIB)
     first, second = Client(room.account(1)), Client(room.account(2))
-    assert first.claim.take(MIB, 5 * MIB) == 5 * MIB
-    assert second.claim.take(MIB, 5 * MIB) is None
-    first.claim.give_back(4 * MIB)
+    assert first.claim.reserve(MIB, 5 * MIB) == 5 * MIB
+    assert second.claim.reserve(MIB, 5 * MIB) is None
+    first.claim.release(4 * MIB)
     assert second.granted == [], "it goes on when the first has given back everything"
-    first.claim.give_back(MIB)
+    first.claim.release(MIB)
     assert second.granted == [5 * MIB]
     second.claim.close()
     assert room.used == 0
 
 
 def test_a_small_claim_that_waits_goes_on_as_soon_as_it_holds_little_itself() -> None:
-    room = Room(MIB)
+    room = Budget(MIB)
     blocking = crowded(room)
     busy = Client(room.account(1))
     busy.claim.count(100 * KIB)
-    assert busy.claim.take(0) is None
-    busy.claim.give_back(90 * KIB)
+    assert busy.claim.reserve(0) is None
+    busy.claim.release(90 * KIB)
     assert busy.granted == [0]
     assert blocking.claim.held == MIB
 
 
 def test_a_login_takes_what_is_held_along() -> None:
-    strangers, users = Room(LIMIT), Room(LIMIT)
+    strangers, users = Budget(LIMIT), Budget(LIMIT)
     client = Client(strangers.account("127.0.0.1"))
     client.claim.count(5 * MIB)
     client.claim.move(users.account(7))
@@ -174,10 +174,10 @@ def test_a_login_takes_what_is_held_along() -> None:
 
 
 def test_a_claim_that_waits_goes_on_waiting_in_the_room_it_moves_to() -> None:
-    strangers, users = Room(MIB), Room(MIB)
+    strangers, users = Budget(MIB), Budget(MIB)
     blocking = crowded(strangers)
     client = Client(strangers.account("y"))
-    assert client.claim.take(MIB, MIB) is None
+    assert client.claim.reserve(MIB, MIB) is None
     client.claim.move(users.account(1))
     assert client.granted == [MIB]
     assert not strangers.waiting
@@ -185,10 +185,10 @@ def test_a_claim_that_waits_goes_on_waiting_in_the_room_it_moves_to() -> None:
 
 
 def test_forgotten_accounts_are_forgotten() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     for name in range(1000):
         client = Client(room.account(name))
-        client.claim.take(MIB)
+        client.claim.reserve(MIB)
         client.claim.close()
     del client
     gc.collect()
@@ -199,14 +199,14 @@ def test_forgotten_accounts_are_forgotten() -> None:
 
 
 def test_who_holds_more_than_a_fair_share_gives_it_up_when_others_have_waited() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     greedy = [Client(room.account("greedy")) for _ in range(5)]
     for client in greedy:
         client.claim.count(20 * MIB)
     honest = Client(room.account("honest"))
     beyond = Client(room.account("greedy"))
-    assert beyond.claim.take(MIB, MIB) == MIB, "the one that may go beyond the limit goes no further"
-    assert honest.claim.take(MIB, MIB) is None
+    assert beyond.claim.reserve(MIB, MIB) == MIB, "the one that may go beyond the limit goes no further"
+    assert honest.claim.reserve(MIB, MIB) is None
     room.reclaim(100.0)
     room.reclaim(100.0 + RECLAIM_SECONDS - 0.1)
     assert not any(client.is_reclaimed for client in greedy)
@@ -219,24 +219,24 @@ def test_who_holds_more_than_a_fair_share_gives_it_up_when_others_have_waited() 
 
 
 def test_nobody_loses_anything_for_the_sake_of_their_own_other_requests() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     client, other = Client(room.account("same")), Client(room.account("same"))
     client.claim.count(LIMIT)
-    Client(room.account("same")).claim.take(MIB, MIB)
-    assert other.claim.take(MIB, MIB) is None
+    Client(room.account("same")).claim.reserve(MIB, MIB)
+    assert other.claim.reserve(MIB, MIB) is None
     for now in range(100, 200):
         room.reclaim(now)
     assert not client.is_reclaimed
 
 
 def test_what_the_server_itself_is_busy_with_is_not_given_up() -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     working, receiving = Client(room.account("a"), is_unfinished=False), Client(room.account("a"))
     working.claim.count(LIMIT)
     receiving.claim.count(2 * MIB)
-    Client(room.account("a")).claim.take(MIB, MIB)
+    Client(room.account("a")).claim.reserve(MIB, MIB)
     waiting = Client(room.account("b"))
-    assert waiting.claim.take(MIB, MIB) is None
+    assert waiting.claim.reserve(MIB, MIB) is None
     for now in range(100, 200):
         room.reclaim(now)
     assert not working.is_reclaimed
@@ -260,16 +260,16 @@ def test_an_honest_client_is_served_among_hostile_holders(
     """Each hostile account has several claims that take whatever they get and give nothing back until they are made to.
     The honest client needs no more than the time after which others are made to give up, and a second for each of their
     claims; it never needs their cooperation."""
-    rng, room = random.Random(seed), Room(LIMIT)
+    rng, room = random.Random(seed), Budget(LIMIT)
     holders = [Client(room.account(name)) for name in range(hostile) for _ in range(claims)]
     rng.shuffle(holders)
     for holder in holders:
-        holder.then = lambda holder=holder: holder.claim.is_waiting or holder.claim.take(step, 16 * MIB)
-        while holder.claim.take(step, 16 * MIB) is not None:
+        holder.then = lambda holder=holder: holder.claim.is_waiting or holder.claim.reserve(step, 16 * MIB)
+        while holder.claim.reserve(step, 16 * MIB) is not None:
             pass
         assert room.used <= LIMIT + 16 * MIB
     honest = Client(room.account("honest"))
-    if honest.claim.take(wanted, wanted) is None:
+    if honest.claim.reserve(wanted, wanted) is None:
         seconds = 0
         while not honest.granted:
             room.reclaim(100.0 + seconds)
@@ -289,39 +289,39 @@ def test_an_honest_client_is_served_among_hostile_holders(
     )
 )
 def test_nothing_is_lost_or_kept(steps: list[tuple[int, str, int]]) -> None:
-    rooms = Room(LIMIT), Room(LIMIT // 4)
-    clients = [Client(rooms[number % 2].account(number // 2)) for number in range(6)]
+    budgets = Budget(LIMIT), Budget(LIMIT // 4)
+    clients = [Client(budgets[number % 2].account(number // 2)) for number in range(6)]
     for number, what, size in steps:
         claim = clients[number].claim
         match what:
             case "take" if not claim.is_waiting:
-                claim.take(size, size)
+                claim.reserve(size, size)
             case "count":
                 claim.count(min(size, KIB))
             case "back" if claim.held:
-                claim.give_back(min(size, claim.held))
+                claim.release(min(size, claim.held))
             case "close":
                 claim.close()
                 clients[number] = Client(claim.account)
             case "move":
-                claim.move(rooms[size % 2].account(size % 3))
-        for room in rooms:
-            accounts = {each.claim.account for each in clients if each.claim.account.room is room}
+                claim.move(budgets[size % 2].account(size % 3))
+        for room in budgets:
+            accounts = {each.claim.account for each in clients if each.claim.account.budget is room}
             assert room.used == sum(account.held for account in accounts)
             assert set(room.waiting) == {account for account in accounts if account.waiting}
         assert all(each.claim.held >= 0 for each in clients)
     for client in clients:
         client.claim.close()
-    assert [room.used for room in rooms] == [0, 0]
-    assert [room._beyond for room in rooms] == [None, None]
+    assert [room.used for room in budgets] == [0, 0]
+    assert [room._beyond for room in budgets] == [None, None]
 
 
 @pytest.mark.parametrize("waiting", [1, 10, 1000])
 def test_a_release_serves_in_one_go_all_who_fit(waiting: int) -> None:
-    room = Room(LIMIT)
+    room = Budget(LIMIT)
     blocking = crowded(room)
     clients = [Client(room.account(number)) for number in range(waiting)]
     for client in clients:
-        assert client.claim.take(FREE_BYTES + 1, FREE_BYTES + 1) is None
+        assert client.claim.reserve(FREE_BYTES + 1, FREE_BYTES + 1) is None
     blocking.claim.close()
     assert all(client.granted for client in clients)

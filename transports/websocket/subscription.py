@@ -20,7 +20,7 @@ from whippet.app.model.identity import Login
 from whippet.storage.errors import StorageError
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32
-from whippet.transports.websocket.text import Gone
+from whippet.transports.websocket.text_connection import Gone
 
 if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel

@@ -14,8 +14,8 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.news import Event
 from whippet.transports.http.numbers import U32
-from whippet.transports.websocket.subscriptions import Subscription
-from whippet.transports.websocket.topics import CREDIT, Name, identifier
+from whippet.transports.websocket.subscription import Subscription
+from whippet.transports.websocket.topic_subscription import CREDIT, Name, identifier
 
 if TYPE_CHECKING:
     from whippet.app.access.permissions import Permissions

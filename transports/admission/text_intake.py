@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from whippet.transports.admission.frames import AHEAD_MAX
-from whippet.transports.admission.room import FREE_BYTES, Account, Claim, step
+from whippet.transports.admission.budget import FREE_BYTES, Account, Claim, step
+from whippet.transports.admission.frame_intake import AHEAD_MAX
 
 
-class Messages:
+class TextIntake:
     """The messages of one connection."""
 
     __slots__ = ("_reserved", "_resume", "_text", "ahead", "aside", "began_at", "claim", "cut", "in_hand")
@@ -66,17 +66,17 @@ class Messages:
         self.began_at = 0.0
         claim.is_unfinished = False
         claim.stop_waiting()
-        claim.give_back(reserved - len(text))
+        claim.release(reserved - len(text))
         text.decode()
         self._add(bytes(text))
 
     def _add(self, message: bytes) -> None:
         self.ahead.append(message)
         if self.claim.held > FREE_BYTES and not self.claim.account.has_room(0):
-            self.claim.take(0)
+            self.claim.reserve(0)
 
     def _ask(self, left: int) -> None:
-        self._reserved += self.claim.take(step(len(self._text), left), left) or 0
+        self._reserved += self.claim.reserve(step(len(self._text), left), left) or 0
 
     def on_room(self, granted: int) -> None:
         self.began_at = 0.0
@@ -93,7 +93,7 @@ class Messages:
     def take_aside(self) -> memoryview | None:
         aside, self.aside = self.aside, None
         if aside is not None:
-            self.claim.give_back(len(aside))
+            self.claim.release(len(aside))
         return aside
 
     def drop(self) -> None:
@@ -102,6 +102,6 @@ class Messages:
         self.ahead.clear()
         self.aside = None
         self._text, self._reserved = bytearray(), 0
-        self.claim.give_back(self.claim.held - self.in_hand)
+        self.claim.release(self.claim.held - self.in_hand)
         if not self.in_hand:
             self.claim.close()

@@ -20,7 +20,7 @@ RETRY_SECONDS = 0.1
 """Pause after nobody could be accepted: without descriptors the next attempt would fail as well."""
 
 
-class Handshakes:
+class TlsHandshakes:
     """A listening socket and those who are not through yet. Made on a running loop; ended by `stop`."""
 
     def __init__(

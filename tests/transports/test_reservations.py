@@ -9,9 +9,9 @@ import pytest
 from tests.transports.support.crowded import crowded, waiting
 from whippet.app.commands import requests
 from whippet.app.errors import CommandError
-from whippet.transports import turns
-from whippet.transports.admission.room import Room
-from whippet.transports.turns import POLL_BYTES_MIN, Turn
+from whippet.transports import reservations
+from whippet.transports.admission.budget import Budget
+from whippet.transports.reservations import POLL_BYTES_MIN, Reservation
 
 MIB = 1 << 20
 POLL = requests.PollMessages(
@@ -26,30 +26,30 @@ POLL = requests.PollMessages(
 
 
 class Client:
-    def __init__(self, room: Room, name: str = "client") -> None:
-        self.turn = Turn(room.account(name), lambda: None)
+    def __init__(self, room: Budget, name: str = "client") -> None:
+        self.reservation = Reservation(room.account(name), lambda: None)
 
-    def response_room(self) -> Turn:
-        return self.turn
+    def response_reservation(self) -> Reservation:
+        return self.reservation
 
 
 async def test_who_waits_goes_on_when_there_is_room() -> None:
-    room = Room(8 * MIB)
-    turn = Turn(room.account("a"))
+    room = Budget(8 * MIB)
+    reservation = Reservation(room.account("a"))
     with crowded(room):
-        taking = asyncio.create_task(turn.take(MIB))
+        taking = asyncio.create_task(reservation.reserve(MIB))
         await asyncio.sleep(0)
         assert not taking.done()
     assert await taking == MIB
-    turn.close()
+    reservation.close()
     assert room.used == 0
 
 
 async def test_who_gives_up_leaves_no_gap() -> None:
-    room = Room(8 * MIB)
-    first, second = Turn(room.account("a")), Turn(room.account("a"))
+    room = Budget(8 * MIB)
+    first, second = Reservation(room.account("a")), Reservation(room.account("a"))
     with crowded(room):
-        takings = [asyncio.create_task(each.take(MIB)) for each in (first, second)]
+        takings = [asyncio.create_task(each.reserve(MIB)) for each in (first, second)]
         await asyncio.sleep(0)
         assert waiting(room) == 2
         takings[0].cancel()
@@ -62,61 +62,61 @@ async def test_who_gives_up_leaves_no_gap() -> None:
 
 
 async def test_who_gives_up_in_the_turn_in_which_there_is_room_leaves_no_gap() -> None:
-    room = Room(8 * MIB)
-    turn = Turn(room.account("a"))
+    room = Budget(8 * MIB)
+    reservation = Reservation(room.account("a"))
     with crowded(room):
-        taking = asyncio.create_task(turn.take(MIB))
+        taking = asyncio.create_task(reservation.reserve(MIB))
         await asyncio.sleep(0)
     taking.cancel()
     await asyncio.gather(taking, return_exceptions=True)
-    turn.close()
+    reservation.close()
     assert room.used == 0
 
 
 async def test_whose_connection_is_gone_waits_no_longer() -> None:
-    room = Room(8 * MIB)
-    turn = Turn(room.account("a"))
+    room = Budget(8 * MIB)
+    reservation = Reservation(room.account("a"))
     with crowded(room):
-        taking = asyncio.create_task(turn.take(MIB))
+        taking = asyncio.create_task(reservation.reserve(MIB))
         await asyncio.sleep(0)
-        turn.close()
+        reservation.close()
         with pytest.raises(CommandError):
             await taking
 
 
 async def test_without_a_free_part_even_a_little_waits() -> None:
-    room = Room(8 * MIB)
-    turn = Turn(room.account("a"), free_bytes=0)
+    room = Budget(8 * MIB)
+    reservation = Reservation(room.account("a"), free_bytes=0)
     with crowded(room):
-        taking = asyncio.create_task(turn.take(1))
+        taking = asyncio.create_task(reservation.reserve(1))
         await asyncio.sleep(0)
         assert not taking.done()
     await taking
-    turn.close()
+    reservation.close()
 
 
 async def test_a_poll_takes_as_much_room_as_it_may_return() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     client = Client(room)
-    bounded = turns.bounded(POLL, client.turn, 8 * MIB)
+    bounded = reservations.reserve_poll(POLL, client.reservation, 8 * MIB)
     assert bounded is not None
     assert bounded.room == 8 * MIB
     assert room.used == 8 * MIB
-    client.turn.settle(100)
+    client.reservation.hold(100)
     assert room.used == 100
-    assert client.turn.claim.is_unfinished
-    client.turn.release()
+    assert client.reservation.claim.is_unfinished
+    client.reservation.release()
     assert room.used == 0
 
 
 async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_is_hardly_any() -> None:
-    room = Room(16 * MIB)
+    room = Budget(16 * MIB)
     granted = []
     clients = [Client(room)]
-    while (bounded := turns.bounded(POLL, clients[-1].turn, 64 * MIB)) is not None:
+    while (bounded := reservations.reserve_poll(POLL, clients[-1].reservation, 64 * MIB)) is not None:
         granted.append(bounded.room or 0)
         clients.append(Client(room))
-    asking = asyncio.create_task(turns.bounded_later(POLL, clients[-1].turn))
+    asking = asyncio.create_task(reservations.wait_for_poll(POLL, clients[-1].reservation))
     await asyncio.sleep(0)
     assert waiting(room)
     assert not asking.done()
@@ -130,55 +130,55 @@ async def test_a_poll_may_return_less_when_room_is_scarce_and_waits_when_there_i
 
 async def test_a_response_that_is_larger_than_its_room_takes_none_from_others() -> None:
     """One message is always returned, however large."""
-    room = Room(16 * MIB)
+    room = Budget(16 * MIB)
     client, other = Client(room), Client(room, "other")
-    client.turn.settle(20 * MIB)
+    client.reservation.hold(20 * MIB)
     assert (room.used, room.excess) == (8 * MIB, 12 * MIB)
-    other.turn.settle(2 * MIB)
+    other.reservation.hold(2 * MIB)
     assert room.used == 10 * MIB
-    client.turn.settle(9 * MIB)
+    client.reservation.hold(9 * MIB)
     assert (room.used, room.excess) == (10 * MIB, MIB)
-    client.turn.release()
+    client.reservation.release()
     assert (room.used, room.excess) == (2 * MIB, 0)
-    client.turn.settle(20 * MIB)
-    client.turn.close()
+    client.reservation.hold(20 * MIB)
+    client.reservation.close()
     assert room.excess == 0
 
 
 async def test_what_is_in_excess_moves_with_a_login() -> None:
-    room, another = Room(16 * MIB), Room(16 * MIB)
+    room, another = Budget(16 * MIB), Budget(16 * MIB)
     client = Client(room)
-    client.turn.settle(20 * MIB)
-    client.turn.claim.move(another.account("user"))
+    client.reservation.hold(20 * MIB)
+    client.reservation.claim.move(another.account("user"))
     assert (room.used, room.excess) == (0, 0)
     assert (another.used, another.excess) == (8 * MIB, 12 * MIB)
-    client.turn.close()
+    client.reservation.close()
     assert (another.used, another.excess) == (0, 0)
 
 
 async def test_whoever_has_much_unread_waits_with_more_and_others_do_not() -> None:
-    room = Room(16 * MIB)
+    room = Budget(16 * MIB)
     first, second, third, other = Client(room), Client(room), Client(room), Client(room, "other")
-    first.turn.settle(20 * MIB)
+    first.reservation.hold(20 * MIB)
     # One at a time goes on beyond the limit, as everywhere.
-    await second.turn.share()
-    asking = asyncio.create_task(third.turn.share())
-    await other.turn.share()
+    await second.reservation.wait_for_share()
+    asking = asyncio.create_task(third.reservation.wait_for_share())
+    await other.reservation.wait_for_share()
     await asyncio.sleep(0)
     assert waiting(room) == 1
-    first.turn.release()
+    first.reservation.release()
     await asking
     for each in (first, second, third, other):
-        each.turn.close()
+        each.reservation.close()
     assert (room.used, room.excess) == (0, 0)
 
 
 async def test_a_poll_in_hand_keeps_its_room_when_its_client_is_gone() -> None:
     """What it reads is in memory until it has ended."""
-    room = Room(16 * MIB)
+    room = Budget(16 * MIB)
     client = Client(room)
-    assert turns.bounded(POLL, client.turn, 4 * MIB) is not None
-    client.turn.leave()
+    assert reservations.reserve_poll(POLL, client.reservation, 4 * MIB) is not None
+    client.reservation.disconnect()
     assert room.used == 4 * MIB
-    client.turn.close()
+    client.reservation.close()
     assert room.used == 0

@@ -9,11 +9,11 @@ import msgspec
 
 from whippet.transports.http import bodies
 from whippet.transports.http.errors import Refused
-from whippet.transports.websocket import members, topics, watching
-from whippet.transports.websocket.members import ToGroup
-from whippet.transports.websocket.subscriptions import Subscription
-from whippet.transports.websocket.topics import ToTopic
-from whippet.transports.websocket.watching import ToEvents, ToStats
+from whippet.transports.websocket import group_subscription, stats_and_events, topic_subscription
+from whippet.transports.websocket.group_subscription import ToGroup
+from whippet.transports.websocket.stats_and_events import ToEvents, ToStats
+from whippet.transports.websocket.subscription import Subscription
+from whippet.transports.websocket.topic_subscription import ToTopic
 
 if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
@@ -31,11 +31,11 @@ async def open_subscription(channel: Channel, number: int, said: Members) -> Sub
         raise bodies.unfit(str(error), bodies.field_of(error)) from None
     match wanted:
         case ToTopic():
-            return await topics.subscribe(channel, number, wanted)
+            return await topic_subscription.subscribe(channel, number, wanted)
         case ToGroup():
-            return await members.subscribe(channel, number, wanted)
+            return await group_subscription.subscribe(channel, number, wanted)
         case ToStats():
-            return await watching.subscribe_to_stats(channel, number, wanted)
+            return await stats_and_events.subscribe_to_stats(channel, number, wanted)
         case ToEvents():
-            return await watching.subscribe_to_events(channel, number, wanted)
+            return await stats_and_events.subscribe_to_events(channel, number, wanted)
     raise Refused(HTTPStatus.BAD_REQUEST, "There is nothing like that to subscribe to", "to")

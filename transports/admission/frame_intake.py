@@ -22,7 +22,7 @@ import numpy as np
 
 from whippet.app.errors import Code
 from whippet.storage.batch import Readable
-from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MAX, Account, Claim, step
+from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MAX, Account, Claim, step
 
 AHEAD_MAX = 128
 """Requests that a connection may send before their turn; then it is not read from."""
@@ -45,7 +45,7 @@ class Framing(Protocol):
         """The response to a request that is read past."""
 
 
-class Arriving:
+class PartialFrame:
     """A request that is not all there. Its buffer has room as far as `reserved`."""
 
     __slots__ = ("claim", "filled", "frame", "length", "part", "reserved")
@@ -70,7 +70,7 @@ class Arriving:
         """Whether there is room for more; else the claim waits for it."""
         left = self.length - self.reserved
         arrived = STEP_BYTES_MAX if self.length >= HUGE_PAGES_FROM else self.filled
-        granted = self.claim.take(step(arrived, left), left)
+        granted = self.claim.reserve(step(arrived, left), left)
         if granted is not None:
             self.on_room(granted)
         return granted is not None
@@ -102,7 +102,7 @@ class Arriving:
         return self.frame
 
 
-class Requests:
+class FrameIntake:
     """The requests of one connection that is a stream of bytes."""
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Requests:
         self.framing: Framing | None = None
         self.ahead: deque[memoryview | list[Readable]] = deque()
         """Requests that are still to be answered, and responses to those that were read past."""
-        self.arriving: Arriving | None = None
+        self.arriving: PartialFrame | None = None
         self.part = b""
         """The beginning of a request whose length is not known."""
         self.began_at = 0.0
@@ -230,7 +230,7 @@ class Requests:
                 self._skip, self._skipped, self._refusal = length, 0, framing.refuse(rest, code)
                 continue
             if size - position < length:
-                self.arriving = Arriving(claim, length, rest)
+                self.arriving = PartialFrame(claim, length, rest)
                 break
             ahead.append(memoryview(bytearray(rest[:length])))
             self.began_at = 0.0
@@ -261,7 +261,7 @@ class Requests:
         """With more than its share in requests that are there, a connection is not read from."""
         claim = self.claim
         if claim.held > FREE_BYTES and self.arriving is None and not (claim.is_waiting or claim.account.has_room(0)):
-            claim.take(0)
+            claim.reserve(0)
 
     # --------------------------------------------------------------------------------------------------------- go on
 
@@ -278,7 +278,7 @@ class Requests:
         """There are few requests ahead: those that were set aside come first."""
         aside, self._aside = self._aside, None
         if aside is not None:
-            self.claim.give_back(len(aside))
+            self.claim.release(len(aside))
             self._take_apart(aside)
 
     def close(self) -> None:
@@ -292,6 +292,6 @@ class Requests:
         self.ahead.clear()
         self.arriving = self._aside = None
         self.part = b""
-        self.claim.give_back(self.claim.held - self.in_hand)
+        self.claim.release(self.claim.held - self.in_hand)
         if not self.in_hand:
             self.claim.close()

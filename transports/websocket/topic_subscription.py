@@ -28,9 +28,9 @@ from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.tailing import cursor_of, id_of, position_of
 from whippet.transports.http.tails import PARTITIONS_MAX
-from whippet.transports.turns import POLL_BYTES_MIN
+from whippet.transports.reservations import POLL_BYTES_MIN
 from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
-from whippet.transports.websocket.subscriptions import Subscription
+from whippet.transports.websocket.subscription import Subscription
 
 if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel
@@ -128,14 +128,14 @@ class TopicSubscription(Subscription):
                 await feed.stay(cursor, partial(self._take, cursor))
 
     async def _read(self, feed: Feed[EncodedPiece], cursor: Cursor) -> int | None:
-        turn = self.channel.link.response_room()
+        reservation = self.channel.link.response_reservation()
         try:
             if feed.has_more(cursor):
-                await turn.take(POLL_BYTES_MIN)
+                await reservation.reserve(POLL_BYTES_MIN)
             is_for_few = self._selector is None and self.credit < FEW_CREDITS
             return self._take(cursor, await feed.piece(cursor, self.credit if is_for_few else None))
         finally:
-            turn.close()
+            reservation.close()
 
     def _skip_to_newest(self, cursor: Cursor) -> None:
         """Behind all but one message, the newest of a partition that has news: so who has skipped is not left with

@@ -18,15 +18,15 @@ from websockets.frames import CloseCode
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import closing
-from whippet.transports.admission.frames import AHEAD_MAX
-from whippet.transports.admission.messages import Messages
-from whippet.transports.admission.room import FREE_BYTES, RECLAIMED
-from whippet.transports.admission.stalling import Stalling
+from whippet.transports import lingering_close
+from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
+from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.stall_detector import StallDetector
+from whippet.transports.admission.text_intake import TextIntake
 from whippet.transports.connections import MAPPED, text_of
-from whippet.transports.turns import Turn
+from whippet.transports.reservations import Reservation
 from whippet.transports.websocket import framing
-from whippet.transports.websocket.binary import READ_BYTES, incoming
+from whippet.transports.websocket.binary_connection import READ_BYTES, incoming
 from whippet.transports.websocket.framing import BINARY, CLOSE, PING, PONG, TEXT, Violation
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class TextConnection(asyncio.BufferedProtocol):
         self.session = cast(Session, None)
         self._channel = cast("Channel", None)
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._intake = cast(Messages, None)
+        self._intake = cast(TextIntake, None)
         self._login: Login | None = None
         """Of the user whose account the messages are on."""
         self._working: asyncio.Task[None] | None = None
@@ -82,8 +82,8 @@ class TextConnection(asyncio.BufferedProtocol):
         self._heard_at = 0.0
         self._pinged_at = 0.0
         self._silent_since = 0.0
-        self._stalling = Stalling()
-        self._untaken: Turn | None = None
+        self._stalling = StallDetector()
+        self._untaken: Reservation | None = None
         """The room of what the client has not taken of all that was sent."""
 
     # ------------------------------------------------------------------------------------------------- the connection
@@ -105,7 +105,7 @@ class TextConnection(asyncio.BufferedProtocol):
         )
         # A browser answers the pings of WebSocket by itself, and who does not is closed after `silence_time`.
         self.session.is_watched = True
-        self._intake = Messages(listener.rooms.requests_of(self.session), self._read_on, self.give_way)
+        self._intake = TextIntake(listener.budgets.requests_of(self.session), self._read_on, self.give_way)
         self._heard_at = self._silent_since = time.monotonic()
         self._channel = listener.open_channel(self)
         if self._authorization is not None:
@@ -176,7 +176,7 @@ class TextConnection(asyncio.BufferedProtocol):
             return
         is_over = self._closed_by_client or self._eof
         self._transport.write(framing.close(*self._goodbye))
-        self._lingers_until = closing.close(self._transport, time.monotonic(), is_over=is_over)
+        self._lingers_until = lingering_close.close(self._transport, time.monotonic(), is_over=is_over)
 
     def abort(self) -> None:
         self._ended = True
@@ -192,11 +192,11 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def overdue(self, now: float) -> str | None:
         untaken = self._count_untaken()
-        hurry = self._listener.rooms.hurry
-        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1, hurry=hurry):
+        is_contended = self._listener.budgets.is_contended
+        if self._stalling.has_stalled(now, untaken, self._stalled_seconds, enough=1, is_contended=is_contended):
             return "it does not take what it was sent"
         if self._lingers_until:
-            self._lingers_until = closing.until(self._transport, self._lingers_until, now)
+            self._lingers_until = lingering_close.until(self._transport, self._lingers_until, now)
             return "it does not end the connection" if now > self._lingers_until else None
         limits = self._listener.limits
         if self._intake.is_late(now, limits.frame_time):
@@ -318,7 +318,7 @@ class TextConnection(asyncio.BufferedProtocol):
                 try:
                     await self._channel.hear(text)
                 finally:
-                    intake.claim.give_back(intake.in_hand)
+                    intake.claim.release(intake.in_hand)
                     intake.in_hand = 0
                 if self.session.login != self._login:
                     self._change_account()
@@ -341,9 +341,9 @@ class TextConnection(asyncio.BufferedProtocol):
     def _change_account(self) -> None:
         """The client has signed in or out."""
         self._login = self.session.login
-        self._intake.claim.move(self._listener.rooms.requests_of(self.session))
+        self._intake.claim.move(self._listener.budgets.requests_of(self.session))
         if self._untaken is not None:
-            self._untaken.claim.move(self._listener.rooms.responses_to(self.session))
+            self._untaken.claim.move(self._listener.budgets.responses_to(self.session))
 
     # ------------------------------------------------------------------------------------------------- sending
 
@@ -361,9 +361,9 @@ class TextConnection(asyncio.BufferedProtocol):
         if not self._is_heard:
             raise Gone
 
-    def response_room(self) -> Turn:
+    def response_reservation(self) -> Reservation:
         """Makes room for something that is sent without being asked for each time."""
-        return Turn(self._listener.rooms.responses_to(self.session))
+        return Reservation(self._listener.budgets.responses_to(self.session))
 
     @property
     def _is_heard(self) -> bool:
@@ -387,9 +387,9 @@ class TextConnection(asyncio.BufferedProtocol):
         untaken = self._transport.get_write_buffer_size()
         if not self.gone.done():
             if self._untaken is None and untaken > FREE_BYTES:
-                self._untaken = Turn(self._listener.rooms.responses_to(self.session), self.give_way)
+                self._untaken = Reservation(self._listener.budgets.responses_to(self.session), self.give_way)
             if self._untaken is not None:
-                self._untaken.settle(untaken)
+                self._untaken.hold(untaken)
         return untaken
 
     def pause_writing(self) -> None:

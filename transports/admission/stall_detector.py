@@ -15,7 +15,7 @@ HURRY_SECONDS, HURRY_BYTES_MIN = 5.0, 64 << 10
 """The same while others wait for the memory that the client's responses take."""
 
 
-class Stalling:
+class StallDetector:
     __slots__ = ("_due", "_since", "_taken")
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class Stalling:
         *,
         taken: int | None = None,
         enough: int = TAKEN_BYTES_MIN,
-        hurry: bool = False,
+        is_contended: bool = False,
     ) -> bool:
         """`untaken` is on its way now. `taken` has arrived in all; None where nobody counts that, and `untaken` says it
         as long as nothing new is sent. `hurry`: others wait."""
-        if hurry:
+        if is_contended:
             seconds_max, enough = min(seconds_max, HURRY_SECONDS), min(enough, HURRY_BYTES_MIN)
         if not untaken:
             self._since = 0.0

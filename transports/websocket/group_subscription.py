@@ -25,8 +25,8 @@ from whippet.transports.http.errors import Refused
 from whippet.transports.http.numbers import U32, U64, check_u64
 from whippet.transports.http.tailing import TailedMessage
 from whippet.transports.http.unpacking import messages_of
-from whippet.transports.websocket.subscriptions import Subscription
-from whippet.transports.websocket.topics import CREDIT, Name, identifier
+from whippet.transports.websocket.subscription import Subscription
+from whippet.transports.websocket.topic_subscription import CREDIT, Name, identifier
 
 if TYPE_CHECKING:
     from whippet.transports.websocket.channel import Channel

@@ -15,7 +15,7 @@ import msgspec
 from whippet.app.commands.requests import PollMessages
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import Readable
-from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
+from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MIN, Account, Claim
 
 POLL_BYTES_MIN = 1 << 20
 """A poll that could return less waits."""
@@ -23,7 +23,7 @@ CUT = "whippet.cut"
 """Under this name the scope of an HTTP request has a way to end it, and what carries it, without a response."""
 
 
-class Turn:
+class Reservation:
     __slots__ = ("_cut", "_granted", "claim")
 
     def __init__(
@@ -34,15 +34,15 @@ class Turn:
         self._cut = cut
         self._granted: asyncio.Future[int] | None = None
 
-    async def take(self, size: int, rest: int = 0) -> int:
-        granted = self.claim.take(size, rest)
+    async def reserve(self, size: int, rest: int = 0) -> int:
+        granted = self.claim.reserve(size, rest)
         return await self.wait() if granted is None else granted
 
-    async def share(self) -> None:
+    async def wait_for_share(self) -> None:
         """Waits while what the user has not taken of all responses is more than their share of the memory for those. To
         be called before something is read or made that need not be there yet; `settle` follows."""
         if not self.claim.account.has_room(STEP_BYTES_MIN):
-            await self.take(STEP_BYTES_MIN)
+            await self.reserve(STEP_BYTES_MIN)
 
     async def wait(self) -> int:
         """Until it is the claim's turn."""
@@ -61,7 +61,7 @@ class Turn:
         if self._cut is not None:
             self._cut()
 
-    def settle(self, size: int) -> None:
+    def hold(self, size: int) -> None:
         """A response has so many bytes, which the client has still to take."""
         self.claim.hold(size)
         self.claim.is_unfinished = self._cut is not None
@@ -71,7 +71,7 @@ class Turn:
         self.claim.is_unfinished = False
         self.claim.hold(0)
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """The client is gone: nothing is waited for any more. Room that a poll in hand has is kept until `close`,
         because what it reads is in memory until then."""
         self.claim.stop_waiting()
@@ -80,50 +80,50 @@ class Turn:
 
     def close(self) -> None:
         if self._granted is not None:
-            self.leave()
+            self.disconnect()
         self.claim.close()
 
 
-class Responding(Protocol):
+class Responder(Protocol):
     """Whoever a response goes to."""
 
-    def response_room(self) -> Turn:
+    def response_reservation(self) -> Reservation:
         """For one response at a time."""
 
-    def later(self, work: Later) -> None:
+    def defer(self, work: DeferredWork) -> None:
         """The response to the request in hand is what `work` gives, whenever that is; none if it gives nothing. The
         requests behind it do not wait for it."""
 
 
-Later = Callable[[Responding], Awaitable[list[Readable]]]
+DeferredWork = Callable[[Responder], Awaitable[list[Readable]]]
 
 
-class Late:
+class DeferredResponder:
     """A response that comes out of its turn, while others are answered."""
 
-    __slots__ = ("turn",)
+    __slots__ = ("reservation",)
 
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, reservation: Reservation) -> None:
+        self.reservation = reservation
 
-    def response_room(self) -> Turn:
-        return self.turn
+    def response_reservation(self) -> Reservation:
+        return self.reservation
 
-    def later(self, work: Later) -> None:
+    def defer(self, work: DeferredWork) -> None:
         raise AssertionError("it is late already")
 
 
-def granted(turn: Turn, most: int) -> int | None:
+def reserve_response(reservation: Reservation, most: int) -> int | None:
     """The room that a response may take, which is `most` unless room is scarce. None if there is none yet: the turn has
     to be waited for."""
-    return turn.claim.take_some(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
+    return reservation.claim.reserve_up_to(most, most if most < POLL_BYTES_MIN else POLL_BYTES_MIN)
 
 
-def bounded(poll: PollMessages, turn: Turn, most: int) -> PollMessages | None:
-    """The poll with the room that its response may take. None if there is none yet: `bounded_later` waits for it."""
-    room = granted(turn, most)
+def reserve_poll(poll: PollMessages, reservation: Reservation, most: int) -> PollMessages | None:
+    """The poll with the room that its response may take. None if there is none yet: `wait_for_poll` waits for it."""
+    room = reserve_response(reservation, most)
     return None if room is None else msgspec.structs.replace(poll, room=room)
 
 
-async def bounded_later(poll: PollMessages, turn: Turn) -> PollMessages:
-    return msgspec.structs.replace(poll, room=await turn.wait())
+async def wait_for_poll(poll: PollMessages, reservation: Reservation) -> PollMessages:
+    return msgspec.structs.replace(poll, room=await reservation.wait())

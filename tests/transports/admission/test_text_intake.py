@@ -5,32 +5,32 @@ from __future__ import annotations
 import pytest
 
 from tests.transports.support.crowded import crowded
-from whippet.transports.admission.frames import AHEAD_MAX
-from whippet.transports.admission.messages import Messages
-from whippet.transports.admission.room import FREE_BYTES, STEP_BYTES_MIN, Room
+from whippet.transports.admission.budget import FREE_BYTES, STEP_BYTES_MIN, Budget
+from whippet.transports.admission.frame_intake import AHEAD_MAX
+from whippet.transports.admission.text_intake import TextIntake
 
 MIB = 1 << 20
 LIMIT = 2 * MIB
 
 
-def made(room: Room, name: object = "client") -> tuple[Messages, list[str]]:
+def made(room: Budget, name: object = "client") -> tuple[TextIntake, list[str]]:
     told: list[str] = []
-    return Messages(room.account(name), lambda: told.append("read"), lambda: told.append("cut")), told
+    return TextIntake(room.account(name), lambda: told.append("read"), lambda: told.append("cut")), told
 
 
-def say(messages: Messages, text: bytes, *, is_last: bool = True) -> None:
+def say(messages: TextIntake, text: bytes, *, is_last: bool = True) -> None:
     messages.gather(memoryview(text), LIMIT, is_last=is_last)
 
 
-def answer(messages: Messages) -> list[bytes]:
+def answer(messages: TextIntake) -> list[bytes]:
     found = list(messages.ahead)
     messages.ahead.clear()
-    messages.claim.give_back(sum(map(len, found)))
+    messages.claim.release(sum(map(len, found)))
     return found
 
 
 def test_fragments_become_a_message() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     messages, _ = made(room)
     for text in (b"a" * 10, b"b" * 100_000, b"\xc3"):
         say(messages, text, is_last=False)
@@ -41,14 +41,14 @@ def test_fragments_become_a_message() -> None:
 
 
 def test_what_is_no_text_is_an_error() -> None:
-    messages, _ = made(Room(64 * MIB))
+    messages, _ = made(Budget(64 * MIB))
     with pytest.raises(UnicodeDecodeError):
         say(messages, b"\xff")
 
 
 def test_room_is_taken_as_a_message_arrives() -> None:
     """Not for the size that it may have."""
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     messages, _ = made(room)
     say(messages, b"x" * 17_000, is_last=False)
     assert room.used == 17_000 + STEP_BYTES_MIN
@@ -57,7 +57,7 @@ def test_room_is_taken_as_a_message_arrives() -> None:
 
 
 def test_a_message_without_room_waits_and_is_read_on_later() -> None:
-    room = Room(4 * MIB)
+    room = Budget(4 * MIB)
     messages, told = made(room)
     with crowded(room):
         say(messages, b"x" * FREE_BYTES, is_last=False)
@@ -70,7 +70,7 @@ def test_a_message_without_room_waits_and_is_read_on_later() -> None:
 
 
 def test_a_message_that_comes_to_its_end_in_the_same_read_waits_no_more() -> None:
-    room = Room(4 * MIB)
+    room = Budget(4 * MIB)
     messages, _ = made(room)
     with crowded(room):
         say(messages, b"x" * FREE_BYTES, is_last=False)
@@ -81,7 +81,7 @@ def test_a_message_that_comes_to_its_end_in_the_same_read_waits_no_more() -> Non
 
 
 def test_who_is_late_has_begun_and_not_ended() -> None:
-    messages, _ = made(Room(MIB))
+    messages, _ = made(Budget(MIB))
     assert not messages.is_late(1e9, 30)
     say(messages, b"x", is_last=False)
     messages.began_at = 100.0
@@ -92,7 +92,7 @@ def test_who_is_late_has_begun_and_not_ended() -> None:
 
 
 def test_many_messages_ahead_are_not_read_on() -> None:
-    messages, _ = made(Room(64 * MIB))
+    messages, _ = made(Budget(64 * MIB))
     for _ in range(AHEAD_MAX):
         assert messages.can_read
         say(messages, b"{}")
@@ -100,7 +100,7 @@ def test_many_messages_ahead_are_not_read_on() -> None:
 
 
 def test_who_goes_leaves_nothing() -> None:
-    room = Room(64 * MIB)
+    room = Budget(64 * MIB)
     messages, _ = made(room)
     say(messages, b"one")
     say(messages, b"x" * 100_000, is_last=False)
@@ -112,7 +112,7 @@ def test_who_goes_leaves_nothing() -> None:
 
 def test_five_hundred_strangers_leave_room_for_one_more() -> None:
     """Each of them has begun a message of some 50 KB."""
-    room = Room(16 * MIB)
+    room = Budget(16 * MIB)
     for number in range(540):
         messages, _ = made(room, f"10.0.0.{number % 9}")
         for _ in range(3):
