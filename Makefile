@@ -139,7 +139,7 @@ suites: setup  ## the tests that the official clients publish, against this gate
 	$(BIN)/python -m tests.suites.run $(K)
 
 spark-zip: setup  ## the data source for spark-submit --py-files: dist/whippet-spark.zip
-	$(BIN)/python -m whippet.pipelines.zipped dist/whippet-spark.zip
+	$(BIN)/python -m whippet.pipelines.spark_zip dist/whippet-spark.zip
 
 clean:
 	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutants_cache *.egg-info

@@ -100,7 +100,7 @@ def decoding(bench: Bench, topic: str, rows: int) -> Callable[[], float]:
     def act() -> float:
         start = time.perf_counter()
         for page in pages:
-            columns.build(batches.decode(page), topic, 0, schema, settings)
+            columns.to_record_batch(batches.decode(page), topic, 0, schema, settings)
         return count / (time.perf_counter() - start)
 
     return act

@@ -14,11 +14,11 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from pyspark_whippet import markers, topics
+from pyspark_whippet import batch_markers, topics
 from whippet.pipelines.errors import BadRecordError
-from whippet.pipelines.frames import CORRUPT, ORIGIN, ORIGIN_TYPE
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import TEXT, key, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import STRING, integer, key
+from whippet.pipelines.record_columns import CORRUPT, ORIGIN, ORIGIN_TYPE
 
 COLUMNS = f"payload binary, reason string, origin {ORIGIN_TYPE}"
 """Bad records as a DataFrame."""
@@ -33,10 +33,10 @@ class DeadLetter:
     """Where bad records go, each as it was, with the headers `reason`, `pipeline`, `step`, and of the message `stream`,
     `topic`, `partition` and `offset`, or of another source `file`."""
 
-    stream: str = key(TEXT, "the stream")
-    topic: str = key(TEXT, "its topic")
+    stream: str = key(STRING, "the stream")
+    topic: str = key(STRING, "its topic")
     create_topic: int = key(
-        whole(0, 1000), "make the stream and the topic if they are not there, with so many partitions; 0: do not", 1
+        integer(0, 1000), "make the stream and the topic if they are not there, with so many partitions; 0: do not", 1
     )
 
     @property
@@ -94,12 +94,12 @@ class BadRecords:
         more = f" (and {count - 1:,} more in this batch)" if count > 1 else ""
         return BadRecordError(f"{_place(first)}{step}: {first['reason']}{more}; {WAYS_OUT}")
 
-    def settle(self, gateway: Gateway, query: str, batch: int) -> None:
+    def settle(self, gateway: GatewaySettings, query: str, batch: int) -> None:
         """Sends them where they belong, once."""
         if self._dead_letter is None or not self._found:
             return
         writer = f"{query}-dead-letters"
-        last = markers.last(gateway.session, writer)
+        last = batch_markers.last_batch(gateway.session, writer)
         if last is not None and batch <= last:
             return
         everything = reduce(DataFrame.unionByName, self._found)
@@ -107,7 +107,7 @@ class BadRecords:
         payload = F.when(F.length("payload") > 0, F.col("payload")).otherwise(F.lit(b" "))
         letters = everything.select(payload.alias("value"), self._headers().alias("headers"))
         letters.write.format("whippet").mode("append").options(**options).save()
-        markers.store(gateway.session, writer, batch)
+        batch_markers.store(gateway.session, writer, batch)
 
     def _headers(self) -> Column:
         said = {
@@ -128,7 +128,7 @@ class BadRecords:
         return F.filter(F.array(*entries), lambda entry: F.length(entry["value"]) > 0)
 
 
-def make_topic(gateway: Gateway, dead_letter: DeadLetter) -> None:
+def make_topic(gateway: GatewaySettings, dead_letter: DeadLetter) -> None:
     if dead_letter.create_topic:
         topics.create(gateway.session, dead_letter.name, dead_letter.create_topic, keeps_ids=True)
 

@@ -8,9 +8,9 @@ import sys
 import traceback
 from collections.abc import Callable
 
-from whippet.pipelines import pipeline_file, running, secrets, sentences
-from whippet.pipelines.counted import counted
+from whippet.pipelines import pipeline_file, runner, secrets, user_text
 from whippet.pipelines.pipeline_file import Pipeline
+from whippet.pipelines.user_text import pluralize
 
 DONE, FAILED, REFUSED = 0, 1, 2
 """Exit codes; the last one is for what the file or this machine has to be changed for."""
@@ -18,7 +18,7 @@ REFUSALS = ("FileError", "MissingError", "OptionError")
 """Errors that trying again does not help against."""
 
 
-def with_file(path: str, act: Callable[[Pipeline], int], *, trace: bool = False) -> int:
+def run_with_file(path: str, act: Callable[[Pipeline], int], *, trace: bool = False) -> int:
     """The exit code of `act`, or of what has kept it from its end; `trace` shows where in the code."""
     hidden: tuple[str, ...] = ()
     try:
@@ -26,25 +26,26 @@ def with_file(path: str, act: Callable[[Pipeline], int], *, trace: bool = False)
         hidden = pipeline.secrets
         return act(pipeline)
     except Exception as error:
-        if not sentences.is_expected(error):
+        if not user_text.is_expected(error):
             raise
         if trace:
-            tell(secrets.scrub("".join(traceback.format_exception(error)), hidden))
-        tell(f"whippet: {secrets.scrub(sentences.sentence(error), hidden)}")
+            print_error(secrets.mask("".join(traceback.format_exception(error)), hidden))
+        print_error(f"whippet: {secrets.mask(user_text.error_text(error), hidden)}")
         return REFUSED if type(error).__name__ in REFUSALS else FAILED
 
 
 def run(pipeline: Pipeline, *, once: bool, progress_s: float, remote: str | None = None) -> int:
-    def say(line: str) -> None:
-        tell(secrets.scrub(line, pipeline.secrets))
+    def report(line: str) -> None:
+        print_error(secrets.mask(line, pipeline.secrets))
 
-    done = running.run(pipeline, say, once=once, progress_s=progress_s, remote=remote)
-    bad = f", {counted(done.bad_records, 'bad record')}" if done.bad_records else ""
-    why = "everything that was there is done" if once else "stopped"
-    say(f"pipeline {pipeline.key}: {why}: {counted(done.rows, done.noun)} in {counted(done.batches, 'batch')}{bad}")
+    status = runner.run(pipeline, report, once=once, progress_s=progress_s, remote=remote)
+    bad = f", {pluralize(status.bad_records, 'bad record')}" if status.bad_records else ""
+    why = "everything available was processed" if once else "stopped"
+    done = f"{pluralize(status.rows, status.noun)} in {pluralize(status.batches, 'batch')}"
+    report(f"pipeline {pipeline.key}: {why}: {done}{bad}")
     return DONE
 
 
-def tell(line: str) -> None:
+def print_error(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from whippet.pipelines.bad_records import DeadLetter
-from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.gateway_settings import GatewaySettings
 from whippet.pipelines.keys import Key, keys
-from whippet.pipelines.pipeline_file import State, Top
+from whippet.pipelines.pipeline_file import State, TopLevel
 from whippet.pipelines.sinks import SINKS
 from whippet.pipelines.sources import SOURCES
 from whippet.pipelines.transforms import TRANSFORMS
@@ -97,8 +97,8 @@ that server has to be started. State, and the folders of sources and sinks, have
 """
 
 TABLES: tuple[tuple[str, type[Any]], ...] = (
-    ("The file", Top),
-    ("`[iggy]`", Gateway),
+    ("The file", TopLevel),
+    ("`[iggy]`", GatewaySettings),
     ("`[state]`", State),
     ("`[dead_letter]`", DeadLetter),
 )
@@ -126,7 +126,7 @@ def _lines() -> Iterator[str]:
 def _table(title: str, table: type[Any]) -> Iterator[str]:
     yield f"{title}\n"
     yield " ".join((table.__doc__ or "").split()) + "\n"
-    promise = getattr(table, "PROMISE", None)
+    promise = getattr(table, "DELIVERY", None)
     if promise is not None:
         yield f"A batch that comes again: {promise}.\n"
     yield "| key | default | what it is | meaning |\n| --- | --- | --- | --- |"

@@ -24,7 +24,7 @@ _WORDS = {"millisecond": "ms", "sec": "s", "second": "s", "min": "m", "minute": 
 _WORDS |= {"day": "d", "week": "w"}
 
 
-class Unfit(ValueError):
+class InvalidValue(ValueError):
     """Not a value of a kind; it has words where there is more to say than what is needed."""
 
 
@@ -34,7 +34,7 @@ class Kind(NamedTuple):
     needs: str
     """Completes '... is needed'."""
     parse: Callable[[Any], Any]
-    """From a value of TOML; Unfit, or another ValueError, where it is not one of these."""
+    """From a value of TOML; InvalidValue, or another ValueError, where it is not one of these."""
     table: type[Any] | None = None
     """For a table or, if `is_list`, a list of tables: the dataclass of it."""
     is_list: bool = False
@@ -58,7 +58,7 @@ T = TypeVar("T", bound=Table)
 def key(kind: Kind, meaning: str, default: Any = MISSING, *, shown: str | None = None) -> Any:
     """A field of a table; without a default it is required. `shown` is the default as the documentation has it."""
     if default is not MISSING and shown is None and default is not None:
-        shown = written(default)
+        shown = toml_text(default)
     return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, shown)})
 
 
@@ -66,27 +66,27 @@ def keys(table: type[Table]) -> dict[str, Key]:
     return {field.name: field.metadata["key"] for field in dataclasses.fields(table)}
 
 
-class Filled(str):
+class Substituted(str):
     """A text into which variables were put; it is shown as it was without them."""
 
     shown: str
 
-    def __new__(cls, text: str, shown: str) -> Filled:
+    def __new__(cls, text: str, shown: str) -> Substituted:
         found = super().__new__(cls, text)
         found.shown = shown
         return found
 
 
-def written(value: Any) -> str:
+def toml_text(value: Any) -> str:
     """As TOML has it."""
-    if isinstance(value, Filled):
+    if isinstance(value, Substituted):
         return f'"{value.shown}"'
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {written(each)}" for name, each in value.items()) + "}"
+        return "{" + ", ".join(f"{name} = {toml_text(each)}" for name, each in value.items()) + "}"
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(written, value)) + "]"
+        return "[" + ", ".join(map(toml_text, value)) + "]"
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -100,7 +100,7 @@ def decode(table: type[T], said: Any, place: str) -> T:
     known = keys(table)
     for name in said:
         if name not in known:
-            raise FileError(f"{place}: {_unknown(name, known, getattr(table, 'NOT_HERE', {}))}")
+            raise FileError(f"{place}: {_unknown(name, known, getattr(table, 'UNSUPPORTED', {}))}")
     found = {}
     for field in dataclasses.fields(table):
         if field.name in said:
@@ -124,7 +124,7 @@ def _value(kind: Kind, name: str, said: Any, place: str) -> Any:
     try:
         return kind.parse(said)
     except (ValueError, OptionError) as error:
-        shown = "" if kind is SECRET else f" {written(said)}:"
+        shown = "" if kind is SECRET else f" {toml_text(said)}:"
         raise FileError(f"{place}: key '{name}':{shown} {str(error) or f'{kind.needs} is needed'}") from None
 
 
@@ -136,7 +136,7 @@ def _unknown(name: str, known: Mapping[str, Key], not_here: Mapping[str, str]) -
     return f"key '{name}' is not known; {hint}"
 
 
-def choose(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
+def choose_type(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
     """The table that `type` names."""
     if not isinstance(said, dict):
         raise FileError(f"{place}: a table is needed")
@@ -146,7 +146,7 @@ def choose(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
     if not isinstance(name, str) or name not in tables:
         near = difflib.get_close_matches(str(name), tables, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(tables)}"
-        raise FileError(f"{place}: there is no type {written(name)}; {hint}")
+        raise FileError(f"{place}: there is no type {toml_text(name)}; {hint}")
     return tables[name]
 
 
@@ -155,7 +155,7 @@ def choose(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise Unfit
+        raise InvalidValue
     return value
 
 
@@ -167,19 +167,19 @@ def _path(value: Any) -> str:
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise Unfit
+        raise InvalidValue
     return tuple(_text(each) for each in value)
 
 
 def _truth(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Unfit
+        raise InvalidValue
     return value
 
 
 def _name(value: Any) -> str:
     if not NAME.fullmatch(_text(value)):
-        raise Unfit
+        raise InvalidValue
     return str(value)
 
 
@@ -187,21 +187,21 @@ def _duration(value: Any) -> int:
     """In milliseconds."""
     match = _DURATION.fullmatch(_text(value).lower())
     if match is None:
-        raise Unfit
+        raise InvalidValue
     unit = match[2] if match[2] in _UNITS_MS else _WORDS.get(match[2].removesuffix("s"), match[2].removesuffix("s"))
     if unit not in _UNITS_MS:
-        raise Unfit
+        raise InvalidValue
     return int(match[1]) * _UNITS_MS[unit]
 
 
-def whole(least: int, most: int = 2**63 - 1) -> Kind:
+def integer(least: int, most: int = 2**63 - 1) -> Kind:
     def parse(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise Unfit
+            raise InvalidValue
         return value
 
     return Kind(
-        f"a whole number from {least} on" if most == 2**63 - 1 else f"a whole number, {least} to {most},", parse
+        f"an integer of at least {least}" if most == 2**63 - 1 else f"an integer from {least} to {most}", parse
     )
 
 
@@ -209,7 +209,7 @@ def one_of(*words: str) -> Kind:
     def parse(value: Any) -> str:
         if value not in words:
             near = difflib.get_close_matches(str(value), words, n=1, cutoff=0.5)
-            raise Unfit(f"did you mean '{near[0]}'? One of {', '.join(words)} is needed" if near else "")
+            raise InvalidValue(f"did you mean '{near[0]}'? One of {', '.join(words)} is needed" if near else "")
         return str(value)
 
     return Kind(f"one of {', '.join(words)}", parse)
@@ -223,11 +223,11 @@ def tables_of(table: type[Any]) -> Kind:
     return Kind("a list of tables", lambda value: value, table, is_list=True)
 
 
-TEXT = Kind("a text", _text)
+STRING = Kind("a text", _text)
 PATH = Kind("a text", _path)
-TEXTS = Kind('a list of texts, such as ["a", "b"],', _texts)
-TRUTH = Kind("true or false", _truth)
+STRINGS = Kind('a list of texts, such as ["a", "b"],', _texts)
+BOOLEAN = Kind("true or false", _truth)
 SECRET = Kind("a text", lambda value: Secret(_text(value)))
-LABEL = Kind("a name of letters, digits, '.', '_' and '-'", _name)
+IDENTIFIER = Kind("a name of letters, digits, '.', '_' and '-'", _name)
 DURATION = Kind("a duration such as '500 ms', '10 s', '5 minutes' or '7 days'", _duration)
 ANYTHING = Kind("a value", lambda value: value)

@@ -14,8 +14,8 @@ from typing import Any
 from whippet.pipelines import keys, secrets
 from whippet.pipelines.bad_records import SKIP, STOP, DeadLetter
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import LABEL, TEXT, Filled, Unfit, choose, decode, one_of, written
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import IDENTIFIER, STRING, InvalidValue, Substituted, choose_type, decode, one_of, toml_text
 from whippet.pipelines.sinks import SINKS, Sink
 from whippet.pipelines.sources import SOURCES, Source
 from whippet.pipelines.transforms import TRANSFORMS, Transform
@@ -28,13 +28,13 @@ APPEND, UPDATE = "append", "update"
 class State:
     """Where a pipeline keeps how far it has come. Two processes never have the same one."""
 
-    path: str = keys.key(TEXT, "a folder; in it each pipeline has one, called as its key", "local_state")
+    path: str = keys.key(STRING, "a folder; in it each pipeline has one, called as its key", "local_state")
 
 
 def _conf(said: Any) -> dict[str, str]:
     """spark.* as texts: {"driver": {"memory": "2g"}} is spark.driver.memory."""
     if not isinstance(said, dict):
-        raise Unfit
+        raise InvalidValue
     return dict(_flat("spark", said))
 
 
@@ -45,17 +45,17 @@ def _flat(prefix: str, said: Mapping[str, Any]) -> list[tuple[str, str]]:
         found += (
             _flat(whole, value)
             if isinstance(value, dict)
-            else [(whole, value if isinstance(value, str) else written(value))]
+            else [(whole, value if isinstance(value, str) else toml_text(value))]
         )
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
-class Top:
+class TopLevel:
     """What stands at its top, before the first table."""
 
-    key: str = keys.key(LABEL, "what the pipeline is called: in its state, in ids of messages and in dead letters")
-    name: str | None = keys.key(TEXT, "a longer name, for people", None)
+    key: str = keys.key(IDENTIFIER, "what the pipeline is called: in its state, in ids of messages and in dead letters")
+    name: str | None = keys.key(STRING, "a longer name, for people", None)
     on_error: str = keys.key(
         one_of(STOP, SKIP), "what a bad record does where there is no [dead_letter]: skipped ones are counted", STOP
     )
@@ -75,7 +75,7 @@ class Pipeline:
     name: str
     on_error: str
     output_mode: str
-    iggy: Gateway
+    iggy: GatewaySettings
     state: Path
     """The folder of this pipeline."""
     spark: Mapping[str, str]
@@ -123,14 +123,14 @@ def read(text: str, path: str = "", environ: Mapping[str, str] = os.environ) -> 
     for name in said:
         if name not in TABLES and name not in TOP:
             raise FileError(_unknown(name))
-    top = decode(Top, {name: value for name, value in said.items() if name in TOP}, "the file")
+    top = decode(TopLevel, {name: value for name, value in said.items() if name in TOP}, "the file")
     found = _whole(said, shown, top, path)
     tables = [found.iggy.access, found.source, *found.sinks]
-    return replace(found, secrets=tuple(secrets.of(tables, variables.used)))
+    return replace(found, secrets=tuple(secrets.find_secrets(tables, variables.used)))
 
 
-def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: Top, path: str) -> Pipeline:
-    iggy = decode(Gateway, said.get("iggy", {}), "[iggy]")
+def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: str) -> Pipeline:
+    iggy = decode(GatewaySettings, said.get("iggy", {}), "[iggy]")
     state = decode(State, said.get("state", {}), "[state]")
     source = _part(SOURCES, _needed(said, "source"), "[source]")
     transforms = tuple(each for each in _transforms(said.get("transforms", [])) if each.enabled)
@@ -166,7 +166,7 @@ def _needed(said: Mapping[str, Any], name: str) -> Any:
 
 
 def _part(tables: Mapping[str, type[Any]], said: Any, place: str) -> Any:
-    table = choose(tables, said, place)
+    table = choose_type(tables, said, place)
     named = f"{place} ({said['type']})" if place != "[source]" else place
     return decode(table, {name: value for name, value in said.items() if name != "type"}, named)
 
@@ -218,7 +218,7 @@ class _Variables:
         if not isinstance(value, str):
             return value
         text = _VARIABLE.sub(lambda match: self._value(match, place), value)
-        return value if text == value else Filled(text, value)
+        return value if text == value else Substituted(text, value)
 
     def _value(self, match: re.Match[str], place: str) -> str:
         if match[1]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyspark_whippet import offsets
-from whippet.pipelines.counted import counted
-from whippet.pipelines.processing import Done
+from whippet.pipelines.batch_processor import RunStatus
+from whippet.pipelines.user_text import pluralize
 
 ERROR_CHARACTERS_MAX = 160
 
@@ -26,19 +26,19 @@ class Progress:
     def begin(self) -> None:
         self._at = time.monotonic()
 
-    def line(self, done: Done, behind: int | None) -> str:
+    def line(self, status: RunStatus, behind: int | None) -> str:
         now = time.monotonic()
-        rate = (done.rows - self._rows) / max(now - self._at, 0.001)
-        self._rows, self._at = done.rows, now
-        parts = [counted(done.rows, done.noun), f"{rate:,.0f} {done.noun}s/s"]
+        rate = (status.rows - self._rows) / max(now - self._at, 0.001)
+        self._rows, self._at = status.rows, now
+        parts = [pluralize(status.rows, status.noun), f"{rate:,.0f} {status.noun}s/s"]
         if behind is not None:
             parts.append(f"{behind:,} behind")
-        if done.last_batch >= 0:
-            parts.append(f"batch {done.last_batch} took {done.last_batch_s:.1f} s")
-        if done.bad_records:
-            parts.append(counted(done.bad_records, "bad record"))
-        if done.last_error is not None:
-            parts.append(f"last error: {textwrap.shorten(done.last_error, ERROR_CHARACTERS_MAX, placeholder=' ...')}")
+        if status.last_batch >= 0:
+            parts.append(f"batch {status.last_batch} took {status.last_batch_s:.1f} s")
+        if status.bad_records:
+            parts.append(pluralize(status.bad_records, "bad record"))
+        if status.last_error is not None:
+            parts.append(f"last error: {textwrap.shorten(status.last_error, ERROR_CHARACTERS_MAX, placeholder=' ...')}")
         return f"{time.strftime('%H:%M:%S')} {self.key}: {', '.join(parts)}"
 
 

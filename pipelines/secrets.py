@@ -14,14 +14,14 @@ MASK = "******"
 _WORD = re.compile(r"password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", re.IGNORECASE)
 
 
-def of(tables: Iterable[Any], variables: Iterable[str]) -> Iterator[str]:
+def find_secrets(tables: Iterable[Any], variables: Iterable[str]) -> Iterator[str]:
     """All of them in tables of a file, and the variables inside them. The longest first: one may contain another."""
     whole = set(_walk(list(tables)))
     parts = {value for value in variables if value and any(value in secret for secret in whole)}
     yield from sorted(whole | parts, key=len, reverse=True)
 
 
-def scrub(text: str, secrets: Iterable[str]) -> str:
+def mask(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, MASK)
     return text

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from pyspark_whippet import register
-from whippet.pipelines import connect, zipped
-from whippet.pipelines.connect import ZIP
+from whippet.pipelines import spark_connect, spark_zip
 from whippet.pipelines.errors import MissingError
+from whippet.pipelines.spark_connect import ZIP
 
 LOG = "spark.log"
 END_S = 30
@@ -59,7 +59,7 @@ def start(name: str, wanted: Mapping[str, str], folder: Path, remote: str | None
     session = SparkSession.getActiveSession()
     if session is None:
         if remote is not None:
-            session = connect.session(remote, name, wanted, folder)
+            session = spark_connect.session(remote, name, wanted, folder)
         else:
             session = _submitted(name, wanted) if is_submitted() else _own(name, wanted, folder)
     register(session)
@@ -84,7 +84,7 @@ def _own(name: str, wanted: Mapping[str, str], folder: Path) -> SparkSession:
         context = _context(conf, file, log)
     if not conf.get("spark.master", "").startswith("local"):
         # Executors have a Python of their own, which need not know Whippet.
-        zipped.make(folder / ZIP)
+        spark_zip.make(folder / ZIP)
         context.addPyFile(str(folder / ZIP))
     return SparkSession(context)
 

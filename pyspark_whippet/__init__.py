@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(name)
     # Importing a package must not need pyspark.
-    from pyspark_whippet.discovered import DefaultSource  # noqa: PLC0415
+    from pyspark_whippet.default_source import DefaultSource  # noqa: PLC0415
 
     return DefaultSource
 
@@ -39,10 +39,9 @@ def register(spark: SparkSession) -> None:
     """Makes `format("whippet")` known to a session; needed where discovery of installed packages does not reach, and in
     every thread that writes but is not the one in which the session was made."""
     from pyspark_whippet import registration  # noqa: PLC0415
-    from pyspark_whippet.carried import put_where_streams_look  # noqa: PLC0415
     from pyspark_whippet.source import WhippetSource  # noqa: PLC0415
 
-    put_where_streams_look()
+    registration.link_zip_for_streams()
     registration.register(spark, WhippetSource)
 
 

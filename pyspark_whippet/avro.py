@@ -42,7 +42,7 @@ try:
 except ImportError:
     fastavro = None  # type: ignore[assignment]
 
-PLAIN: dict[str, DataType] = {
+PRIMITIVE_TYPES: dict[str, DataType] = {
     "boolean": BooleanType(),
     "int": IntegerType(),
     "long": LongType(),
@@ -53,29 +53,29 @@ PLAIN: dict[str, DataType] = {
     "string": StringType(),
     "enum": StringType(),
 }
-LOGICAL: dict[tuple[str, str], DataType] = {
+LOGICAL_TYPES: dict[tuple[str, str], DataType] = {
     ("int", "date"): DateType(),
     ("long", "timestamp-millis"): TimestampType(),
     ("long", "timestamp-micros"): TimestampType(),
     ("long", "local-timestamp-millis"): TimestampNTZType(),
     ("long", "local-timestamp-micros"): TimestampNTZType(),
 }
-WIDER: dict[frozenset[str], DataType] = {
+PROMOTIONS: dict[frozenset[str], DataType] = {
     frozenset({"int", "long"}): LongType(),
     frozenset({"float", "double"}): DoubleType(),
 }
 DECIMAL_DIGITS_MAX = 38
-BROKEN = (EOFError, ValueError, LookupError, ArithmeticError, struct.error)
+DECODE_ERRORS = (EOFError, ValueError, LookupError, ArithmeticError, struct.error)
 """What a decoder comes across in bytes that are not of this schema."""
 
 
 @lru_cache(maxsize=32)
-def kind_of(schema: str) -> DataType:
+def column_type(schema: str) -> DataType:
     """The type of the column; OptionError for a schema that has none."""
-    return _kind(_expanded(schema), "value")
+    return _kind(_expand(schema), "value")
 
 
-def parsed(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
+def parse(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
     """The payloads as an array of this Arrow type, null where one is not of the schema; and where that is."""
     read, decoder = fastavro.schemaless_reader, _decoder(schema)
     rows: list[Any] = []
@@ -86,14 +86,14 @@ def parsed(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
         try:
             row = read(stream, decoder, None)
             broken[place] = stream.tell() != len(payload)
-        except BROKEN:
+        except DECODE_ERRORS:
             broken[place] = True
         rows.append(None if broken[place] else row)
-    parts = _typed(rows, kind, broken)
+    parts = _to_arrow(rows, kind, broken)
     return pa.concat_arrays(parts) if parts else pa.nulls(0, kind), broken
 
 
-def _typed(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
+def _to_arrow(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
     """Of rows that are of the schema some may still be out of the bounds of a type: they are broken, too."""
     if not rows:
         return []
@@ -104,7 +104,7 @@ def _typed(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
             broken[0] = True
             return [pa.nulls(1, kind)]
     half = len(rows) // 2
-    return _typed(rows[:half], kind, broken[:half]) + _typed(rows[half:], kind, broken[half:])
+    return _to_arrow(rows[:half], kind, broken[:half]) + _to_arrow(rows[half:], kind, broken[half:])
 
 
 # -------------------------------------------------------------------------------------------------------------- schemas
@@ -112,10 +112,10 @@ def _typed(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
 
 @lru_cache(maxsize=32)
 def _decoder(schema: str) -> Any:
-    return fastavro.parse_schema(_numbers_left(json.loads(schema)))
+    return fastavro.parse_schema(_drop_unknown_logical_types(json.loads(schema)))
 
 
-def _expanded(schema: str) -> Any:
+def _expand(schema: str) -> Any:
     """With the definition of each named type in the places where it is named."""
     if fastavro is None:
         raise OptionError(
@@ -127,19 +127,20 @@ def _expanded(schema: str) -> Any:
         raise OptionError(f"option 'valueSchema' is no schema of Avro: {type(error).__name__}: {error}") from None
 
 
-def _numbers_left(schema: Any) -> Any:
+def _drop_unknown_logical_types(schema: Any) -> Any:
     """Without the logical types for which there is no type of column."""
     if isinstance(schema, list):
-        return [_numbers_left(each) for each in schema]
+        return [_drop_unknown_logical_types(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
     left = {
-        name: _numbers_left(value) if name in ("type", "items", "values") else value for name, value in schema.items()
+        name: _drop_unknown_logical_types(value) if name in ("type", "items", "values") else value
+        for name, value in schema.items()
     }
     if "fields" in schema:
-        left["fields"] = [{**field, "type": _numbers_left(field["type"])} for field in schema["fields"]]
+        left["fields"] = [{**field, "type": _drop_unknown_logical_types(field["type"])} for field in schema["fields"]]
     logical = left.get("logicalType")
-    if logical != "decimal" and (left.get("type"), logical) not in LOGICAL:
+    if logical != "decimal" and (left.get("type"), logical) not in LOGICAL_TYPES:
         left.pop("logicalType", None)
     return left
 
@@ -165,7 +166,7 @@ def _kind(schema: Any, place: str) -> DataType:
         return MapType(StringType(), _kind(schema["values"], f"{place}[]"))
     if name in ("bytes", "fixed") and schema.get("logicalType") == "decimal":
         return _decimal(schema, place)
-    found = LOGICAL.get((name, schema.get("logicalType", ""))) or PLAIN.get(name)
+    found = LOGICAL_TYPES.get((name, schema.get("logicalType", ""))) or PRIMITIVE_TYPES.get(name)
     if found is None:
         why = "is always null" if name == "null" else f"is {name}, which holds itself: a column has an end"
         raise OptionError(f"option 'valueSchema': {place} {why}")
@@ -177,7 +178,7 @@ def _union(schemas: list[Any], place: str) -> DataType:
     if len(some) == 1:
         return _kind(some[0], place)
     names = [each if isinstance(each, str) else each.get("type") for each in some]
-    if all(isinstance(name, str) for name in names) and (wider := WIDER.get(frozenset(names))) is not None:
+    if all(isinstance(name, str) for name in names) and (wider := PROMOTIONS.get(frozenset(names))) is not None:
         return wider
     raise OptionError(f"option 'valueSchema': {place} is a union of {len(some)} types; one and null can be a column")
 

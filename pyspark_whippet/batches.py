@@ -35,8 +35,8 @@ BATCH = np.dtype(
         "formats": ["<u8", "<u8", "<u8", "<u8", "<u8", "<u8", "<u4"],
     }
 )
-_ANY_HEAD, _ANY_BATCH = np.dtype((np.void, HEAD.itemsize)), np.dtype((np.void, BATCH.itemsize))
-ALIKE_MAX = 4096
+_RAW_HEAD, _RAW_BATCH = np.dtype((np.void, HEAD.itemsize)), np.dtype((np.void, BATCH.itemsize))
+ALIKE_BATCHES_MAX = 4096
 
 Array = np.ndarray[Any, Any]
 Hash = Callable[[Any], int]
@@ -93,16 +93,16 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
     """All messages of batches that stand one behind the other. With a hash, what is not as it was written is BadBatch;
     who has it from a connection leaves it out."""
     view = memoryview(body)
-    found = Found()
+    found = BatchScan()
     position = 0
     while position < len(view):
         position = _take_run(view, position, found)
     if not found.starts:
-        return NOTHING
+        return NO_MESSAGES
     counts = np.array(found.counts)
-    where = found.all_places()
-    heads = _gathered(view, where, _ANY_HEAD).view(HEAD)
-    batches = _gathered(view, np.array(found.starts), _ANY_BATCH).view(BATCH)
+    where = found.all_frame_positions()
+    heads = _copies_at(view, where, _RAW_HEAD).view(HEAD)
+    batches = _copies_at(view, np.array(found.starts), _RAW_BATCH).view(BATCH)
     ends = where + FRAME_BYTES + heads["payload"]
     if xxh3 is not None:
         _check(view, found, heads, where, ends + heads["headers"], xxh3)
@@ -110,32 +110,32 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
     np.cumsum(heads["payload"], out=bounds[1:])
     blocks = None
     if heads["headers"].any():
-        places = zip(ends.tolist(), (ends + heads["headers"]).tolist(), strict=True)
-        blocks = tuple([bytes(view[start:end]) for start, end in places])
+        frame_positions = zip(ends.tolist(), (ends + heads["headers"]).tolist(), strict=True)
+        blocks = tuple([bytes(view[start:end]) for start, end in frame_positions])
     pieces = found.pieces
     return Messages(
         np.repeat(batches["offset"].astype(np.int64), counts) + heads["delta"],
         np.repeat(batches["timestamp"].astype(np.int64), counts),
         np.repeat(batches["origin"].astype(np.int64), counts) + heads["time"],
-        turned(heads["id"]),
+        reverse_ids(heads["id"]),
         bounds.astype(np.int32),
         memoryview(pieces[0]).cast("B") if len(pieces) == 1 else b"".join(pieces),
         blocks,
     )
 
 
-def whole(view: memoryview) -> int:
+def complete_bytes(view: memoryview) -> int:
     """The bytes of the batches that are in there from beginning to end, if what they say of themselves is true."""
     position = 0
     while len(view) - position > HEADER_BYTES:
         length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
         if not HEADER_BYTES < length <= len(view) - position:
             break
-        position += length * _alike(view, position, length, count)
+        position += length * _count_alike(view, position, length, count)
     return position
 
 
-class Found:
+class BatchScan:
     """What a walk over batches has come across."""
 
     def __init__(self) -> None:
@@ -145,26 +145,26 @@ class Found:
         """Of their messages."""
         self.pieces: list[Any] = []
         """Payloads, one or many in a piece."""
-        self.places: list[Array] = []
-        self.few: list[int] = []
+        self.frame_positions: list[Array] = []
+        self.new_positions: list[int] = []
         """Of frames that are in no array yet."""
 
-    def all_places(self) -> Array:
+    def all_frame_positions(self) -> Array:
         """Where the frames are, in order."""
         self.flush()
-        return np.concatenate(self.places)
+        return np.concatenate(self.frame_positions)
 
     def flush(self) -> None:
-        if self.few:
-            self.places.append(np.array(self.few, dtype=np.int64))
-            self.few = []
+        if self.new_positions:
+            self.frame_positions.append(np.array(self.new_positions, dtype=np.int64))
+            self.new_positions = []
 
 
-def _take_run(view: memoryview, position: int, found: Found) -> int:
+def _take_run(view: memoryview, position: int, found: BatchScan) -> int:
     """Takes a batch, and those behind it that have its length and as many messages; says where to go on."""
     length, count = _size_of(view, position)
     if (length - HEADER_BYTES) % count == 0:
-        batches = _alike(view, position, length, count)
+        batches = _count_alike(view, position, length, count)
         if batches * count > _FEW and _take_uniform(view, position, length, count, batches, found):
             end = position + batches * length
             found.starts += range(position, end, length)
@@ -187,10 +187,10 @@ def _size_of(view: memoryview, position: int) -> tuple[int, int]:
     return length, count
 
 
-def _alike(view: memoryview, position: int, length: int, count: int) -> int:
+def _count_alike(view: memoryview, position: int, length: int, count: int) -> int:
     """How many batches from here on have this length and number of messages. Where messages were sent one by one it
-    is many, else seldom more than a few."""
-    room = min((len(view) - position) // length, ALIKE_MAX)
+    is many, else seldom more than a new_positions."""
+    room = min((len(view) - position) // length, ALIKE_BATCHES_MAX)
     if room < 2 or _LENGTH_AND_COUNT.unpack_from(view, position + length + 32)[::2] != (length, count):
         return 1
     heads = np.ndarray((room,), dtype=BATCH, buffer=view, offset=position, strides=(length,))
@@ -198,26 +198,28 @@ def _alike(view: memoryview, position: int, length: int, count: int) -> int:
     return int(differs.argmax()) or room
 
 
-def _take_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: Found) -> bool:
+def _take_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: BatchScan) -> bool:
     """If all frames of these batches have one length."""
     stride = (length - HEADER_BYTES) // count
     shape, strides, start = (batches, count), (length, stride), position + HEADER_BYTES
     heads = np.ndarray(shape, dtype=HEAD, buffer=view, offset=start, strides=strides)
     if heads["headers"].any() or (heads["payload"] != stride - FRAME_BYTES).any():
         return False
-    octets = (*shape, stride - FRAME_BYTES)
-    payloads = np.ndarray(octets, dtype=np.uint8, buffer=view, offset=start + FRAME_BYTES, strides=(*strides, 1))
+    shape_in_bytes = (*shape, stride - FRAME_BYTES)
+    payloads = np.ndarray(
+        shape_in_bytes, dtype=np.uint8, buffer=view, offset=start + FRAME_BYTES, strides=(*strides, 1)
+    )
     # A view would keep the answer alive; and whoever reads files reads into the same bytes again.
     found.pieces.append(payloads.copy())
     begins = np.arange(start, start + batches * length, length, dtype=np.int64)
     found.flush()
-    found.places.append((begins[:, None] + np.arange(0, count * stride, stride, dtype=np.int64)).reshape(-1))
+    found.frame_positions.append((begins[:, None] + np.arange(0, count * stride, stride, dtype=np.int64)).reshape(-1))
     return True
 
 
-def _take_frames(view: memoryview, start: int, length: int, count: int, found: Found) -> None:
+def _take_frames(view: memoryview, start: int, length: int, count: int, found: BatchScan) -> None:
     lengths_at = _LENGTHS.unpack_from
-    add_place, add_piece = found.few.append, found.pieces.append
+    add_place, add_piece = found.new_positions.append, found.pieces.append
     position, end = start + HEADER_BYTES, start + length
     for _ in range(count):
         if position + FRAME_BYTES > end:
@@ -231,19 +233,19 @@ def _take_frames(view: memoryview, start: int, length: int, count: int, found: F
         raise BadBatch(start, "the messages of a batch do not fill it")
 
 
-def _gathered(view: memoryview, places: Array, kind: np.dtype[Any]) -> Array:
-    """Copies of what begins at these places, whatever their order and their distance."""
+def _copies_at(view: memoryview, frame_positions: Array, kind: np.dtype[Any]) -> Array:
+    """Copies of what begins at these frame_positions, whatever their order and their distance."""
     everywhere = np.ndarray((len(view) - kind.itemsize + 1,), dtype=kind, buffer=view, strides=(1,))
-    return everywhere[places]
+    return everywhere[frame_positions]
 
 
-def turned(ids: Array) -> Array:
+def reverse_ids(ids: Array) -> Array:
     """(n, 16) bytes, big-endian, of ids that are little-endian; and back."""
     words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
     return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, 16)
 
 
-def _check(view: memoryview, found: Found, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
+def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
     """BadBatch if a checksum is not that of the bytes."""
     said = np.ascontiguousarray(heads["checksum"])
     hashes = np.fromiter(map(xxh3, _frames(view, found, where, ends)), dtype="<u8", count=len(where))
@@ -260,25 +262,25 @@ def _check(view: memoryview, found: Found, heads: Array, where: Array, ends: Arr
         last = end
 
 
-def _frames(view: memoryview, found: Found, where: Array, ends: Array) -> Iterator[Any]:
+def _frames(view: memoryview, found: BatchScan, where: Array, ends: Array) -> Iterator[Any]:
     """What their checksums are over."""
     lengths = ends - where
     length = int(lengths[0])
     if min(found.counts) > _FEW and (lengths == length).all():
         for start, count in zip(found.starts, found.counts, strict=True):
-            yield from hashed(view, start + HEADER_BYTES, count, length)
+            yield from checksummed_parts(view, start + HEADER_BYTES, count, length)
     else:
         yield from map(view.__getitem__, map(slice, (where + 8).tolist(), ends.tolist()))
 
 
-def hashed(buffer: Any, start: int, count: int, length: int) -> list[bytes]:
+def checksummed_parts(buffer: Any, start: int, count: int, length: int) -> list[bytes]:
     """What the checksums of frames of one length are over. Copies are made more quickly than views."""
     frames = np.ndarray((count,), dtype=f"V{length - 8}", buffer=buffer, offset=start + 8, strides=(length,))
     found: list[bytes] = frames.tolist()
     return found
 
 
-def of_lists(
+def messages_from_lists(
     offsets: Sequence[int],
     timestamps: Sequence[int],
     origin_timestamps: Sequence[int],
@@ -300,4 +302,4 @@ def of_lists(
     )
 
 
-NOTHING = of_lists((), (), (), (), (), ())
+NO_MESSAGES = messages_from_lists((), (), (), (), (), ())

@@ -28,11 +28,11 @@ from pyspark.sql.types import (
 )
 
 from pyspark_whippet import avro, user_headers
-from pyspark_whippet import values as parsing
+from pyspark_whippet import payloads as parsing
 from pyspark_whippet.batches import Messages
 from pyspark_whippet.errors import OptionError
+from pyspark_whippet.payloads import CORRUPT
 from pyspark_whippet.settings import Settings
-from pyspark_whippet.values import CORRUPT
 
 HEADERS = ArrayType(
     StructType(
@@ -56,25 +56,25 @@ TYPES: Mapping[str, DataType] = {
 }
 """In the order in which they are shown."""
 FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
-"""What fields of JSON values can be, besides structs and arrays of them."""
+"""What fields of JSON payload_array can be, besides structs and arrays of them."""
 TIME = pa.timestamp("us", "UTC")
 
 
-def types(settings: Settings) -> dict[str, DataType]:
+def column_types(settings: Settings) -> dict[str, DataType]:
     """In the order in which they are shown; `value` as it is without its fields."""
     found = dict(TYPES)
     if settings.value_format == "string":
         found["value"] = StringType()
     if settings.value_format == "avro":
-        found["value"] = avro.kind_of(_needed_schema(settings))
+        found["value"] = avro.column_type(_needed_schema(settings))
     if settings.value_format != "binary":
         found[CORRUPT] = BinaryType()
     return found
 
 
 def schema(settings: Settings) -> StructType | str:
-    """What is read where the user has no schema of his own. Where values have one it is a text, which Spark reads."""
-    shown = types(settings)
+    """The default schema. With valueFormat=json it is a DDL string, which Spark parses."""
+    shown = column_types(settings)
     if not settings.include_headers:
         del shown["headers"]
     if settings.value_format != "json":
@@ -92,9 +92,9 @@ def _needed_schema(settings: Settings) -> str:
     return settings.value_schema
 
 
-def check(wanted: StructType, settings: Settings) -> None:
+def check_schema(wanted: StructType, settings: Settings) -> None:
     """OptionError for a schema that nobody can read."""
-    there = types(settings)
+    there = column_types(settings)
     for column in wanted:
         if column.name not in there:
             raise OptionError(f"column {column.name!r} of the schema is not there; there are {', '.join(there)}")
@@ -131,12 +131,12 @@ def arrow_schema(wanted: StructType) -> Any:
     return to_arrow_schema(wanted, timezone="UTC")
 
 
-def build(messages: Messages, topic: str, partition: int, schema: Any, settings: Settings) -> Any:
+def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any, settings: Settings) -> Any:
     """A record batch of this Arrow schema, exactly."""
     stream, _, name = topic.partition("/")
     count = len(messages)
     made: dict[str, Callable[[], Any]] = {
-        "value": lambda: values(messages),
+        "value": lambda: payload_array(messages),
         "stream": lambda: pa.repeat(stream, count),
         "topic": lambda: pa.repeat(name, count),
         "partition": lambda: pa.repeat(pa.scalar(partition, pa.int32()), count),
@@ -147,7 +147,7 @@ def build(messages: Messages, topic: str, partition: int, schema: Any, settings:
         "headers": lambda: _headers(messages.user_headers, count),
     }
     if settings.value_format != "binary":
-        made |= _parsed(values(messages), schema, settings)
+        made |= _parsed(payload_array(messages), schema, settings)
     return pa.RecordBatch.from_arrays([made[column.name]() for column in schema], schema=schema)
 
 
@@ -158,16 +158,16 @@ def _parsed(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callabl
         return {}
     kind = schema.field("value").type if "value" in names else None
     if settings.value_format == "string":
-        found, where = parsing.texts(payloads)
+        found, where = parsing.parse_strings(payloads)
     elif settings.value_format == "json":
-        found, where = parsing.json(payloads, kind or pa.struct([]))
+        found, where = parsing.parse_json(payloads, kind or pa.struct([]))
     else:
         asked = _needed_schema(settings)
-        found, where = avro.parsed(payloads, asked, kind or to_arrow_type(avro.kind_of(asked), timezone="UTC"))
-    return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt(payloads, where)}
+        found, where = avro.parse(payloads, asked, kind or to_arrow_type(avro.column_type(asked), timezone="UTC"))
+    return {"value": lambda: found, CORRUPT: lambda: parsing.corrupt_payloads(payloads, where)}
 
 
-def values(messages: Messages) -> Any:
+def payload_array(messages: Messages) -> Any:
     buffers = [None, pa.py_buffer(np.ascontiguousarray(messages.bounds)), pa.py_buffer(messages.payloads)]
     return pa.BinaryArray.from_buffers(pa.binary(), len(messages), buffers)
 

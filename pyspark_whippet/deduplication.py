@@ -16,10 +16,10 @@ _log = logging.getLogger(__name__)
 SWITCH = "message_deduplication"
 ENTRIES = "message_deduplication_max_entries"
 EXPIRY = "message_deduplication_expiry"
-WANTED = {SWITCH: "true", ENTRIES: "1000000", EXPIRY: "1 day"}
+NEW_TOPIC_OPTIONS = {SWITCH: "true", ENTRIES: "1000000", EXPIRY: "1 day"}
 """What a topic that is made here is made with."""
 UNLIMITED = 2**64 - 1
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Window:
     expiry_s: float
 
     @property
-    def words(self) -> str:
+    def duration_text(self) -> str:
         return "for ever" if math.isinf(self.expiry_s) else f"for {self.expiry_s:g} s"
 
 
@@ -66,13 +66,13 @@ def warning(topic: str, window: Window | None, most: int) -> str | None:
     if most <= window.entries:
         return None
     return (
-        f"{most} messages went to a partition of {topic} at once, which keeps {window.entries} ids {window.words}: "
-        f"a replay would be written twice; raise {ENTRIES}, or write less at a time"
+        f"a batch put {most} messages into one partition of {topic}, which remembers {window.entries} ids "
+        f"{window.duration_text}: a replay would write messages twice; raise {ENTRIES}, or write smaller batches"
     )
 
 
-def warn(sentence: str | None) -> None:
+def warn_once(sentence: str | None) -> None:
     """Loud, and once in each process."""
-    if sentence is not None and sentence not in _said:
-        _said.add(sentence)
+    if sentence is not None and sentence not in _warned:
+        _warned.add(sentence)
         _log.warning("%s", sentence)

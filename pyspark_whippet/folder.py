@@ -14,21 +14,21 @@ from typing import Any
 
 from pyspark_whippet import offsets
 from pyspark_whippet.errors import OptionError
-from pyspark_whippet.extents import Extent
+from pyspark_whippet.gateway_reader import Split, report_loss
 from pyspark_whippet.offsets import Range
-from pyspark_whippet.reading import Slice, lost
-from pyspark_whippet.scanning import FileSlice
-from pyspark_whippet.segments import Segment, last_start, offset_at, segments_in, settle, written_end
+from pyspark_whippet.partition_bounds import PartitionBounds
+from pyspark_whippet.segment_reader import FileSplit
+from pyspark_whippet.segments import Segment, last_start, offset_at, segments_in, sync, written_end
 from pyspark_whippet.settings import Settings
 
 STREAMS, TOPICS, PARTITIONS = "streams", "topics", "partitions"
 STREAM_FILE, TOPIC_FILE, LOCK_FILE = "stream.json", "topic.json", "LOCK"
-SHARE_BYTES = 128 * 1024 * 1024
-"""About as much of a segment is the share of one task, as Spark has it of other files."""
+SPLIT_BYTES = 128 * 1024 * 1024
+"""About as much of a segment is the split of one task, as Spark has it of other files."""
 
 
-class Folder:
-    """An Origin, for one plan: which topics a stream has is looked up once."""
+class FolderBackend:
+    """An Backend, for one plan: which topics a stream has is looked up once."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.path is not None
@@ -49,33 +49,33 @@ class Folder:
 
     # ------------------------------------------------------------------------------------------------- what is there
 
-    def names(self) -> Iterator[str]:
+    def topic_names(self) -> Iterator[str]:
         for stream, folder in self._streams():
             yield from (f"{stream}/{topic['name']}" for topic, _ in _topics(folder))
 
-    def extents_of(self, topic: str) -> dict[int, Extent] | None:
+    def bounds_of(self, topic: str) -> dict[int, PartitionBounds] | None:
         if self.document(topic) is None:
             return None
-        return {number: self._extent(topic, number) for number in self._partitions(topic)}
+        return {number: self._partition_bounds(topic, number) for number in self._partitions(topic)}
 
-    def _extent(self, topic: str, number: int) -> Extent:
+    def _partition_bounds(self, topic: str, number: int) -> PartitionBounds:
         path = self._partition(topic, number)
         # Before the others are listed: else one that is closed in between would be left out.
         begin = 0 if path is None else last_start(path)
         found = self.segments(topic, number)
         if found:
             first, end = found[0].start, found[-1].end
-            return Extent(end, end - first, first)
+            return PartitionBounds(end, end - first, first)
         # None is closed. What will be begins where the last one does: those before it have been deleted.
-        return Extent(begin, 0, begin)
+        return PartitionBounds(begin, 0, begin)
 
-    def first_offset(self, topic: str, partition: int, extent: Extent) -> int:
-        return extent.next_offset if extent.first_offset is None else extent.first_offset
+    def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
+        return bounds.next_offset if bounds.first_offset is None else bounds.first_offset
 
     def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         return offset_at(self.segments(topic, partition), timestamp_us)
 
-    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+    def still_has(self, topic: str, partition: int, offset: int) -> bool:
         """The last segment was whole when the server had left the folder; now it is back and goes on in it."""
         path = self._partition(topic, partition)
         return path is not None and written_end(path) >= offset
@@ -88,13 +88,13 @@ class Folder:
     def segments(self, topic: str, partition: int) -> list[Segment]:
         """In their order."""
         path = self._partition(topic, partition)
-        return [] if path is None else segments_in(path, self._is_left)
+        return [] if path is None else segments_in(path, self._was_shut_down)
 
     def _partition(self, topic: str, partition: int) -> str | None:
         found = self._find(topic)
         return None if found is None else f"{found[1]}/{PARTITIONS}/{partition}"
 
-    def _is_left(self) -> bool:
+    def _was_shut_down(self) -> bool:
         """Whether the server has ended well and none has come since: it writes its name into the lock file."""
         try:
             return os.stat(f"{self._path}/{LOCK_FILE}").st_size == 0
@@ -127,38 +127,41 @@ class Folder:
 
     # ------------------------------------------------------------------------------------------------------ planning
 
-    def shares(self, ranges: list[Range], settings: Settings) -> list[FileSlice]:
-        found: list[FileSlice] = []
-        for share in self.pieces(ranges, settings, asks=False):
-            if isinstance(share, FileSlice):
-                found.append(share)
+    def plan_splits(self, ranges: list[Range], settings: Settings) -> list[FileSplit]:
+        found: list[FileSplit] = []
+        for split in self.all_splits(ranges, settings, has_fallback=False):
+            if isinstance(split, FileSplit):
+                found.append(split)
             else:
-                lost(settings, share, share.start, share.end, f"no segment of it is in {self._path}")
+                report_loss(settings, split, split.start, split.end, f"no segment of it is in {self._path}")
         return found
 
-    def pieces(self, ranges: list[Range], settings: Settings, *, asks: bool) -> list[FileSlice | Slice]:
-        """All of the ranges, what is in no file too; `asks`: what a task does not find it asks the gateway for."""
+    def all_splits(self, ranges: list[Range], settings: Settings, *, has_fallback: bool) -> list[FileSplit | Split]:
+        """Splits that cover all of the ranges, also where no file has the messages.
+
+        With `has_fallback`, tasks fetch from the gateway what they do not find in their file.
+        """
         known: dict[tuple[str, int], list[Segment]] = {}
         cut: list[Range] = []
         for each in ranges:
             found = known[each.topic, each.partition] = self.segments(each.topic, each.partition)
             cut += _along(each, found)
-        shares: list[FileSlice | Slice] = []
-        settled: set[Segment] = set()
-        for piece in offsets.split(cut, settings.min_partitions, settings.max_records_per_partition):
+        splits: list[FileSplit | Split] = []
+        synced: set[Segment] = set()
+        for piece in offsets.divide(cut, settings.min_partitions, settings.max_records_per_partition):
             segment = _holding(known[piece.topic, piece.partition], piece.start)
             if segment is None:
-                shares.append(Slice(*piece))
+                splits.append(Split(*piece))
                 continue
-            if segment not in settled:
-                settled.add(segment)
-                settle(segment)
-            shares.append(FileSlice(*piece, segment, asks))
-        return shares
+            if segment not in synced:
+                synced.add(segment)
+                sync(segment)
+            splits.append(FileSplit(*piece, segment, has_fallback))
+        return splits
 
 
 def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
-    """Cut where segments begin and end, and into shares of those that are large."""
+    """Cut where segments begin and end, and into splits of those that are large."""
     at = each.start
     for segment in found:
         start, end = max(at, segment.start), min(each.end, segment.end)
@@ -167,7 +170,7 @@ def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
         if at < start:
             yield each._replace(start=at, end=start)
         size = segment.size * (end - start) // (segment.end - segment.start)
-        parts = max(1, round(size / SHARE_BYTES))
+        parts = max(1, round(size / SPLIT_BYTES))
         yield from offsets.cut(each._replace(start=start, end=end), parts)
         at = end
     if at < each.end:

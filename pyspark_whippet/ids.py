@@ -39,7 +39,7 @@ def digest(parts: Iterable[bytes]) -> bytes:
     return blake2b(b"".join([_COUNT.pack(len(part)) + part for part in parts]), digest_size=ID_BYTES).digest()
 
 
-class Derived:
+class DerivedIds:
     """The ids of a task's rows, by rule 3.
 
     It remembers an id of each row, about 100 bytes: two equal rows of a task may be far apart, and both count.
@@ -71,7 +71,7 @@ class Derived:
             self._seen |= fresh
         else:
             found = [self._distinct(identity, contents[i]) for i, identity in enumerate(found)]
-        return _array(found)
+        return _to_array(found)
 
     def _distinct(self, identity: bytes, content: bytes) -> bytes:
         if identity not in self._seen:
@@ -96,13 +96,13 @@ def _whole_rows(
     return contents
 
 
-def of_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:
+def from_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:
     """By rule 2. The kind of a value is part of it: 1 and "1" are two."""
     start = namespace.encode()
-    return _array([digest((start, *map(_octets, row))) for row in zip(*columns, strict=True)])
+    return _to_array([digest((start, *map(_value_bytes, row))) for row in zip(*columns, strict=True)])
 
 
-def _octets(value: Any) -> bytes:
+def _value_bytes(value: Any) -> bytes:
     if value is None:
         return b"n"
     if isinstance(value, bytes | bytearray | memoryview):
@@ -116,12 +116,12 @@ def _octets(value: Any) -> bytes:
     return f"{type(value).__name__} {value!r}".encode()
 
 
-def of_texts(texts: Iterable[str]) -> Array:
+def from_strings(texts: Iterable[str]) -> Array:
     """A UUID, 32 hexadecimal digits, or a decimal number each."""
-    return _array(list(map(_of_text, texts)))
+    return _to_array(list(map(_from_string, texts)))
 
 
-def _of_text(text: str) -> bytes:
+def _from_string(text: str) -> bytes:
     number = UUID(text).int if _UUID.fullmatch(text) else int(text) if _DECIMAL.fullmatch(text) else -1
     if not 0 < number < 2**128:
         raise RowError(f"column 'id': {text!r} is no id: a UUID, 32 hexadecimal digits or a number from 1 is needed")
@@ -143,10 +143,10 @@ def modulo(ids: Array, partitions: int) -> Array:
     return ((words[:, 0] % many) * np.uint64(2**64 % partitions) + words[:, 1] % many) % many
 
 
-def _array(found: list[bytes]) -> Array:
-    if NOTHING in found:
-        found = [each if each != NOTHING else ONE for each in found]
+def _to_array(found: list[bytes]) -> Array:
+    if NO_ID in found:
+        found = [each if each != NO_ID else ID_1 for each in found]
     return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, ID_BYTES)
 
 
-NOTHING, ONE = bytes(ID_BYTES), (1).to_bytes(ID_BYTES, "big")
+NO_ID, ID_1 = bytes(ID_BYTES), (1).to_bytes(ID_BYTES, "big")

@@ -42,9 +42,9 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
     return found
 
 
-def split(whole: Iterable[Range], at_least: int | None, records_max: int | None) -> list[Range]:
+def divide(whole: Iterable[Range], at_least: int | None, records_max: int | None) -> list[Range]:
     """Cut into at most `records_max` messages each, and into `at_least` pieces, the largest ranges into most."""
-    pieces = [piece for each in whole for piece in cut(each, _parts(each, records_max))]
+    pieces = [piece for each in whole for piece in cut(each, _parts_needed(each, records_max))]
     if at_least is None or len(pieces) >= at_least:
         return pieces
     total = sum(each.end - each.start for each in pieces)
@@ -56,7 +56,7 @@ def split(whole: Iterable[Range], at_least: int | None, records_max: int | None)
     return [piece for each in pieces for piece in cut(each, wanted[each])]
 
 
-def _parts(each: Range, records_max: int | None) -> int:
+def _parts_needed(each: Range, records_max: int | None) -> int:
     return 1 if records_max is None else -(-(each.end - each.start) // records_max)
 
 

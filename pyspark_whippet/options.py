@@ -10,18 +10,18 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pyspark_whippet import option_texts as texts
+from pyspark_whippet import option_parsers as parsers
 from pyspark_whippet.errors import OptionError
 from pyspark_whippet.settings import Access, Point, Secret, Settings
 
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 """What Spark itself puts among the options."""
-NOT_YET = {
+UNSUPPORTED = {
     "minoffsetspertrigger": "minOffsetsPerTrigger",
     "maxtriggerdelay": "maxTriggerDelay",
     "maxbytespertrigger": "maxBytesPerTrigger",
 }
-KAFKAS = {
+KAFKA_OPTIONS = {
     "kafka.bootstrap.servers": "url",
     "kafka.group.id": "consumerName",
     "groupidprefix": "consumerName",
@@ -39,52 +39,55 @@ class Option(NamedTuple):
 
 
 ACCESS: Mapping[str, Option] = {
-    "url": Option("urls", texts.urls),
-    "token": Option("token", lambda text: Secret(texts.header_text(text))),
-    "username": Option("username", texts.not_empty),
-    "password": Option("password", lambda text: Secret(texts.not_empty(text))),
-    "http.timeoutMs": Option("timeout_ms", texts.whole(1)),
-    "http.retries": Option("retries", texts.whole(0)),
-    "http.verify": Option("verify", texts.truth),
-    "http.caFile": Option("ca_file", texts.not_empty),
+    "url": Option("urls", parsers.urls),
+    "token": Option("token", lambda text: Secret(parsers.token(text))),
+    "username": Option("username", parsers.not_empty),
+    "password": Option("password", lambda text: Secret(parsers.not_empty(text))),
+    "http.timeoutMs": Option("timeout_ms", parsers.integer(1)),
+    "http.retries": Option("retries", parsers.integer(0)),
+    "http.verify": Option("verify", parsers.boolean),
+    "http.caFile": Option("ca_file", parsers.not_empty),
 }
 SOURCE: Mapping[str, Option] = {
-    "from": Option("origin", texts.one_of("gateway", "files", "all")),
-    "path": Option("path", texts.folder),
-    "subscribe": Option("subscribe", texts.subscribe),
-    "subscribePattern": Option("subscribe_pattern", texts.pattern),
-    "assign": Option("assign", texts.assign),
-    "startingOffsets": Option("starting_offsets", texts.starting_offsets),
-    "endingOffsets": Option("ending_offsets", texts.ending_offsets),
-    "startingTimestamp": Option("starting_timestamp", texts.timestamp),
-    "endingTimestamp": Option("ending_timestamp", texts.timestamp),
-    "startingOffsetsByTimestamp": Option("starting_timestamps", texts.timestamps),
-    "endingOffsetsByTimestamp": Option("ending_timestamps", texts.timestamps),
-    "startingOffsetsByTimestampStrategy": Option("timestamps_without_match", texts.one_of("error", "latest")),
-    "failOnDataLoss": Option("fail_on_data_loss", texts.truth),
-    "maxOffsetsPerTrigger": Option("max_offsets_per_trigger", texts.whole(1)),
-    "minPartitions": Option("min_partitions", texts.whole(1)),
-    "maxRecordsPerPartition": Option("max_records_per_partition", texts.whole(1)),
-    "includeHeaders": Option("include_headers", texts.truth),
-    "consumerName": Option("consumer_name", texts.not_empty),
-    "pageSize": Option("page_size", texts.whole(1, 2**32 - 1)),
-    "pollIntervalMs": Option("poll_interval_ms", texts.whole(0)),
-    "valueFormat": Option("value_format", texts.one_of("binary", "string", "json", "avro")),
-    "valueSchema": Option("value_schema", texts.not_empty),
+    "from": Option("backend", parsers.one_of("gateway", "files", "all")),
+    "path": Option("path", parsers.folder),
+    "subscribe": Option("subscribe", parsers.subscribe),
+    "subscribePattern": Option("subscribe_pattern", parsers.pattern),
+    "assign": Option("assign", parsers.assign),
+    "startingOffsets": Option("starting_offsets", parsers.starting_offsets),
+    "endingOffsets": Option("ending_offsets", parsers.ending_offsets),
+    "startingTimestamp": Option("starting_timestamp", parsers.timestamp),
+    "endingTimestamp": Option("ending_timestamp", parsers.timestamp),
+    "startingOffsetsByTimestamp": Option("starting_timestamps", parsers.timestamps),
+    "endingOffsetsByTimestamp": Option("ending_timestamps", parsers.timestamps),
+    "startingOffsetsByTimestampStrategy": Option("timestamps_without_match", parsers.one_of("error", "latest")),
+    "failOnDataLoss": Option("fail_on_data_loss", parsers.boolean),
+    "maxOffsetsPerTrigger": Option("max_offsets_per_trigger", parsers.integer(1)),
+    "minPartitions": Option("min_partitions", parsers.integer(1)),
+    "maxRecordsPerPartition": Option("max_records_per_partition", parsers.integer(1)),
+    "includeHeaders": Option("include_headers", parsers.boolean),
+    "consumerName": Option("consumer_name", parsers.not_empty),
+    "pageSize": Option("page_size", parsers.integer(1, 2**32 - 1)),
+    "pollIntervalMs": Option("poll_interval_ms", parsers.integer(0)),
+    "valueFormat": Option("value_format", parsers.one_of("binary", "string", "json", "avro")),
+    "valueSchema": Option("value_schema", parsers.not_empty),
 }
 SINK: Mapping[str, Option] = {
-    "batchSize": Option("batch_size", texts.whole(1, 1_000_000)),
-    "maxBatchBytes": Option("max_batch_bytes", texts.whole(1_000, 268_435_456)),
-    "inFlight": Option("in_flight", texts.whole(1, IN_FLIGHT_MAX)),
-    "idColumns": Option("id_columns", texts.names),
-    "idNamespace": Option("id_namespace", texts.not_empty),
-    "idBatch": Option("id_batch", texts.not_empty),
-    "idMode": Option("id_mode", texts.one_of("auto", "none")),
-    "partitioning": Option("partitioning", texts.one_of("auto", "id", "key", "partition", "balanced")),
-    "createTopic": Option("create_topic", texts.create_topic),
-    "marker": Option("marker", texts.truth),
+    "batchSize": Option("batch_size", parsers.integer(1, 1_000_000)),
+    "maxBatchBytes": Option("max_batch_bytes", parsers.integer(1_000, 268_435_456)),
+    "inFlight": Option("in_flight", parsers.integer(1, IN_FLIGHT_MAX)),
+    "idColumns": Option("id_columns", parsers.column_names),
+    "idNamespace": Option("id_namespace", parsers.not_empty),
+    "idBatch": Option("id_batch", parsers.not_empty),
+    "idMode": Option("id_mode", parsers.one_of("auto", "none")),
+    "partitioning": Option("partitioning", parsers.one_of("auto", "id", "key", "partition", "balanced")),
+    "createTopic": Option("create_topic", parsers.create_topic),
+    "marker": Option("marker", parsers.boolean),
 }
-BOTH: Mapping[str, Option] = {"stream": Option("stream", texts.not_empty), "topic": Option("topic", texts.not_empty)}
+BOTH: Mapping[str, Option] = {
+    "stream": Option("stream", parsers.not_empty),
+    "topic": Option("topic", parsers.not_empty),
+}
 TABLE: Mapping[str, Option] = {**ACCESS, **BOTH, **SOURCE, **SINK}
 _SHOWN = {name.lower(): name for name in TABLE}
 ENVIRONMENT = {"token": "WHIPPET_TOKEN", "username": "WHIPPET_USERNAME", "password": "WHIPPET_PASSWORD"}
@@ -99,7 +102,7 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
         shown = _SHOWN.get(key.lower())
         if shown is not None:
             found[shown] = _parse(shown, text)
-        elif key.lower() not in SPARKS_OWN:
+        elif key.lower() not in SPARK_OPTIONS:
             raise _unknown(key)
     names = frozenset(found)
     said = {TABLE[name].field: value for name, value in found.items() if name not in ACCESS}
@@ -136,10 +139,10 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _unknown(key: str) -> OptionError:
-    if key.lower() in NOT_YET:
-        return OptionError(f"option '{NOT_YET[key.lower()]}' is not supported yet; leave it out")
-    if key.lower() in KAFKAS:
-        return OptionError(f"option '{key}' is one of Kafka's; here it is '{KAFKAS[key.lower()]}'")
+    if key.lower() in UNSUPPORTED:
+        return OptionError(f"option '{UNSUPPORTED[key.lower()]}' is not supported yet; leave it out")
+    if key.lower() in KAFKA_OPTIONS:
+        return OptionError(f"option '{key}' is one of Kafka's; here it is '{KAFKA_OPTIONS[key.lower()]}'")
     near = difflib.get_close_matches(key.lower(), _SHOWN, n=1, cutoff=0.6)
     hint = f"did you mean '{_SHOWN[near[0]]}'?" if near else f"there are: {', '.join(TABLE)}"
     return OptionError(f"option '{key}' is not known; {hint}")
@@ -151,7 +154,7 @@ def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
         for name, variable in ENVIRONMENT.items():
             if environ.get(variable):
                 said[name] = _parse(name, environ[variable])
-    said.setdefault("urls", texts.urls(DEFAULT_URL))
+    said.setdefault("urls", parsers.urls(DEFAULT_URL))
     if "token" in said and "username" in found:
         raise OptionError("options 'token' and 'username': one of them says who asks")
     if "token" in said:
@@ -207,9 +210,9 @@ def check_source(settings: Settings) -> None:
         raise OptionError("option 'subscribe' is required: .option('subscribe', 'stream/topic')")
     if len(ways) > 1:
         raise OptionError(f"options {' and '.join(map(repr, ways))}: one of them says what is read")
-    if settings.origin != "gateway" and settings.path is None:
-        raise OptionError(f"option 'path' is required with from={settings.origin}: the folder with the files")
-    if settings.origin == "files" and settings.consumer_name is not None:
+    if settings.backend != "gateway" and settings.path is None:
+        raise OptionError(f"option 'path' is required with from={settings.backend}: the folder with the files")
+    if settings.backend == "files" and settings.consumer_name is not None:
         raise OptionError("option 'consumerName' has the gateway store offsets, and from=files never asks it")
     if settings.value_schema is not None and settings.value_format not in ("json", "avro"):
         raise OptionError("option 'valueSchema' is for valueFormat=json and valueFormat=avro")

@@ -33,7 +33,7 @@ def decode(reply: Reply) -> Messages:
     try:
         messages = reply.json["messages"]
         heads = [message["header"] for message in messages]
-        return batches.of_lists(
+        return batches.messages_from_lists(
             [head["offset"] for head in heads],
             [head["timestamp"] for head in heads],
             [head["origin_timestamp"] for head in heads],

@@ -54,12 +54,12 @@ class Rows:
         headers = None if self.headers is None else self.headers[start:stop]
         return Rows(self.values.slice(start, stop - start), self.ids[start:stop], headers)
 
-    def chosen(self, places: Array) -> Rows:
+    def take(self, places: Array) -> Rows:
         headers = None if self.headers is None else tuple(self.headers[place] for place in places.tolist())
         numbers = pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(places)])
         return Rows(self.values.take(numbers), self.ids[places], headers)
 
-    def and_then(self, later: Rows) -> Rows:
+    def concat(self, later: Rows) -> Rows:
         headers = None
         if self.headers is not None or later.headers is not None:
             headers = (self.headers or (b"",) * len(self)) + (later.headers or (b"",) * len(later))
@@ -70,7 +70,7 @@ class Rows:
 # ------------------------------------------------------------------------------------------------------------- schemas
 
 
-def check(schema: StructType, settings: Settings) -> None:
+def check_schema(schema: StructType, settings: Settings) -> None:
     """OptionError for columns that nobody can write."""
     kinds = {column.name: column.dataType for column in schema}
     for name, kind in kinds.items():

@@ -20,7 +20,7 @@ import numpy as np
 from pyspark_whippet.batches import FRAME_BYTES, HEADER, HEADER_BYTES, Array
 from pyspark_whippet.hashes import xxh3
 
-NOTHING_TO_SETTLE = (errno.EROFS, errno.EINVAL)
+READ_ONLY_ERRORS = (errno.EROFS, errno.EINVAL)
 """Of file systems that nobody writes to from here."""
 _LOG = re.compile(r"(\d{20})\.log", re.ASCII)
 _INDEX = struct.Struct("<8sQQQQ")
@@ -40,7 +40,7 @@ class Segment:
     size: int
 
 
-def segments_in(folder: str, is_left: Callable[[], bool]) -> list[Segment]:
+def segments_in(folder: str, was_shut_down: Callable[[], bool]) -> list[Segment]:
     """The closed ones: all but the last, of which nobody outside knows how much is promised. Where the server has left
     the folder all of it is, so the last one is taken too."""
     last = max(_starts(folder), default=None)
@@ -53,7 +53,7 @@ def segments_in(folder: str, is_left: Callable[[], bool]) -> list[Segment]:
     if last in starts:
         size = _size(folder, last)
         # In this order: a server that has started since may have begun to write.
-        if size and is_left():
+        if size and was_shut_down():
             whole = Segment(_path(folder, last), last, last, size)
             found.append(Segment(whole.path, last, _end_of(whole), size))
     return [segment for segment in found if segment.size]
@@ -90,7 +90,7 @@ def _size(folder: str, start: int) -> int:
         return 0
 
 
-def settle(segment: Segment) -> None:
+def sync(segment: Segment) -> None:
     """Returns when the disk has it, as far as this machine can say. A topic may promise its messages only then, and
     the server closes a segment a moment before."""
     try:
@@ -100,7 +100,7 @@ def settle(segment: Segment) -> None:
     try:
         os.fdatasync(handle)
     except OSError as error:
-        if error.errno not in NOTHING_TO_SETTLE:
+        if error.errno not in READ_ONLY_ERRORS:
             raise
     finally:
         os.close(handle)
@@ -109,7 +109,7 @@ def settle(segment: Segment) -> None:
 # ---------------------------------------------------------------------------------------------------------- their index
 
 
-def entries(segment: Segment) -> Array:
+def index_entries(segment: Segment) -> Array:
     """Of its batches, by the index beside it, or by a walk from header to header where that is none."""
     found = _index(segment)
     return _walk(segment) if found is None else found
@@ -147,7 +147,7 @@ def _walk(segment: Segment) -> Array:
 
 
 def _end_of(segment: Segment) -> int:
-    found = entries(segment)
+    found = index_entries(segment)
     return int(found["offset"][-1]) + int(found["count"][-1]) if len(found) else segment.start
 
 
@@ -157,7 +157,7 @@ def offset_at(found: Sequence[Segment], timestamp_us: int) -> int | None:
     # are looked at, from the newest on, because those that were written while a clock was ahead may begin later.
     older = (number for number in reversed(range(len(found))) if _first_timestamp(found[number]) < timestamp_us)
     for segment in found[next(older, 0) :]:
-        batches = entries(segment)
+        batches = index_entries(segment)
         place = int(np.searchsorted(batches["timestamp"], timestamp_us))
         if place < len(batches):
             return int(batches["offset"][place])

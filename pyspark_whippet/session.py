@@ -62,7 +62,7 @@ class Session:
     def __init__(self, access: Access, pause: Callable[[float], None] = time.sleep) -> None:
         self._access = access
         self._pause = pause
-        self._turn = 0
+        self._url_index = 0
         self._connection: http.client.HTTPConnection | None = None
         self._was_used = False
         self._token = access.token.text if access.token is not None else None
@@ -110,7 +110,7 @@ class Session:
                     # It had been idle for too long, or the gateway was restarted: no reason to wait.
                     self._send(pending)
                     continue
-                if attempt >= self._access.retries or not (reply is None or _passes(reply.status)):
+                if attempt >= self._access.retries or not (reply is None or _is_transient(reply.status)):
                     raise self._error(pending, reply, why, attempt + 1)
                 self._wait(attempt, reply, f"{pending.method} {self.url}{pending.path}: {_said(reply, why)}")
                 attempt += 1
@@ -120,7 +120,7 @@ class Session:
 
     @property
     def url(self) -> str:
-        return self._access.urls[self._turn % len(self._access.urls)]
+        return self._access.urls[self._url_index % len(self._access.urls)]
 
     def _send(self, pending: Pending) -> None:
         """What goes wrong is kept for `finish`, which tries again."""
@@ -134,7 +134,7 @@ class Session:
             if self._token is not None:
                 headers["Authorization"] = f"Bearer {self._token}"
             self._connected().request(pending.method, pending.path, pending.body, headers)
-        except (OSError, http.client.HTTPException, Refusal) as error:
+        except (OSError, http.client.HTTPException, LoginFailed) as error:
             pending.failure = error
 
     def _receive(self, pending: Pending) -> tuple[Reply | None, str]:
@@ -143,7 +143,7 @@ class Session:
             if pending.failure is not None:
                 raise pending.failure
             return self._answer(), ""
-        except Refusal as refusal:
+        except LoginFailed as refusal:
             return refusal.reply, ""
         except (OSError, http.client.HTTPException) as error:
             return None, f"{type(error).__name__}: {error}"
@@ -177,8 +177,8 @@ class Session:
         reply = self._answer()
         if reply.status == 200:
             self._token = reply.json["access_token"]["token"]
-        elif _passes(reply.status):
-            raise Refusal(reply)
+        elif _is_transient(reply.status):
+            raise LoginFailed(reply)
         else:
             raise GatewayError(f"{self.url}: logging in was refused: {reply.status} {reason(reply)}", reply.status)
 
@@ -207,7 +207,7 @@ class Session:
         self.close()
         self._was_used = False
         if not was_used:
-            self._turn += 1
+            self._url_index += 1
         return was_used
 
     def close(self) -> None:
@@ -234,7 +234,7 @@ class Session:
         return GatewayError(f"{what} failed{after}: {reply.status} {reason(reply)}", reply.status)
 
 
-class Refusal(Exception):
+class LoginFailed(Exception):
     """The answer to a login that may be tried again."""
 
     def __init__(self, reply: Reply) -> None:
@@ -260,7 +260,7 @@ class Pending:
         return self._session.finish(self)
 
 
-def _passes(status: int) -> bool:
+def _is_transient(status: int) -> bool:
     """Whether it may be another answer next time."""
     return status in (408, 429) or status >= 500
 

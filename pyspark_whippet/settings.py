@@ -63,7 +63,7 @@ class Settings:
     access: Access
     names: frozenset[str] = frozenset()
     """The options that were given, as they are documented."""
-    origin: str = "gateway"
+    backend: str = "gateway"
     path: str | None = None
     stream: str | None = None
     topic: str | None = None

@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from pyspark_whippet import columns
 from pyspark_whippet.errors import OptionError
 from pyspark_whippet.options import check_sink, check_source, decode
-from pyspark_whippet.reader import TableReader
 from pyspark_whippet.settings import LATEST, Offsets
 from pyspark_whippet.stream_reader import TopicStreamReader
+from pyspark_whippet.table_reader import TableReader
 from pyspark_whippet.writer import StreamWriter, TableWriter
 
 
@@ -64,7 +64,7 @@ class WhippetSource(DataSource):
 
     def _check_reading(self, schema: StructType) -> None:
         check_source(self._settings)
-        columns.check(schema, self._settings)
+        columns.check_schema(schema, self._settings)
 
 
 def _is_latest(offsets: str | Offsets | None) -> bool:

@@ -1,14 +1,15 @@
-"""Reading topics as a stream.
+"""Reads topics as a stream.
 
-All but `read` runs in one process on the driver for as long as the query runs, so what is kept in `self` stays. It is
-killed at the end: there is nothing to close. `read` runs in the tasks, on a copy.
+All methods but `read` run in one process on the driver for as long as the query runs, so state kept in `self` lasts.
+Spark kills that process at the end: there is nothing to close. `read` runs in the tasks, on a copy.
 
 1. Spark asks for the latest offset some 80 times a second while a topic is idle, and twice each time. What the gateway
-   said of its topics is believed for `pollIntervalMs`.
-2. The first batch of a new query is empty on purpose: only the end of a batch is in the checkpoint, so the place where
-   the query began is kept by being an end. Else a first batch that failed would begin anew at a later `latest`.
-3. Spark's `commit` comes when the next batch is decided, and not at all for the last one of a run. But whenever it asks
-   for the latest offset it says up to where everything is done, so that is what is stored for `consumerName`.
+   reports about its topics is cached for `pollIntervalMs`.
+2. The first batch of a new query is empty on purpose: the checkpoint holds only the ends of batches, so the starting
+   point of the query is stored as the end of an empty batch. Otherwise a first batch that failed would start again
+   from a later `latest`.
+3. Spark calls `commit` when it plans the next batch, and never for the last batch of a run. But when it asks for the
+   latest offset, it passes the offset up to which everything is done. That one is stored for `consumerName`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from pyspark_whippet import offsets, positions
+from pyspark_whippet import offset_resolution, offsets
+from pyspark_whippet.backends import backend_for, read
 from pyspark_whippet.errors import DataLossError, OptionError, PipelineError
-from pyspark_whippet.extents import Extents, Origin, extents
+from pyspark_whippet.gateway_reader import Split, report_loss
 from pyspark_whippet.offsets import Range, canonical
-from pyspark_whippet.origins import origin_of, read
-from pyspark_whippet.reading import Slice, lost
+from pyspark_whippet.partition_bounds import Backend, TopicBounds, subscribed_bounds
 from pyspark_whippet.session import session_of, topic_path
 from pyspark_whippet.settings import Offsets, Settings
 
@@ -39,14 +40,14 @@ STORE_AGAIN_S = 10.0
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: Settings, schema: StructType, fault: OptionError | None = None) -> None:
-        """`fault`: what was said wrong, raised as soon as Spark asks for anything."""
+        """`fault`: what was said wrong, raised as soon as Spark has_fallback for anything."""
         self._settings = settings
         self._schema = schema
         self._fault = fault
         self._first: Offsets | None = None
         self._is_begun = False
         self._target: Offsets | None = None
-        self._known: tuple[float, Extents] | None = None
+        self._known: tuple[float, TopicBounds] | None = None
         self._committed: dict[tuple[str, str], int] = {}
         self._store_at = 0.0
         self._reached: set[tuple[str, int, int]] = set()
@@ -56,11 +57,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offsets:  # noqa: N802
         """Asked for twice, and must not move in between."""
         if self._first is None:
-            found = self._extents(all_there=True)
-            self._first = positions.starting(self._origin, self._settings, found, "latest")
+            found = self._bounds(all_there=True)
+            self._first = offset_resolution.starting_offsets(self._backend, self._settings, found, "latest")
             if self._target is not None:
                 # It was looked up before: others have sent since, and `latest` must not be behind it.
-                self._target = positions.ends(found)
+                self._target = offset_resolution.end_offsets(found)
         return self._first
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -89,14 +90,14 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         held = {topic: dict(partitions) for topic, partitions in end.items()}
         for topic, partitions in start.items():
             for number, offset in partitions.items():
-                if offset > end.get(topic, {}).get(number, offset) and self._reaches(topic, int(number), offset):
+                if offset > end.get(topic, {}).get(number, offset) and self._still_has(topic, int(number), offset):
                     held[topic][number] = offset
         return held
 
-    def _reaches(self, topic: str, partition: int, offset: int) -> bool:
+    def _still_has(self, topic: str, partition: int, offset: int) -> bool:
         """Looked up once for each offset: it may take a walk through a file."""
         place = (topic, partition, offset)
-        if place not in self._reached and self._origin.reaches(*place):
+        if place not in self._reached and self._backend.still_has(*place):
             self._reached.add(place)
         return place in self._reached
 
@@ -106,21 +107,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for topic, partitions in start.items():
             if topic not in end:
                 raise DataLossError(f"topic {topic!r} is gone; set failOnDataLoss=false to go on without it")
-            lost = [number for number, offset in partitions.items() if end[topic].get(number, -1) < offset]
-            if lost:
+            missing = [number for number, offset in partitions.items() if end[topic].get(number, -1) < offset]
+            if missing:
                 raise DataLossError(
-                    f"{topic} partition(s) {lost}: checkpoint is ahead of the server ({partitions} > {end[topic]}); "
+                    f"{topic} partition(s) {missing}: checkpoint is ahead of the server ({partitions} > {end[topic]}); "
                     "topic recreated? Set failOnDataLoss=false to read what is there now"
                 )
 
     # -------------------------------------------------------------------------------------------------------- batches
 
     def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
-        # When the first batch is replayed, this comes before anybody asks for the latest offset.
+        # When the first batch is replayed, this comes before anybody has_fallback for the latest offset.
         self._is_begun = True
         found = [self._whole(each, start) for each in offsets.ranges(start, end)]
         found = [each for each in found if each.start < each.end]
-        return list(self._origin.shares(found, self._settings))
+        return list(self._backend.plan_splits(found, self._settings))
 
     def _whole(self, each: Range, start: Offsets) -> Range:
         if str(each.partition) not in start.get(each.topic, {}):
@@ -143,19 +144,21 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each._replace(start=self._beginning(each))
 
     def _since_added(self, each: Range) -> Range:
-        """All of a partition that has come since the query began: what it has lost by now nobody has read."""
+        """All of a partition that has come since the query began: what it has report_loss by now nobody has read."""
         begins = self._beginning(each)
         if begins > each.start:
-            share = Slice(each.topic, each.partition, each.start, each.end)
-            lost(self._settings, share, each.start, begins, "the partition was added since and has lost it")
+            split = Split(each.topic, each.partition, each.start, each.end)
+            report_loss(
+                self._settings, split, each.start, begins, "the partition was added later and has already lost it"
+            )
         return each._replace(start=begins)
 
     def _beginning(self, each: Range) -> int:
-        extent = self._extents().get(each.topic, {}).get(each.partition)
-        if extent is None:
+        bounds = self._bounds().get(each.topic, {}).get(each.partition)
+        if bounds is None:
             # Whoever reads it finds out that it is gone.
             return 0
-        return min(each.end, self._origin.first_offset(each.topic, each.partition, extent))
+        return min(each.end, self._backend.first_offset(each.topic, each.partition, bounds))
 
     def read(self, partition: Any) -> Iterator[Any]:
         return read(self._settings, self._schema, partition)
@@ -186,18 +189,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------------------------------- what there is
 
     @property
-    def _origin(self) -> Origin:
-        return origin_of(self._settings)
+    def _backend(self) -> Backend:
+        return backend_for(self._settings)
 
     def _ends(self) -> Offsets:
-        return positions.ends(self._extents())
+        return offset_resolution.end_offsets(self._bounds())
 
-    def _extents(self, *, all_there: bool = False) -> Extents:
+    def _bounds(self, *, all_there: bool = False) -> TopicBounds:
         """Of all topics; one that is gone was there when the query began."""
         if self._fault is not None:
             raise self._fault
         now = time.monotonic()
         if all_there or self._known is None or now - self._known[0] > self._settings.poll_interval_ms / 1000:
-            found = extents(self._origin, self._settings, all_there=all_there)
+            found = subscribed_bounds(self._backend, self._settings, all_there=all_there)
             self._known = (time.monotonic(), found)
         return self._known[1]

@@ -11,15 +11,15 @@ from typing import Any
 from urllib.parse import quote
 
 from pyspark_whippet import deduplication, offsets, polls
-from pyspark_whippet.extents import Extent
+from pyspark_whippet.gateway_reader import Split
 from pyspark_whippet.offsets import Range
-from pyspark_whippet.reading import Slice
+from pyspark_whippet.partition_bounds import PartitionBounds
 from pyspark_whippet.session import Session, session_of, topic_path
 from pyspark_whippet.settings import Access, Settings
 
 
-class Gateway:
-    """An Origin."""
+class GatewayBackend:
+    """An Backend."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -28,36 +28,36 @@ class Gateway:
     def _session(self) -> Session:
         return session_of(self._access)
 
-    def names(self) -> Iterator[str]:
+    def topic_names(self) -> Iterator[str]:
         for stream in self._session.get("/streams").json:
             topics = self._session.find(f"/streams/{quote(stream['name'], safe='')}/topics")
             for topic in topics.json if topics else ():
                 yield f"{stream['name']}/{topic['name']}"
 
-    def extents_of(self, topic: str) -> dict[int, Extent] | None:
-        return extents_of(self._session, topic)
+    def bounds_of(self, topic: str) -> dict[int, PartitionBounds] | None:
+        return bounds_of(self._session, topic)
 
     def document(self, topic: str) -> dict[str, Any] | None:
         """What it tells of a topic; None where there is no such topic."""
         return details(self._session, topic)
 
-    def first_offset(self, topic: str, partition: int, extent: Extent) -> int:
-        if extent.first_offset is not None:
-            return extent.first_offset
+    def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
+        if bounds.first_offset is not None:
+            return bounds.first_offset
         found = polls.finish(polls.begin(self._session, topic, partition, "first", 0, 1))
-        return int(found.offsets[0]) if len(found) else extent.next_offset
+        return int(found.offsets[0]) if len(found) else bounds.next_offset
 
     def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
         found = polls.finish(polls.begin(self._session, topic, partition, "timestamp", timestamp_us, 1))
         return int(found.offsets[0]) if len(found) else None
 
-    def reaches(self, topic: str, partition: int, offset: int) -> bool:
+    def still_has(self, topic: str, partition: int, offset: int) -> bool:
         """What it does not promise is not there."""
         return False
 
-    def shares(self, ranges: list[Range], settings: Settings) -> list[Slice]:
-        pieces = offsets.split(ranges, settings.min_partitions, settings.max_records_per_partition)
-        return [Slice(*piece) for piece in pieces]
+    def plan_splits(self, ranges: list[Range], settings: Settings) -> list[Split]:
+        pieces = offsets.divide(ranges, settings.min_partitions, settings.max_records_per_partition)
+        return [Split(*piece) for piece in pieces]
 
 
 def details(session: Session, topic: str) -> dict[str, Any] | None:
@@ -69,16 +69,16 @@ def details(session: Session, topic: str) -> dict[str, Any] | None:
     return found
 
 
-def extents_of(session: Session, topic: str) -> dict[int, Extent] | None:
+def bounds_of(session: Session, topic: str) -> dict[int, PartitionBounds] | None:
     """Of its partitions; None where there is no such topic."""
     found = details(session, topic)
-    return None if found is None else extents_in(found)
+    return None if found is None else bounds_in(found)
 
 
-def extents_in(found: dict[str, Any]) -> dict[int, Extent]:
+def bounds_in(found: dict[str, Any]) -> dict[int, PartitionBounds]:
     """Of the partitions in the details of a topic."""
     partitions = sorted(found["partitions"], key=lambda partition: int(partition["id"]))
-    return {int(partition["id"]): _extent(partition) for partition in partitions}
+    return {int(partition["id"]): _partition_bounds(partition) for partition in partitions}
 
 
 def tells_offsets(found: dict[str, Any]) -> bool:
@@ -86,7 +86,7 @@ def tells_offsets(found: dict[str, Any]) -> bool:
     return all("next_offset" in partition for partition in found["partitions"])
 
 
-def _extent(partition: dict[str, Any]) -> Extent:
+def _partition_bounds(partition: dict[str, Any]) -> PartitionBounds:
     messages, current = int(partition["messages_count"]), int(partition["current_offset"])
     end = partition.get("next_offset")
     # The newest offset is 0 both of an empty partition and of one with a single message.
@@ -94,7 +94,7 @@ def _extent(partition: dict[str, Any]) -> Extent:
     first = partition.get("first_offset")
     if first is None and messages >= end:
         first = 0
-    return Extent(end, messages, None if first is None else int(first))
+    return PartitionBounds(end, messages, None if first is None else int(first))
 
 
 def create(session: Session, topic: str, partitions: int, *, keeps_ids: bool) -> None:
@@ -107,7 +107,7 @@ def create(session: Session, topic: str, partitions: int, *, keeps_ids: bool) ->
         session.call("POST", "/streams", json.dumps({"name": stream}).encode(), also=(400, 409))
     plain = {"name": name, "partitions_count": partitions}
     # The second is for servers that know no options, or other ones.
-    for wanted in ({**plain, "options": deduplication.WANTED}, plain) if keeps_ids else (plain,):
+    for wanted in ({**plain, "options": deduplication.NEW_TOPIC_OPTIONS}, plain) if keeps_ids else (plain,):
         body = json.dumps(wanted).encode()
         reply = session.call("POST", f"/streams/{quote(stream, safe='')}/topics", body, also=(400, 409))
         if 200 <= reply.status < 300 or session.find(topic_path(topic)) is not None:

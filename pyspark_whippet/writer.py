@@ -1,9 +1,8 @@
-"""Writing tables and streams to topics.
+"""Writes tables and streams to topics.
 
-Constructors run on the driver, when a write is planned, for a stream before each batch: the number of partitions is
-looked up there once, so that all tasks and all their attempts send a row to the same partition. `write` runs in the
-tasks and `commit` on the driver, each on a copy of its own. What a failed job has written stays: a log takes nothing
-back.
+Constructors run on the driver when a write is planned; for a stream, before each batch. They look up the number of
+partitions once, so that all tasks and all their attempts send a row to the same partition. `write` runs in the tasks
+and `commit` on the driver, each on its own copy. What a failed job has written stays: a log cannot take back messages.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from pyspark_whippet import deduplication, markers, rows, topics, writing
+from pyspark_whippet import batch_markers, deduplication, rows, task_writer, topics
 from pyspark_whippet.errors import PipelineError
 from pyspark_whippet.session import session_of
 from pyspark_whippet.settings import Settings
-from pyspark_whippet.writing import Scope, Sent, Target
+from pyspark_whippet.task_writer import IdScope, SendTotals, Target
 
 _log = logging.getLogger(__name__)
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
@@ -31,7 +30,7 @@ QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskResult(WriterCommitMessage):
     """What a task has done."""
 
     rows: int
@@ -41,64 +40,68 @@ class Written(WriterCommitMessage):
     """The id of the streaming query, which only tasks are told."""
 
 
-def planned(settings: Settings, schema: StructType) -> dict[str, Target]:
+def plan_targets(settings: Settings, schema: StructType) -> dict[str, Target]:
     """The targets that are known beforehand; the topic is made if that is wanted."""
-    rows.check(schema, settings)
+    rows.check_schema(schema, settings)
     if settings.topic is None:
         return {}
-    session, topic = session_of(settings.access), writing.topic_of(settings)
+    session, topic = session_of(settings.access), task_writer.topic_of(settings)
     if settings.create_topic:
         topics.create(session, topic, settings.create_topic, keeps_ids=settings.id_mode != "none")
-    return {topic: writing.target(session, topic)}
+    return {topic: task_writer.target(session, topic)}
 
 
-def task() -> TaskContext:
+def task_context() -> TaskContext:
     found = TaskContext.get()
     if found is None:
         raise PipelineError("write runs in a task of Spark, and nowhere else")
     return found
 
 
-def written(settings: Settings, scope: Scope, targets: dict[str, Target], record_batches: Iterator[Any]) -> Sent:
+def write_rows(
+    settings: Settings, scope: IdScope, targets: dict[str, Target], record_batches: Iterator[Any]
+) -> SendTotals:
     """What a task does."""
     sessions = [session_of(settings.access, lane) for lane in range(settings.in_flight)]
-    return writing.Writer(sessions, settings, scope, targets).write(record_batches)
+    return task_writer.TaskWriter(sessions, settings, scope, targets).write(record_batches)
 
 
-def warn_of_window(settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]) -> None:
+def warn_about_window(
+    settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]
+) -> None:
     """Loud, if the gateway forgets ids before what was written now could be replayed. Fails nothing."""
     if settings.id_mode == "none" or settings.partitioning == "balanced":
         return
     total: Counter[tuple[str, int]] = Counter()
     for message in messages:
-        if isinstance(message, Written):
+        if isinstance(message, TaskResult):
             total.update(message.by_partition)
     most: dict[str, int] = {}
     for (topic, _), count in total.items():
         most[topic] = max(most.get(topic, 0), count)
     for topic, count in most.items():
         try:
-            known = targets.get(topic) or writing.target(session_of(settings.access), topic)
+            known = targets.get(topic) or task_writer.target(session_of(settings.access), topic)
         except PipelineError as error:
             _log.warning("what %s keeps of ids is not known: %s", topic, error)
             continue
-        deduplication.warn(deduplication.warning(topic, known.window, count))
+        deduplication.warn_once(deduplication.warning(topic, known.window, count))
 
 
 class TableWriter(DataSourceArrowWriter):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
-        self._targets = planned(settings, schema)
+        self._targets = plan_targets(settings, schema)
         self._job = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[Any]) -> Written:
+    def write(self, iterator: Iterator[Any]) -> TaskResult:
         settings = self._settings
-        scope = Scope(settings.id_namespace or self._job, settings.id_batch or "-", task().partitionId())
-        sent = written(settings, scope, self._targets, iterator)
-        return Written(sent.rows, sent.requests, sent.by_partition)
+        scope = IdScope(settings.id_namespace or self._job, settings.id_batch or "-", task_context().partitionId())
+        sent = write_rows(settings, scope, self._targets, iterator)
+        return TaskResult(sent.rows, sent.requests, sent.by_partition)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        warn_of_window(self._settings, self._targets, messages)
+        warn_about_window(self._settings, self._targets, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back."""
@@ -107,34 +110,34 @@ class TableWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
-        self._targets = planned(settings, schema)
+        self._targets = plan_targets(settings, schema)
 
-    def write(self, iterator: Iterator[Any]) -> Written:
-        settings, context = self._settings, task()
+    def write(self, iterator: Iterator[Any]) -> TaskResult:
+        settings, context = self._settings, task_context()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise PipelineError("Spark does not tell the task which batch of which query this is: ids cannot be made")
         session = session_of(settings.access)
         if settings.marker and settings.id_mode != "none":
-            last = markers.last(session, query)
+            last = batch_markers.last_batch(session, query)
             if last is not None and int(batch) <= last:
                 _log.warning("batch %s of query %s is there already, up to %d; it is left out", batch, query, last)
                 for _ in iterator:
                     pass
-                return Written(0, 0, query=query)
-        scope = Scope(settings.id_namespace or query, batch, context.partitionId())
-        sent = written(settings, scope, self._targets, iterator)
-        return Written(sent.rows, sent.requests, sent.by_partition, query)
+                return TaskResult(0, 0, query=query)
+        scope = IdScope(settings.id_namespace or query, batch, context.partitionId())
+        sent = write_rows(settings, scope, self._targets, iterator)
+        return TaskResult(sent.rows, sent.requests, sent.by_partition, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks are done. A marker that cannot be stored costs no more than what it is there for."""
         settings = self._settings
-        warn_of_window(settings, self._targets, messages)
-        query = next((each.query for each in messages if isinstance(each, Written)), None)
+        warn_about_window(settings, self._targets, messages)
+        query = next((each.query for each in messages if isinstance(each, TaskResult)), None)
         if query is None or not settings.marker or settings.id_mode == "none":
             return
         try:
-            markers.store(session_of(settings.access), query, batchId)
+            batch_markers.store(session_of(settings.access), query, batchId)
         except PipelineError as error:
             _log.warning("batch %d of query %s is written, its marker could not be stored: %s", batchId, query, error)
 

@@ -28,10 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
-    from whippet.pipelines import plan, secrets  # noqa: PLC0415 -- an extra
+    from whippet.pipelines import check_report, secrets  # noqa: PLC0415 -- an extra
 
-    for line in plan.lines(pipeline, look=not arguments.offline):
-        print(secrets.scrub(line, pipeline.secrets))
+    for line in check_report.lines(pipeline, inspect=not arguments.offline):
+        print(secrets.mask(line, pipeline.secrets))
     if not arguments.offline:
         print(_columns(pipeline, arguments.remote))
     print("it can run")
@@ -42,19 +42,19 @@ def _columns(pipeline: Pipeline, remote: str | None) -> str:
     """What comes out of the transforms, if the sinks take it: only Spark knows what a statement means."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 -- an extra
 
-    from whippet.pipelines import flow, plan, sentences, spark_session  # noqa: PLC0415
+    from whippet.pipelines import check_report, spark_session, transform_chain, user_text  # noqa: PLC0415
 
     print("starting Spark to look at the transforms ...", file=sys.stderr, flush=True)
     is_own = not spark_session.is_there()
     with tempfile.TemporaryDirectory() as folder:
         session = spark_session.start("whippet pipeline check", pipeline.spark, Path(folder), remote)
         try:
-            found = flow.analyse(pipeline.source.frame(session, pipeline.iggy), pipeline.transforms)
+            found = transform_chain.analyse(pipeline.source.frame(session, pipeline.iggy), pipeline.transforms)
             for place, sink in pipeline.placed_sinks:
-                sink.fit(found.schema, pipeline.iggy, place)
-            return plan.columns(found)
+                sink.check_schema(found.schema, pipeline.iggy, place)
+            return check_report.describe_columns(found)
         except PySparkException as error:
-            raise sentences.as_ours(error) from error
+            raise user_text.as_pipeline_error(error) from error
         finally:
             if is_own:
                 spark_session.stop(session)

@@ -32,4 +32,4 @@ def with_file(arguments: argparse.Namespace, act: Callable[[Pipeline], int]) -> 
             raise
         print(NEEDS_SPARK, file=sys.stderr)
         return REFUSED
-    return command.with_file(arguments.file, act, trace=arguments.trace)
+    return command.run_with_file(arguments.file, act, trace=arguments.trace)

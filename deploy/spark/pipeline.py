@@ -26,7 +26,7 @@ def main() -> int:
     def run(pipeline: Pipeline) -> int:
         return command.run(pipeline, once=given.once, progress_s=given.progress)
 
-    return command.with_file(given.file, run, trace=given.trace)
+    return command.run_with_file(given.file, run, trace=given.trace)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Protocol
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from whippet.pipelines.frames import Batch
-from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.record_columns import Batch
 from whippet.pipelines.sinks.delta import DeltaSink
 from whippet.pipelines.sinks.elasticsearch import ElasticsearchSink
 from whippet.pipelines.sinks.iceberg import IcebergSink
@@ -26,20 +26,20 @@ from whippet.pipelines.sinks.topic import TopicSink
 
 class Sink(Protocol):
     TYPE: ClassVar[str]
-    PROMISE: ClassVar[str]
+    DELIVERY: ClassVar[str]
     """What a replay does, for the plan."""
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         """What is there, for the plan; an error where it cannot be. Changes nothing."""
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         """FileError if records with these columns cannot be written, as the file is or as what is there is. Changes
         nothing."""
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         """Before the first batch, and after `fit`: makes what is missing."""
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         """All of a batch; what was refused comes back as bad records (bad_records.py)."""
 
 

@@ -1,11 +1,11 @@
-"""`_bulk`: what Elasticsearch and Quickwit have in common. Tasks send documents as pairs of lines and read an answer
+"""`_bulk`: what Elasticsearch and Quickwit have in common. Tasks send documents as pairs of lines and read an response
 for each of them.
 
-1. Sent again, with pauses that double and as long as `Retry-After` says: requests without an answer or with 408, 429,
+1. Sent again, with pauses that double and as long as `Retry-After` says: requests without an response or with 408, 429,
    502, 503 or 504, and of other requests the documents that were answered so.
 2. A request that is too large (413) goes again in two halves.
 3. A document that is refused for what it is comes back as a bad record. Anything else is an error: it is no fault of
-   a document. So is an answer that says nothing of documents.
+   a document. So is an response that says nothing of documents.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from pyspark_whippet import ids
 from pyspark_whippet.settings import Secret
 from whippet.pipelines.bad_records import COLUMNS, origin
 from whippet.pipelines.errors import SinkError
-from whippet.pipelines.frames import Batch, identity
+from whippet.pipelines.record_columns import Batch, row_id
 
-PASSING = frozenset({408, 429, 502, 503, 504})
+TRANSIENT = frozenset({408, 429, 502, 503, 504})
 TOO_LARGE = 413
-NOT_ITS_FAULT = frozenset({401, 403, 404})
+INDEX_ERRORS = frozenset({401, 403, 404})
 """Of a document: nobody may write, the index is closed or gone. All others would be answered the same."""
 PAUSE_S_MAX, RETRY_AFTER_S_MAX = 30.0, 300.0
 REQUEST_BYTES_MAX = 5_000_000
@@ -56,7 +56,7 @@ class Target:
     delay_ms: int = 1000
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     status: int
     retry_after_s: float | None
     body: bytes
@@ -87,28 +87,28 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...] = ()) -> Answer:
-        """The answer, if its status is 2xx or one of `also`; else SinkError, after what can help was tried."""
+    def call(self, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...] = ()) -> Response:
+        """The response, if its status is 2xx or one of `also`; else SinkError, after what can help was tried."""
         attempt = 0
         while True:
-            answer, why = self._once(method, path, body, media)
-            if answer is not None and (200 <= answer.status < 300 or answer.status in also):
-                return answer
-            may_pass = answer is None or answer.status in PASSING
+            response, why = self._once(method, path, body, media)
+            if response is not None and (200 <= response.status < 300 or response.status in also):
+                return response
+            may_pass = response is None or response.status in TRANSIENT
             if attempt >= self._target.retries or not may_pass:
-                said = why if answer is None else f"{answer.status} {answer.reason}"
+                said = why if response is None else f"{response.status} {response.reason}"
                 tries = f" after {attempt + 1} attempts" if attempt else ""
                 raise SinkError(f"{method} {self._target.url}{path} failed{tries}: {said}")
-            self.wait(attempt, answer)
+            self.wait(attempt, response)
             attempt += 1
 
-    def wait(self, attempt: int, answer: Answer | None) -> None:
-        after = answer.retry_after_s if answer is not None else None
+    def wait(self, attempt: int, response: Response | None) -> None:
+        after = response.retry_after_s if response is not None else None
         if after is None:
             after = min(self._target.delay_ms / 1000 * 2**attempt, PAUSE_S_MAX)
         self._pause(min(after, RETRY_AFTER_S_MAX))
 
-    def _once(self, method: str, path: str, body: bytes | None, media: str) -> tuple[Answer | None, str]:
+    def _once(self, method: str, path: str, body: bytes | None, media: str) -> tuple[Response | None, str]:
         headers = {"Content-Type": media, "Accept": "application/json"}
         if self._target.username is not None and self._target.password is not None:
             pair = f"{self._target.username}:{self._target.password.text}"
@@ -119,13 +119,13 @@ class Client:
             self._connection.request(method, urlsplit(self._target.url).path.rstrip("/") + path, body, headers)
             found = self._connection.getresponse()
             after = found.getheader("retry-after") or ""
-            answer = Answer(found.status, float(after) if after.isdecimal() else None, found.read())
+            response = Response(found.status, float(after) if after.isdecimal() else None, found.read())
         except (OSError, http.client.HTTPException) as error:
             self.close()
             return None, f"{type(error).__name__}: {error}"
         if found.will_close:
             self.close()
-        return answer, ""
+        return response, ""
 
     def _connected(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._target.url)
@@ -157,7 +157,7 @@ class Refused(NamedTuple):
     reason: str
 
 
-def once(target: Target, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...]) -> Answer:
+def once(target: Target, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...]) -> Response:
     """A request that no other one follows."""
     with Client(target) as client:
         return client.call(method, path, body, media, also)
@@ -167,18 +167,20 @@ def send(client: Client, target: Target, documents: Sequence[Document]) -> list[
     """All of them; gives those that were refused for what they are."""
     refused, attempt = list[Refused](), 0
     while documents:
-        answer = client.call("POST", target.path, b"".join(each.lines for each in documents), NDJSON, also=(TOO_LARGE,))
-        if answer.status == TOO_LARGE:
+        response = client.call(
+            "POST", target.path, b"".join(each.lines for each in documents), NDJSON, also=(TOO_LARGE,)
+        )
+        if response.status == TOO_LARGE:
             if len(documents) == 1:
                 return [*refused, Refused(documents[0].place, "413 the document is too large")]
             half = len(documents) // 2
             return refused + send(client, target, documents[:half]) + send(client, target, documents[half:])
-        waiting, found = _judge(documents, answer)
+        waiting, found = _sort_results(documents, response)
         refused += found
         if waiting and attempt >= target.retries:
             raise SinkError(f"{target.url}{target.path}: {len(waiting)} documents were put off {attempt + 1} times")
         if waiting:
-            client.wait(attempt, answer)
+            client.wait(attempt, response)
         documents, attempt = waiting, attempt + 1
     return refused
 
@@ -186,38 +188,38 @@ def send(client: Client, target: Target, documents: Sequence[Document]) -> list[
 NDJSON = "application/x-ndjson"
 
 
-def _judge(documents: Sequence[Document], answer: Answer) -> tuple[list[Document], list[Refused]]:
+def _sort_results(documents: Sequence[Document], response: Response) -> tuple[list[Document], list[Refused]]:
     """Those to send again, and those that were refused."""
-    said = _said(answer)
+    said = _parse_response(response)
     items = said.get("items")
     if not said["errors"] and (items is None or len(items) == len(documents)):
         return [], []
     if items is None:
-        raise SinkError(f"_bulk has failed, and does not say for which documents: {answer.reason}")
+        raise SinkError(f"_bulk has failed, and does not say for which documents: {response.reason}")
     if len(items) != len(documents):
         raise SinkError(f"_bulk has answered for {len(items)} documents instead of {len(documents)}")
     waiting, refused = list[Document](), list[Refused]()
     for document, item in zip(documents, items, strict=True):
         ((_, result),) = item.items()
         status = int(result.get("status", 200))
-        if status in PASSING or status >= 500:
+        if status in TRANSIENT or status >= 500:
             waiting.append(document)
         elif status >= 300:
             why = f"{status} {_reason(result.get('error') or {})}"[:REASON_CHARACTERS_MAX]
-            if status in NOT_ITS_FAULT:
+            if status in INDEX_ERRORS:
                 raise SinkError(f"_bulk takes no documents: {why}")
             refused.append(Refused(document.place, why))
     return waiting, refused
 
 
-def _said(answer: Answer) -> dict[str, Any]:
+def _parse_response(response: Response) -> dict[str, Any]:
     """Whoever answers something else has stored nothing: a proxy, or another service."""
     try:
-        said = json.loads(answer.body)
+        said = json.loads(response.body)
     except ValueError:
         said = None
     if not isinstance(said, dict) or "errors" not in said:
-        raise SinkError(f"this is no answer of _bulk: {answer.status} {answer.reason or 'without a word'}")
+        raise SinkError(f"this is no response of _bulk: {response.status} {response.reason or 'without a word'}")
     return said
 
 
@@ -234,7 +236,7 @@ def _reason(error: Any) -> str:
 
 def write(batch: Batch, target: Target, document: Column, id_columns: tuple[str, ...], *, with_ids: bool) -> DataFrame:
     """Sends a batch from its tasks; gives what was refused, as bad records."""
-    own = identity(batch, id_columns) if with_ids else None
+    own = row_id(batch, id_columns) if with_ids else None
     columns = [document.alias("document"), origin(batch.frame).alias("origin")]
     columns.append((own if own is not None else F.lit(None).cast("binary")).alias("id"))
     scope = (batch.writer, str(batch.number)) if with_ids else None
@@ -247,7 +249,7 @@ def _task(target: Target, scope: tuple[str, str] | None) -> Callable[[Iterable[A
     def post(batches: Iterable[Any]) -> Iterator[Any]:
         context = TaskContext.get()
         assert context is not None
-        derived = ids.Derived(ids.scope(*scope, str(context.partitionId()))) if scope is not None else None
+        derived = ids.DerivedIds(ids.scope(*scope, str(context.partitionId()))) if scope is not None else None
         with Client(target) as client:
             for batch in batches:
                 texts = batch.column("document")
@@ -260,7 +262,7 @@ def _task(target: Target, scope: tuple[str, str] | None) -> Callable[[Iterable[A
     return post
 
 
-def _heads(target: Target, batch: Any, texts: Any, derived: ids.Derived | None) -> list[bytes]:
+def _heads(target: Target, batch: Any, texts: Any, derived: ids.DerivedIds | None) -> list[bytes]:
     """The action lines, with an id that comes again when the batch does."""
     if derived is None:
         return [json.dumps({target.action: {"_index": target.index}}).encode() + b"\n"] * len(texts)

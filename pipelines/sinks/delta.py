@@ -19,11 +19,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from whippet.pipelines.errors import MissingError
-from whippet.pipelines.frames import Batch, chosen_schema, need_column
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, PATH, TEXTS, TRUTH, key, whole
-from whippet.pipelines.sentences import first_line
-from whippet.pipelines.sinks import delta_checks, tables
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, PATH, STRINGS, integer, key
+from whippet.pipelines.record_columns import Batch, require_field, selected_schema
+from whippet.pipelines.sinks import delta_constraints, lake_tables
+from whippet.pipelines.user_text import first_line
 
 if TYPE_CHECKING:
     import deltalake
@@ -40,11 +40,11 @@ class DeltaSink:
     """A Delta table, which is made if it is not there. A batch passes through the driver."""
 
     TYPE: ClassVar[str] = "delta"
-    PROMISE: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
+    DELIVERY: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
     path: str = key(PATH, "the folder of the table")
-    partition_by: tuple[str, ...] = key(TEXTS, "fields whose values become folders", (), shown="none")
-    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
-    compact_after: int = key(whole(0), "after how many batches small files are put together; 0: never", 100)
+    partition_by: tuple[str, ...] = key(STRINGS, "fields whose values become folders", (), shown="none")
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
+    compact_after: int = key(integer(0), "after how many batches small files are put together; 0: never", 100)
     keep_versions: int | None = key(
         DURATION,
         "then delete files that no version of this time needs any more; at least '1 h'",
@@ -56,46 +56,50 @@ class DeltaSink:
         if self.keep_versions is not None and self.keep_versions < HOUR_MS:
             raise ValueError("key 'keep_versions': at least '1 h', so that nobody loses what he is reading")
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         delta = _library()
-        with tables.failures(f"table {self.path}"):
+        with lake_tables.as_sink_errors(f"table {self.path}"):
             table = self._table(delta)
         yield f"table {self.path}: {'will be made' if table is None else f'version {table.version()}'}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
-        delta, wanted = _library(), chosen_schema(schema, self.include_metadata)
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
+        delta, wanted = _library(), selected_schema(schema, self.include_metadata)
         for name in self.partition_by:
-            need_column(wanted, name, place)
-        with tables.failures(place):
+            require_field(wanted, name, place)
+        with lake_tables.as_sink_errors(place):
             fields = delta.Schema.from_arrow(to_arrow_schema(wanted, timezone="UTC")).fields
             table = self._table(delta)
         if table is not None:
             ours = {each.name: _kind(each) for each in fields}
-            there = {each.name: tables.Column(_kind(each), not each.nullable) for each in table.schema().fields}
-            tables.compare(ours, there, _takes, self.path, place)
+            there = {each.name: lake_tables.Column(_kind(each), not each.nullable) for each in table.schema().fields}
+            lake_tables.compare(ours, there, _takes, self.path, place)
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         Path(self.path).parent.mkdir(parents=True, exist_ok=True)
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         delta = _library()
-        with tables.failures(place):
+        with lake_tables.as_sink_errors(place):
             table = self._table(delta)
             last = None if table is None else table.transaction_version(batch.writer)
-            wanted = to_arrow_schema(chosen_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
+            wanted = to_arrow_schema(selected_schema(batch.frame.schema, self.include_metadata), timezone="UTC")
             if table is not None:
                 wanted = pa.schema(table.schema().to_arrow())
         if last is not None and last >= batch.number:
-            return batch.refusals.kept()
-        tables.need(wanted, chosen_schema(batch.frame.schema, self.include_metadata).names, self.path, place)
-        taken = tables.taken(batch, self.include_metadata, lambda rows: tables.null_in(rows, wanted))
-        has_checks = table is not None and bool(delta_checks.checks_of(table))
+            return batch.refused_rows.recorded()
+        lake_tables.require_columns(
+            wanted, selected_schema(batch.frame.schema, self.include_metadata).names, self.path, place
+        )
+        taken = lake_tables.acceptable_rows(
+            batch, self.include_metadata, lambda rows: lake_tables.null_in(rows, wanted)
+        )
+        has_checks = table is not None and bool(delta_constraints.checks_of(table))
         if not self._append(delta, batch, taken.rows, wanted, place, may_fail=has_checks):
-            with tables.failures(place), delta_checks.trial(table) as fails:
-                taken = tables.taken(
+            with lake_tables.as_sink_errors(place), delta_constraints.trial(table) as fails:
+                taken = lake_tables.acceptable_rows(
                     batch,
                     self.include_metadata,
-                    lambda rows: tables.null_in(rows, wanted) or fails(tables.cast(rows, wanted)),
+                    lambda rows: lake_tables.null_in(rows, wanted) or fails(lake_tables.cast(rows, wanted)),
                 )
             self._append(delta, batch, taken.rows, wanted, place)
         if not taken.rows.num_rows:
@@ -111,11 +115,11 @@ class DeltaSink:
         if not rows.num_rows:
             return True
         mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
-        with tables.failures(place):
+        with lake_tables.as_sink_errors(place):
             try:
                 delta.write_deltalake(
                     self.path,
-                    tables.cast(rows, columns),
+                    lake_tables.cast(rows, columns),
                     mode="append",
                     # Columns that the table has besides become null.
                     schema_mode="merge",
@@ -123,7 +127,7 @@ class DeltaSink:
                     commit_properties=mark,
                 )
             except delta.exceptions.DeltaError as error:
-                if not (may_fail and delta_checks.is_about_rows(error)):
+                if not (may_fail and delta_constraints.is_about_rows(error)):
                     raise
                 return False
         return True

@@ -15,9 +15,9 @@ from pyspark.sql.types import StructType
 
 from pyspark_whippet.settings import Secret
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import TIMES, Batch, data_columns, metadata_columns, need_column, quoted
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, SECRET, TEXT, TEXTS, TRUTH, Kind, Unfit, key, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, SECRET, STRING, STRINGS, InvalidValue, Kind, integer, key
+from whippet.pipelines.record_columns import TIMES, Batch, data_columns, metadata_columns, quoted, require_field
 from whippet.pipelines.sinks import bulk
 
 JSON = "application/json"
@@ -28,7 +28,7 @@ NAMES = {"iggy_partition_id": "_iggy_partition"}
 def http_url(value: Any) -> str:
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-        raise Unfit
+        raise InvalidValue
     if parts.username or parts.password:
         raise ValueError("credentials do not belong into it: use 'username' and 'password'")
     return str(value).rstrip("/")
@@ -39,7 +39,7 @@ URL = Kind("http://host:port", http_url)
 
 def _table(said: Any) -> dict[str, Any]:
     if not isinstance(said, dict):
-        raise Unfit
+        raise InvalidValue
     return said
 
 
@@ -48,14 +48,14 @@ class ElasticsearchSink:
     """An index of Elasticsearch or OpenSearch."""
 
     TYPE: ClassVar[str] = "elasticsearch"
-    PROMISE: ClassVar[str] = "exactly once: a document that is written again replaces itself"
+    DELIVERY: ClassVar[str] = "exactly once: a document that is written again replaces itself"
     url: str = key(URL, "where it is")
-    index: str = key(TEXT, "the index")
-    username: str | None = key(TEXT, "who writes", None)
+    index: str = key(STRING, "the index")
+    username: str | None = key(STRING, "who writes", None)
     password: Secret | None = key(SECRET, "his password", None)
-    batch_size: int = key(whole(1), "how many documents a request has at most", 1000)
-    timeout_seconds: int = key(whole(1), "how long an answer may take", 30)
-    create_index_if_not_exists: bool = key(TRUTH, "make the index", True)
+    batch_size: int = key(integer(1), "how many documents a request has at most", 1000)
+    timeout_seconds: int = key(integer(1), "how long an answer may take", 30)
+    create_index_if_not_exists: bool = key(BOOLEAN, "make the index", True)
     index_mapping: dict[str, Any] | None = key(
         Kind("a table", _table),
         "the mappings of an index that is made",
@@ -63,10 +63,10 @@ class ElasticsearchSink:
         shown="Elasticsearch's",
     )
     id_columns: tuple[str, ...] = key(
-        TEXTS, "fields that tell records apart: of equal ones the last is kept", (), shown="worked out"
+        STRINGS, "fields that tell records apart: of equal ones the last is kept", (), shown="worked out"
     )
-    include_metadata: bool = key(TRUTH, "also what records were made of, as `_iggy_offset` and so on", True)
-    max_retries: int = key(whole(0), "how often is sent again what was put off", 5)
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, as `_iggy_offset` and so on", True)
+    max_retries: int = key(integer(0), "how often is sent again what was put off", 5)
     retry_delay: int = key(
         DURATION, "how long is waited before, unless the answer says; twice as long each time", 1000, shown='"1 s"'
     )
@@ -97,23 +97,23 @@ class ElasticsearchSink:
     def _is_there(self) -> bool:
         return bulk.once(self._target, "HEAD", self._path, None, JSON, also=(404,)).status != 404
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         is_there = self._is_there()
         if not is_there and not self.create_index_if_not_exists:
             raise FileError(f"there is no index '{self.index}'; make it, or leave out create_index_if_not_exists")
         yield f"index {self.index} at {self.url}: {'is there' if is_there else 'will be made'}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         for name in self.id_columns:
-            need_column(schema, name, place)
+            require_field(schema, name, place)
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         if self.create_index_if_not_exists and not self._is_there():
             body = {} if self.index_mapping is None else {"mappings": self.index_mapping}
             # 400: somebody else was quicker, which shows when documents are sent.
             bulk.once(self._target, "PUT", self._path, json.dumps(body).encode(), JSON, also=(400,))
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         document = _document(batch.frame, self.include_metadata)
         return bulk.write(batch, self._target, document, self.id_columns, with_ids=True)
 

@@ -18,11 +18,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DateType, StructType, TimestampNTZType, TimestampType
 
 from whippet.pipelines.errors import FileError, MissingError
-from whippet.pipelines.frames import Batch, chosen_schema, need_column
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, PATH, TEXT, TEXTS, TRUTH, Kind, Unfit, key, one_of, whole
-from whippet.pipelines.sentences import first_line
-from whippet.pipelines.sinks import tables
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, PATH, STRING, STRINGS, InvalidValue, Kind, integer, key, one_of
+from whippet.pipelines.record_columns import Batch, require_field, selected_schema
+from whippet.pipelines.sinks import lake_tables
+from whippet.pipelines.user_text import first_line
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -44,7 +44,7 @@ BATCH, PIPELINE = "whippet.batch", "whippet.pipeline"
 def _partitions(value: Any) -> tuple[tuple[str, str], ...]:
     """(how, field) of texts such as `day(at)`."""
     if not isinstance(value, list) or not all(isinstance(each, str) and each.strip() for each in value):
-        raise Unfit
+        raise InvalidValue
     matches = [_PARTITION.fullmatch(each.strip()) for each in value]
     return tuple((match[1] or "identity", match[2] or match[3]) for match in matches if match is not None)
 
@@ -54,16 +54,16 @@ class IcebergSink:
     """An Iceberg table, which is made if it is not there. A batch passes through the driver."""
 
     TYPE: ClassVar[str] = "iceberg"
-    PROMISE: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
-    NOT_HERE: ClassVar[dict[str, str]] = {
+    DELIVERY: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
+    UNSUPPORTED: ClassVar[dict[str, str]] = {
         **dict.fromkeys(("dynamic_routing", "dynamic_route_field"), "the table is named in 'tables'"),
         **dict.fromkeys(STORE, "the warehouse is a folder of a mounted file system"),
     }
-    tables: tuple[str, ...] = key(TEXTS, 'one table, with its namespace, such as ["lake.orders"]')
+    tables: tuple[str, ...] = key(STRINGS, 'one table, with its namespace, such as ["lake.orders"]')
     warehouse: str = key(PATH, "the folder of the tables")
     catalog_type: str = key(one_of("sql"), "the catalogue is a database", "sql")
     uri: str | None = key(
-        TEXT, "the database, such as 'sqlite:////srv/lake/catalog.db'", None, shown="catalog.db in the warehouse"
+        STRING, "the database, such as 'sqlite:////srv/lake/catalog.db'", None, shown="catalog.db in the warehouse"
     )
     partition_by: tuple[tuple[str, str], ...] = key(
         Kind('a list of fields, such as ["country", "day(at)"],', _partitions),
@@ -71,8 +71,8 @@ class IcebergSink:
         (),
         shown="not at all",
     )
-    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
-    compact_after: int = key(whole(0), "after how many batches small files are put together; 0: never", 100)
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
+    compact_after: int = key(integer(0), "after how many batches small files are put together; 0: never", 100)
     keep_snapshots: int | None = key(
         DURATION,
         "then forget snapshots that are older, and delete the files that only they need",
@@ -86,19 +86,19 @@ class IcebergSink:
         if "://" in self.warehouse:
             raise ValueError("key 'warehouse': a folder of a mounted file system is needed")
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         library()
-        with tables.failures(f"table {self.tables[0]}"):
+        with lake_tables.as_sink_errors(f"table {self.tables[0]}"):
             is_there = self._table() is not None
         yield f"table {self.tables[0]} in {self.warehouse}: {'is there' if is_there else 'will be made'}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         library()
-        wanted = chosen_schema(schema, self.include_metadata)
+        wanted = selected_schema(schema, self.include_metadata)
         for how, name in self.partition_by:
-            need_column(wanted, name, place)
+            require_field(wanted, name, place)
             _need_time(how, wanted[name].dataType, name, place)
-        with tables.failures(place):
+        with lake_tables.as_sink_errors(place):
             table = self._table()
         if table is not None:
             self._compare(table, wanted, place)
@@ -106,7 +106,7 @@ class IcebergSink:
     def _compare(self, table: Table, wanted: StructType, place: str) -> None:
         from pyiceberg.io.pyarrow import pyarrow_to_schema  # noqa: PLC0415 -- an extra
 
-        there = {each.name: tables.Column(each.field_type, each.required) for each in table.schema().fields}
+        there = {each.name: lake_tables.Column(each.field_type, each.required) for each in table.schema().fields}
         known = StructType([each for each in wanted if each.name in there])
         try:
             ours = pyarrow_to_schema(to_arrow_schema(known, timezone="UTC"), name_mapping=table.schema().name_mapping)
@@ -114,13 +114,13 @@ class IcebergSink:
             raise FileError(f"{place}: table {self.tables[0]}: {first_line(error)}") from None
         kinds = {each.name: each.field_type for each in ours.fields}
         fields = {each.name: kinds.get(each.name, each.dataType.simpleString()) for each in wanted}
-        tables.compare(fields, there, _takes, self.tables[0], place)
+        lake_tables.compare(fields, there, _takes, self.tables[0], place)
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         Path(self.warehouse).mkdir(parents=True, exist_ok=True)
-        with tables.failures(place):
+        with lake_tables.as_sink_errors(place):
             if self._table() is None:
-                self._create(self._catalog(), chosen_schema(schema, self.include_metadata))
+                self._create(self._catalog(), selected_schema(schema, self.include_metadata))
 
     def _create(self, catalog: Catalog, schema: StructType) -> None:
         from pyiceberg.transforms import parse_transform  # noqa: PLC0415 -- an extra
@@ -132,19 +132,23 @@ class IcebergSink:
             for how, name in self.partition_by:
                 parts.add_field(name, parse_transform(how), name if how == "identity" else f"{name}_{how}")
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
-        with tables.failures(place):
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
+        with lake_tables.as_sink_errors(place):
             table = self._catalog().load_table(self.tables[0])
         mark = f"{BATCH}.{batch.writer}"
         if int(table.properties.get(mark, -1)) >= batch.number:
-            return batch.refusals.kept()
+            return batch.refused_rows.recorded()
         there = table.schema().as_arrow()
-        tables.need(there, chosen_schema(batch.frame.schema, self.include_metadata).names, self.tables[0], place)
-        rows, refused = tables.taken(batch, self.include_metadata, lambda some: tables.null_in(some, there))
+        lake_tables.require_columns(
+            there, selected_schema(batch.frame.schema, self.include_metadata).names, self.tables[0], place
+        )
+        rows, refused = lake_tables.acceptable_rows(
+            batch, self.include_metadata, lambda some: lake_tables.null_in(some, there)
+        )
         if not rows.num_rows:
             return refused
-        with tables.failures(place):
-            rows = tables.cast(rows, there)
+        with lake_tables.as_sink_errors(place):
+            rows = lake_tables.cast(rows, there)
             with table.transaction() as transaction:
                 transaction.append(rows, snapshot_properties={PIPELINE: batch.pipeline, mark: str(batch.number)})
                 transaction.set_properties({mark: str(batch.number)})
@@ -153,12 +157,12 @@ class IcebergSink:
         return refused
 
     def _keep_up(self, table: Table, place: str) -> None:
-        from whippet.pipelines.sinks import iceberg_upkeep  # noqa: PLC0415 -- an extra
+        from whippet.pipelines.sinks import iceberg_maintenance  # noqa: PLC0415 -- an extra
 
         try:
-            iceberg_upkeep.compact(table)
+            iceberg_maintenance.compact(table)
             if self.keep_snapshots is not None:
-                iceberg_upkeep.expire(table, self.keep_snapshots)
+                iceberg_maintenance.expire(table, self.keep_snapshots)
         except Exception as error:  # noqa: BLE001 -- whatever it is: the rows are there, and it comes round again
             _log.warning("%s: small files were not put together: %s", place, first_line(error))
 

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import Batch, chosen, chosen_schema, need_column
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import PATH, TEXTS, TRUTH, key, one_of
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, PATH, STRINGS, key, one_of
+from whippet.pipelines.record_columns import Batch, require_field, select_columns, selected_schema
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,31 +30,31 @@ class ParquetSink:
     """A folder of Parquet files on a file system that driver and executors see."""
 
     TYPE: ClassVar[str] = "parquet"
-    PROMISE: ClassVar[str] = "exactly once: a batch that comes again replaces what there is of it"
+    DELIVERY: ClassVar[str] = "exactly once: a batch that comes again replaces what there is of it"
     path: str = key(PATH, "the folder")
-    partition_by: tuple[str, ...] = key(TEXTS, "fields whose values become folders", (), shown="none")
+    partition_by: tuple[str, ...] = key(STRINGS, "fields whose values become folders", (), shown="none")
     compression: str = key(one_of("snappy", "zstd", "gzip", "none"), "how files are compressed", "zstd")
-    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
 
     def __post_init__(self) -> None:
         if "://" in self.path:
             raise ValueError("key 'path': a folder of a mounted file system is needed")
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         yield f"folder {self.path}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         for name in self.partition_by:
-            need_column(chosen_schema(schema, self.include_metadata), name, place)
+            require_field(selected_schema(schema, self.include_metadata), name, place)
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         try:
             Path(self.path).mkdir(parents=True, exist_ok=True)
             self._aside.mkdir(exist_ok=True)
         except OSError as error:
             raise FileError(f"{place}: key 'path': {error.filename}: {error.strerror}") from None
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         record, moves = self._aside / f"{batch.writer}.done", self._aside / f"{batch.writer}.moves"
         done = int(record.read_text()) if record.exists() else -1
         if batch.number <= done:
@@ -64,7 +64,9 @@ class ParquetSink:
         # Spark's own default is a form of times that others take for local ones. The session is that of the query.
         batch.frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         writer = (
-            chosen(batch.frame, self.include_metadata).write.mode("overwrite").option("compression", self.compression)
+            select_columns(batch.frame, self.include_metadata)
+            .write.mode("overwrite")
+            .option("compression", self.compression)
         )
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)

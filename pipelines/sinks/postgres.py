@@ -26,13 +26,22 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from pyspark_whippet.settings import Secret
-from whippet.pipelines import database, refusals
-from whippet.pipelines.database import Retries, RowsRefused
+from whippet.pipelines import postgres_client, refused_rows
 from whippet.pipelines.errors import FileError, SinkError
-from whippet.pipelines.frames import METADATA, TIMES, Batch, chosen, document, is_nested, metadata_columns, quoted
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, SECRET, TEXT, TRUTH, key, one_of, whole
-from whippet.pipelines.sinks import postgres_copy, postgres_rows
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, SECRET, STRING, integer, key, one_of
+from whippet.pipelines.postgres_client import Retries, RowsRefused
+from whippet.pipelines.record_columns import (
+    METADATA,
+    TIMES,
+    Batch,
+    is_nested,
+    json_document,
+    metadata_columns,
+    quoted,
+    select_columns,
+)
+from whippet.pipelines.sinks import postgres_bad_rows, postgres_copy
 from whippet.pipelines.sources.postgres_reader import columns_of
 
 if TYPE_CHECKING:
@@ -57,26 +66,26 @@ class PostgresSink:
     the driver."""
 
     TYPE: ClassVar[str] = "postgres"
-    PROMISE: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
-    NOT_HERE: ClassVar[dict[str, str]] = {
+    DELIVERY: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
+    UNSUPPORTED: ClassVar[dict[str, str]] = {
         "batch_size": "a batch is one COPY for each task, and one transaction",
         "max_connections": "there is one connection for each task",
         "include_checksum": "messages are checked where they are read",
         "include_origin_timestamp": "it is among the metadata",
     }
     connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
-    target_table: str = key(TEXT, "the table, such as 'orders' or 'public.orders'")
-    auto_create_table: bool = key(TRUTH, "make it if it is not there", False)
+    target_table: str = key(STRING, "the table, such as 'orders' or 'public.orders'")
+    auto_create_table: bool = key(BOOLEAN, "make it if it is not there", False)
     payload_format: str = key(
         one_of("columns", *PAYLOADS),
         "`columns`: a column for each field; `json`, `text` and `bytea`: the record as JSON, in the column `payload`",
         "columns",
     )
-    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
-    max_retries: int = key(whole(0), "how often is tried again what failed by no fault of a row", 3)
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
+    max_retries: int = key(integer(0), "how often is tried again what failed by no fault of a row", 3)
     retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         def there(connection: psycopg.Connection[Any]) -> bool:
             return bool(columns_of(connection, self.target_table))
 
@@ -85,7 +94,7 @@ class PostgresSink:
             raise FileError(f"there is no table '{self.target_table}'; make it, or say auto_create_table = true")
         yield f"table {self.target_table}: {'is there' if is_there else 'will be made'}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         def look(connection: psycopg.Connection[Any]) -> list[str]:
             return [each.name for each in columns_of(connection, self.target_table)]
 
@@ -103,11 +112,11 @@ class PostgresSink:
                 )
                 raise FileError(f"{place}: table {self.target_table} has no column '{name}': {hint}")
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         types = self._types(schema)
 
         def make(connection: psycopg.Connection[Any]) -> None:
-            sql = database.driver().sql
+            sql = postgres_client.sql()
             connection.execute(f"create table if not exists {MARKERS} (writer text primary key, batch bigint not null)")
             if self.auto_create_table:
                 columns = [sql.SQL("{} " + kind).format(sql.Identifier(name)) for name, kind in types.items()]
@@ -116,7 +125,7 @@ class PostgresSink:
 
         self._run(place, make)
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         for _ in range(self.max_retries + 1):
             try:
                 return self._write(batch, place)
@@ -128,7 +137,7 @@ class PostgresSink:
         frame = self._frame(batch.frame)
         staging = f"whippet_{batch.writer.replace('-', '')[:48]}"
         if not self._run(place, lambda connection: self._stage(connection, batch, staging, frame.columns)):
-            return batch.refusals.kept()
+            return batch.refused_rows.recorded()
         copy = postgres_copy.task(self.connection_string, self._retries, staging, ATTEMPT)
         copies = frame.mapInArrow(copy, postgres_copy.COPIES).collect()
         if all(each["attempt"] is not None for each in copies):
@@ -136,13 +145,13 @@ class PostgresSink:
                 self._run(
                     place,
                     lambda connection: self._move(connection, batch, staging, frame.columns, copies),
-                    database.refusals,
+                    postgres_client.raising_refusals,
                 )
             except RowsRefused:
                 pass
             else:
                 return None
-        rows = self._frame(refusals.with_originals(batch.frame), refusals.ORIGINALS).toArrow()
+        rows = self._frame(refused_rows.with_originals(batch.frame), refused_rows.ORIGINALS).toArrow()
         refused: DataFrame | None = self._run(
             place, lambda connection: self._sort_out(connection, batch, staging, rows)
         )
@@ -152,17 +161,18 @@ class PostgresSink:
 
     def _types(self, schema: StructType) -> dict[str, str]:
         """Of the target, by name."""
-        found = {field.name: database.write_type(field.dataType) for field in schema if field.name not in METADATA}
+        types = {field.name: postgres_client.write_type(field.dataType) for field in schema}
+        found = {name: kind for name, kind in types.items() if name not in METADATA}
         if self.payload_format != "columns":
             found = {PAYLOAD: PAYLOADS[self.payload_format]}
         if self.include_metadata:
-            found |= {field.name: database.write_type(field.dataType) for field in schema if field.name in METADATA}
+            found |= {name: kind for name, kind in types.items() if name in METADATA}
         return found
 
     def _frame(self, rows: DataFrame, also: tuple[str, ...] = ()) -> DataFrame:
-        frame = chosen(rows, self.include_metadata, also)
+        frame = select_columns(rows, self.include_metadata, also)
         if self.payload_format != "columns":
-            payload = document(rows)
+            payload = json_document(rows)
             if self.payload_format == "bytea":
                 payload = payload.cast("binary")
             metadata = metadata_columns(frame) if self.include_metadata else []
@@ -173,7 +183,7 @@ class PostgresSink:
 
     def _stage(self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str]) -> bool:
         """Makes the table of the batch; False if the batch is there already."""
-        sql = database.driver().sql
+        sql = postgres_client.sql()
         row = connection.execute(f"select batch from {MARKERS} where writer = %s", [batch.writer]).fetchone()
         name = sql.Identifier(staging)
         connection.execute(sql.SQL("drop table if exists {}").format(name))
@@ -198,31 +208,38 @@ class PostgresSink:
     ) -> None:
         if not self._mark(connection, batch):
             return
-        sql = database.driver().sql
+        sql = postgres_client.sql()
         name, attempt = sql.Identifier(staging), sql.Identifier(ATTEMPT)
         attempts = [each["attempt"] for each in copies]
         count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
         if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
             # Which also takes the marker back.
             raise Lost(LOST)
-        target, wanted = database.named(*database.qualified(self.target_table)), postgres_rows.listed(columns)
+        target, wanted = self._target_name(), postgres_bad_rows.listed(columns)
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
         connection.execute(move.format(target, wanted, wanted, name, attempt), [attempts])
         connection.execute(sql.SQL("drop table {}").format(name))
-        batch.refusals.keep_none()
+        batch.refused_rows.record_none()
 
     def _sort_out(
         self, connection: psycopg.Connection[Any], batch: Batch, staging: str, rows: pa.Table
     ) -> DataFrame | None:
         if not self._mark(connection, batch):
-            return batch.refusals.kept()
-        table = postgres_rows.Table(database.named(*database.qualified(self.target_table)), staging, ATTEMPT)
-        refused = postgres_rows.insert(connection, table, rows.drop_columns(refusals.ORIGINALS), batch.refusals.stops)
-        connection.execute(database.driver().sql.SQL("drop table {}").format(database.driver().sql.Identifier(staging)))
-        return batch.refusals.keep(rows, refused)
+            return batch.refused_rows.recorded()
+        table = postgres_bad_rows.Table(self._target_name(), staging, ATTEMPT)
+        refused = postgres_bad_rows.insert(
+            connection, table, rows.drop_columns(refused_rows.ORIGINALS), batch.refused_rows.stops
+        )
+        sql = postgres_client.sql()
+        connection.execute(sql.SQL("drop table {}").format(sql.Identifier(staging)))
+        return batch.refused_rows.record(rows, refused)
+
+    def _target_name(self) -> Any:
+        """The target table, for statements that have parameters."""
+        return postgres_client.identifier(*postgres_client.qualified(self.target_table))
 
     def _target(self) -> Any:
-        return database.driver().sql.Identifier(*database.qualified(self.target_table))
+        return postgres_client.sql().Identifier(*postgres_client.qualified(self.target_table))
 
     @property
     def _retries(self) -> Retries:
@@ -230,7 +247,7 @@ class PostgresSink:
 
     def _run(self, place: str, act: Any, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> Any:
         def once() -> Any:
-            with around(), database.connect(self.connection_string) as connection:
+            with around(), postgres_client.connect(self.connection_string) as connection:
                 return act(connection)
 
         return self._retries.run(f"{place}: table {self.target_table}", once)

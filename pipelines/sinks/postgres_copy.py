@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from pyspark_whippet.settings import Secret
-from whippet.pipelines import database
-from whippet.pipelines.database import Retries, RowsRefused
+from whippet.pipelines import postgres_client
+from whippet.pipelines.postgres_client import Retries, RowsRefused
 
 if TYPE_CHECKING:
     import psycopg
@@ -48,16 +48,15 @@ def _attempt(url: Secret, staging: str, number_column: str, batches: list[Any]) 
     attempt = random.getrandbits(63)
     numbers = (pa.repeat(pa.scalar(attempt, pa.int64()), batch.num_rows) for batch in batches)
     numbered = (batch.append_column(number_column, each) for batch, each in zip(batches, numbers, strict=True))
-    with database.refusals(), database.connect(url) as connection:
+    with postgres_client.raising_refusals(), postgres_client.connect(url) as connection:
         copy(connection, staging, numbered)
     return attempt
 
 
 def copy(connection: psycopg.Connection[Any], staging: str, batches: Iterable[Any]) -> None:
     """`batches` have the columns of `staging`, in their order."""
-    query = (
-        database.driver().sql.SQL("copy {} from stdin (format csv)").format(database.driver().sql.Identifier(staging))
-    )
+    sql = postgres_client.sql()
+    query = sql.SQL("copy {} from stdin (format csv)").format(sql.Identifier(staging))
     with connection.cursor() as cursor, cursor.copy(query) as copied:
         for batch in batches:
             copied.write(_csv(batch))

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import Batch, document
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, TEXT, TRUTH, key, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, STRING, integer, key
+from whippet.pipelines.record_columns import Batch, json_document
 from whippet.pipelines.sinks import bulk
 from whippet.pipelines.sinks.elasticsearch import URL
 
@@ -28,13 +28,13 @@ class QuickwitSink:
     """An index of Quickwit."""
 
     TYPE: ClassVar[str] = "quickwit"
-    PROMISE: ClassVar[str] = "at least once: documents of a batch that is replayed are there twice"
+    DELIVERY: ClassVar[str] = "at least once: documents of a batch that is replayed are there twice"
     url: str = key(URL, "where it is, such as 'http://localhost:7280'")
-    index: str = key(TEXT, "its definition, in YAML with `index_id`; an index that is not there is made of it")
-    batch_size: int = key(whole(1), "how many documents a request has at most", 1000)
-    timeout_seconds: int = key(whole(1), "how long an answer may take", 30)
-    include_metadata: bool = key(TRUTH, "also what records were made of, such as `iggy_offset`", True)
-    max_retries: int = key(whole(0), "how often is sent again what was put off", 5)
+    index: str = key(STRING, "its definition, in YAML with `index_id`; an index that is not there is made of it")
+    batch_size: int = key(integer(1), "how many documents a request has at most", 1000)
+    timeout_seconds: int = key(integer(1), "how long an answer may take", 30)
+    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
+    max_retries: int = key(integer(0), "how often is sent again what was put off", 5)
     retry_delay: int = key(
         DURATION, "how long is waited before, unless the answer says; twice as long each time", 1000, shown='"1 s"'
     )
@@ -67,17 +67,17 @@ class QuickwitSink:
         path = f"/api/v1/indexes/{quote(self.name, safe='')}"
         return bulk.once(self._target, "GET", path, None, YAML, also=(404,)).status != 404
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         yield f"index {self.name} at {self.url}: {'is there' if self._is_there() else 'will be made'}"
 
-    def fit(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         """Quickwit alone knows what an index takes, and says it document by document."""
 
-    def prepare(self, schema: StructType, gateway: Gateway, place: str) -> None:
+    def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         if not self._is_there():
             answer = bulk.once(self._target, "POST", "/api/v1/indexes", self.index.encode(), YAML, also=(400,))
             if answer.status == 400 and not self._is_there():
                 raise FileError(f"{place}: Quickwit refuses the definition of the index: {answer.reason}")
 
-    def write(self, batch: Batch, gateway: Gateway, place: str) -> DataFrame | None:
-        return bulk.write(batch, self._target, document(batch.frame, self.include_metadata), (), with_ids=False)
+    def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
+        return bulk.write(batch, self._target, json_document(batch.frame, self.include_metadata), (), with_ids=False)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
-from whippet.pipelines.gateway import Gateway
+from whippet.pipelines.gateway_settings import GatewaySettings
 from whippet.pipelines.sources.files import FilesSource
 from whippet.pipelines.sources.postgres import PostgresSource
 from whippet.pipelines.sources.random import RandomSource
@@ -21,10 +21,10 @@ class Source(Protocol):
     def trigger_ms(self) -> int:
         """How often it is looked at when nothing comes."""
 
-    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+    def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
         """Its records, with the hidden columns; nothing is read before a query runs."""
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         """What is there, for the plan; an error where it is not."""
 
 

@@ -15,13 +15,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from pyspark_whippet import values as parsing
-from whippet.pipelines.counted import counted
+from pyspark_whippet import payloads as parsing
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, quoted
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, PATH, TEXT, TRUTH, key, one_of, whole
-from whippet.pipelines.sentences import sentence
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, PATH, STRING, integer, key, one_of
+from whippet.pipelines.record_columns import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, quoted
+from whippet.pipelines.user_text import error_text, pluralize
 
 FORMATS = ("json", "csv", "parquet")
 _FILE, _BROKEN = "_file", "_broken"
@@ -36,17 +35,17 @@ class FilesSource:
     path: str = key(PATH, "a folder, or a pattern such as 'in/*.csv'; the executors have to see it, too")
     format: str = key(one_of(*FORMATS), "what is in the files")
     fields: str | None = key(
-        TEXT, "names and types, such as 'id bigint, at timestamp'; parquet has its own, and needs none", None
+        STRING, "names and types, such as 'id bigint, at timestamp'; parquet has its own, and needs none", None
     )
-    header: bool = key(TRUTH, "with csv: the first line has names, and is no record", True)
-    delimiter: str = key(TEXT, "with csv: what parts the fields", ",")
+    header: bool = key(BOOLEAN, "with csv: the first line has names, and is no record", True)
+    delimiter: str = key(STRING, "with csv: what parts the fields", ",")
     multiline: bool = key(
-        TRUTH,
+        BOOLEAN,
         "with csv: fields in quotes may have line breaks, and a quote that is never closed takes in what follows; "
         "without, each line is a record, and many tasks read a file at once",
         True,
     )
-    files_per_batch: int = key(whole(1), "how many files a batch has at most", 100)
+    files_per_batch: int = key(integer(1), "how many files a batch has at most", 100)
     poll_interval: int = key(DURATION, "how often is looked for new files", 1000, shown='"1 s"')
 
     def __post_init__(self) -> None:
@@ -63,12 +62,12 @@ class FilesSource:
     def trigger_ms(self) -> int:
         return self.poll_interval
 
-    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+    def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
         self._refuse_a_file()
         try:
             return self._frame(spark)
         except AnalysisException as error:
-            raise FileError(f"[source]: {sentence(error)}") from None
+            raise FileError(f"[source]: {error_text(error)}") from None
 
     def _refuse_a_file(self) -> None:
         """Spark takes it, and then reads nothing else for ever."""
@@ -101,8 +100,8 @@ class FilesSource:
         def parse(batches: Iterable[Any]) -> Iterator[Any]:
             for batch in batches:
                 payloads = batch.column(0).cast(pa.binary())
-                found, where = parsing.json(payloads, struct)
-                columns = [*found.flatten(), parsing.corrupt(payloads, where), batch.column(1)]
+                found, where = parsing.parse_json(payloads, struct)
+                columns = [*found.flatten(), parsing.corrupt_payloads(payloads, where), batch.column(1)]
                 yield pa.RecordBatch.from_arrays(columns, names=full.names)
 
         with_place = lines.where("trim(value) <> ''").select("value", F.col("_metadata.file_path").alias(_FILE))
@@ -128,7 +127,7 @@ class FilesSource:
                 f"[source]: there is no Parquet file yet in {self.path!r} that has the fields; say them in 'fields'"
             ) from None
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         self._refuse_a_file()
         folder = Path(self.path)
         if any(sign in self.path for sign in "*?[{") or "://" in self.path:
@@ -137,7 +136,7 @@ class FilesSource:
             raise FileError(f"[source]: there is no folder {self.path!r}")
         else:
             count = sum(1 for each in folder.iterdir() if each.is_file() and each.name[0] not in "._")
-            yield f"{self.path}: {counted(count, 'file')}"
+            yield f"{self.path}: {pluralize(count, 'file')}"
 
 
 def _placed(frame: DataFrame) -> DataFrame:

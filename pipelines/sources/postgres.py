@@ -14,11 +14,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from pyspark_whippet import registration
 from pyspark_whippet.settings import Secret
-from whippet.pipelines import database
+from whippet.pipelines import postgres_client
 from whippet.pipelines.errors import FileError, SourceError
-from whippet.pipelines.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, ORIGIN_TYPE
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, SECRET, TEXT, TEXTS, Kind, Unfit, key, one_of, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import DURATION, SECRET, STRING, STRINGS, InvalidValue, Kind, integer, key, one_of
+from whippet.pipelines.record_columns import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, ORIGIN_TYPE
 from whippet.pipelines.sources.postgres_reader import FORMAT, Column, PostgresFormat, columns_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def _bound(value: Any) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-        raise Unfit
+        raise InvalidValue
     return str(value)
 
 
@@ -41,7 +41,7 @@ class PostgresSource:
     with each row that is added, as a serial number or an identity does. A row whose column is null is never read."""
 
     TYPE: ClassVar[str] = "postgres"
-    NOT_HERE: ClassVar[dict[str, str]] = {
+    UNSUPPORTED: ClassVar[dict[str, str]] = {
         "table": "name it in 'tables', such as [\"public.orders\"]",
         "enable_wal_cdc": NO_CDC,
         "replication_slot": NO_CDC,
@@ -58,13 +58,13 @@ class PostgresSource:
         "snake_case_columns": "fields have the names of the columns; use a transform of type sql to rename",
     }
     connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
-    tables: tuple[str, ...] = key(TEXTS, 'one table or view, such as ["public.orders"]')
+    tables: tuple[str, ...] = key(STRINGS, 'one table or view, such as ["public.orders"]')
     mode: str = key(one_of("polling"), "rows are asked for", "polling")
-    tracking_column: str = key(TEXT, "the column that grows", "id")
+    tracking_column: str = key(STRING, "the column that grows", "id")
     initial_offset: str | None = key(BOUND, "read rows whose column is above this", None, shown="from the first row")
-    batch_size: int = key(whole(1), "how many rows a batch has at most; equal values stay together", 100_000)
+    batch_size: int = key(integer(1), "how many rows a batch has at most; equal values stay together", 100_000)
     poll_interval: int = key(DURATION, "how often is looked for new rows", 10_000, shown='"10 s"')
-    max_retries: int = key(whole(0), "how often is tried again what failed by no fault of a row", 3)
+    max_retries: int = key(integer(0), "how often is tried again what failed by no fault of a row", 3)
     retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class PostgresSource:
     def trigger_ms(self) -> int:
         return self.poll_interval
 
-    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+    def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
         registration.register(spark, PostgresFormat)
         columns = self._columns()
         options = {
@@ -97,17 +97,19 @@ class PostgresSource:
             F.current_timestamp().alias(NOW),
         )
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         columns = self._columns()
         names = ", ".join(f"{each.name} {each.kind.spark}" for each in columns)
         yield f"table {self.tables[0]}: {names}"
 
     def _columns(self) -> list[Column]:
         def look() -> list[Column]:
-            with database.connect(self.connection_string) as connection:
+            with postgres_client.connect(self.connection_string) as connection:
                 return self._checked(connection)
 
-        return database.Retries(self.max_retries, self.retry_delay, SourceError).run("[source]: PostgreSQL", look)
+        return postgres_client.Retries(self.max_retries, self.retry_delay, SourceError).run(
+            "[source]: PostgreSQL", look
+        )
 
     def _checked(self, connection: psycopg.Connection[Any]) -> list[Column]:
         found = columns_of(connection, self.tables[0])

@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from pyspark_whippet.settings import Secret
-from whippet.pipelines import database
-from whippet.pipelines.database import ReadType, Retries
+from whippet.pipelines import postgres_client
 from whippet.pipelines.errors import SourceError
+from whippet.pipelines.postgres_client import ReadType, Retries
 
 if TYPE_CHECKING:
     import psycopg
@@ -66,11 +66,11 @@ class Column(NamedTuple):
 def columns_of(connection: psycopg.Connection[Any], table: str) -> list[Column]:
     """Empty where there is no such table."""
     rows = connection.execute(COLUMNS, [_quoted(connection, table)]).fetchall()
-    return [Column(name, database.read_type(declared), declared) for name, declared in rows]
+    return [Column(name, postgres_client.read_type(declared), declared) for name, declared in rows]
 
 
 def _quoted(connection: psycopg.Connection[Any], table: str) -> str:
-    return str(database.driver().sql.Identifier(*database.qualified(table)).as_string(connection))
+    return str(postgres_client.sql().Identifier(*postgres_client.qualified(table)).as_string(connection))
 
 
 class PostgresFormat(DataSource):
@@ -118,12 +118,12 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _end(self, connection: psycopg.Connection[Any], after: str | None, most: int | None) -> str | None:
         """The largest value of the next `most` rows, as a text."""
-        sql = database.driver().sql
+        sql = postgres_client.sql()
         query = sql.SQL(
             "select max({column})::text from (select {column} from {table} where {range} {limit}) t"
         ).format(
             column=sql.Identifier(self._tracking),
-            table=sql.Identifier(*database.qualified(self._table)),
+            table=sql.Identifier(*postgres_client.qualified(self._table)),
             range=self._range(connection, after, self._last),
             limit=sql.SQL("order by {} limit {}").format(sql.Identifier(self._tracking), sql.Literal(most))
             if most
@@ -133,7 +133,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if row is None or row[0] is None else str(row[0])
 
     def _range(self, connection: psycopg.Connection[Any], after: str | None, through: str | None) -> Any:
-        sql = database.driver().sql
+        sql = postgres_client.sql()
         column = sql.Identifier(self._tracking)
         kind = next(each.declared for each in columns_of(connection, self._table) if each.name == self._tracking)
         conditions = [sql.SQL("{} is not null").format(column)]
@@ -188,7 +188,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         yield from pa.Table.from_arrays(columns, schema=schema).to_batches()
 
     def _copied(self, connection: psycopg.Connection[Any], rows: Rows) -> io.BytesIO:
-        sql = database.driver().sql
+        sql = postgres_client.sql()
         kinds = {each.name: each.kind for each in columns_of(connection, self._table)}
         gone = [name for name in self._schema.names if name not in kinds]
         if gone:
@@ -196,7 +196,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         columns = [sql.SQL(kinds[name].select).format(sql.Identifier(name)) for name in self._schema.names]
         query = sql.SQL("copy (select {} from {} where {} order by {}) to stdout (format csv)").format(
             sql.SQL(", ").join(columns),
-            sql.Identifier(*database.qualified(self._table)),
+            sql.Identifier(*postgres_client.qualified(self._table)),
             self._range(connection, rows.after, rows.through),
             sql.Identifier(self._tracking),
         )
@@ -209,7 +209,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _run(self, act: Any) -> Any:
         def once() -> Any:
-            with database.connect(self._url) as connection:
+            with postgres_client.connect(self._url) as connection:
                 return act(connection)
 
         return self._retries.run(f"PostgreSQL, table {self._table}", once)

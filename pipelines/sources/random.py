@@ -17,9 +17,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructType
 
 from pyspark_whippet import registration
-from whippet.pipelines.frames import CORRUPT, NOW, ORIGIN, ORIGIN_TYPE
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, Kind, Unfit, key, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import DURATION, InvalidValue, Kind, integer, key
+from whippet.pipelines.record_columns import CORRUPT, NOW, ORIGIN, ORIGIN_TYPE
 
 FORMAT = "whippet_random"
 SCHEMA = "id string, title string, name string, text string"
@@ -33,10 +33,10 @@ class Bounds(NamedTuple):
 
 def _bounds(value: Any) -> Bounds:
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(each, int) for each in value):
-        raise Unfit
+        raise InvalidValue
     found = Bounds(*value)
     if not 0 <= found.least < found.below <= 1_000_000:
-        raise Unfit
+        raise InvalidValue
     return found
 
 
@@ -46,19 +46,19 @@ class RandomSource:
 
     TYPE: ClassVar[str] = "random"
     interval: int = key(DURATION, "how often there are some", 1000, shown='"1 s"')
-    max_count: int | None = key(whole(0), "how many there are in all", None, shown="no end")
+    max_count: int | None = key(integer(0), "how many there are in all", None, shown="no end")
     messages_range: Bounds = key(
         Kind("two numbers, such as [10, 50], the second one not included,", _bounds),
         "how many there are at a time",
         Bounds(10, 50),
     )
-    payload_size: int = key(whole(1, 1_000_000), "characters in `text`", 100)
+    payload_size: int = key(integer(1, 1_000_000), "characters in `text`", 100)
 
     @property
     def trigger_ms(self) -> int:
         return self.interval
 
-    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+    def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
         registration.register(spark, RandomFormat)
         most = -1 if self.max_count is None else self.max_count
         options = {
@@ -76,7 +76,7 @@ class RandomSource:
             F.current_timestamp().alias(NOW),
         )
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         yield "made up here"
 
 

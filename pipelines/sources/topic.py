@@ -11,11 +11,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StructType
 
 from pyspark_whippet import topics
-from whippet.pipelines.counted import counted
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, PAYLOAD
-from whippet.pipelines.gateway import Gateway
-from whippet.pipelines.keys import DURATION, TEXT, TEXTS, TRUTH, key, one_of, whole
+from whippet.pipelines.gateway_settings import GatewaySettings
+from whippet.pipelines.keys import BOOLEAN, DURATION, STRING, STRINGS, integer, key, one_of
+from whippet.pipelines.record_columns import CORRUPT, HIDDEN, METADATA, NOW, ORIGIN, PAYLOAD
+from whippet.pipelines.user_text import pluralize
 
 FORMATS = {"json": "json", "avro": "avro", "text": "string", "raw": "binary"}
 """The names of the connectors reference, and what the data source calls them."""
@@ -28,19 +28,19 @@ class TopicSource:
     `iggy_topic`, `iggy_partition_id`, `iggy_offset`, `iggy_timestamp`, `iggy_origin_timestamp`, `iggy_headers`."""
 
     TYPE: ClassVar[str] = "topic"
-    NOT_HERE: ClassVar[dict[str, str]] = {
+    UNSUPPORTED: ClassVar[dict[str, str]] = {
         "topic": "name one or more in 'topics'",
         "consumer_group": "a pipeline keeps its offsets in [state]; 'consumer_name' shows them to the gateway",
     }
-    stream: str = key(TEXT, "the stream")
-    topics: tuple[str, ...] = key(TEXTS, "its topics")
+    stream: str = key(STRING, "the stream")
+    topics: tuple[str, ...] = key(STRINGS, "its topics")
     schema: str = key(
         one_of(*FORMATS),
         "what payloads are: `json` and `avro` have fields, `text` and `raw` have one, called `payload`",
         "json",
     )
     fields: str | None = key(
-        TEXT,
+        STRING,
         "with json: names and types, such as 'id bigint, at timestamp, tags array<string>'; with avro: its schema,"
         " or the path of a file that has it",
         None,
@@ -48,15 +48,15 @@ class TopicSource:
     starting_offsets: str = key(
         one_of("earliest", "latest"), "where a pipeline begins that has no state yet", "earliest"
     )
-    batch_length: int = key(whole(1), "how many messages a batch has at most", BATCH_LENGTH)
+    batch_length: int = key(integer(1), "how many messages a batch has at most", BATCH_LENGTH)
     poll_interval: int = key(DURATION, "how often is looked for new messages", 1000, shown='"1 s"')
-    include_headers: bool = key(TRUTH, "user headers as the metadata field `iggy_headers`", False)
+    include_headers: bool = key(BOOLEAN, "user headers as the metadata field `iggy_headers`", False)
     fail_on_data_loss: bool = key(
-        TRUTH,
+        BOOLEAN,
         "stop where messages are gone that were not read; false: go on behind them, with a warning in the log",
         True,
     )
-    consumer_name: str | None = key(TEXT, "a consumer under whose name the gateway shows how far it has come", None)
+    consumer_name: str | None = key(STRING, "a consumer under whose name the gateway shows how far it has come", None)
 
     def __post_init__(self) -> None:
         has_fields = self.schema in ("json", "avro")
@@ -84,7 +84,7 @@ class TopicSource:
     def names(self) -> list[str]:
         return [f"{self.stream}/{topic}" for topic in self.topics]
 
-    def frame(self, spark: SparkSession, gateway: Gateway) -> DataFrame:
+    def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
         options = gateway.options | {
             "subscribe": ",".join(self.names),
             "startingOffsets": self.starting_offsets,
@@ -129,10 +129,10 @@ class TopicSource:
         place = F.struct("stream", "topic", "partition", "offset", F.lit(None).cast("string").alias("file"))
         return [corrupt.alias(CORRUPT), place.alias(ORIGIN), F.current_timestamp().alias(NOW)]
 
-    def look(self, gateway: Gateway) -> Iterator[str]:
+    def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         for name in self.names:
             found = topics.details(gateway.session, name)
             if found is None:
                 raise FileError(f"[source]: topic {name!r} is not there")
             partitions, messages = len(found["partitions"]), found["messages_count"]
-            yield f"{name}: {counted(partitions, 'partition')}, {counted(messages, 'message')}"
+            yield f"{name}: {pluralize(partitions, 'partition')}, {pluralize(messages, 'message')}"

@@ -8,11 +8,11 @@ from typing import Any, ClassVar, Protocol
 
 from pyspark.sql import DataFrame
 
+from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.deduplicate import Deduplicate
 from whippet.pipelines.transforms.fields import AddFields, DeleteFields, UpdateFields
 from whippet.pipelines.transforms.filter_fields import FilterFields
 from whippet.pipelines.transforms.flatten import Flatten
-from whippet.pipelines.transforms.moment import Moment
 from whippet.pipelines.transforms.sql import Sql
 from whippet.pipelines.transforms.window import Window
 
@@ -23,7 +23,7 @@ class Transform(Protocol):
     @property
     def enabled(self) -> bool: ...
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         """`place` is where it stands in the file, for errors."""
 
 

@@ -5,30 +5,39 @@ new."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812
 
-from whippet.pipelines.transforms.moment import Moment
+
+@dataclass(frozen=True)
+class BatchContext:
+    """What computed values are derived from: only what a replay of the batch has again."""
+
+    now: Column
+    """The time of the batch, from the checkpoint."""
+    unique: Column
+    """A string that no other row has."""
 
 
-def _date_time(_: str, moment: Moment) -> Column:
+def _date_time(_: str, context: BatchContext) -> Column:
     """RFC 3339."""
-    return F.date_format(moment.now, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
+    return F.date_format(context.now, "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX")
 
 
-def _uuid_v4(name: str, moment: Moment) -> Column:
-    return _shaped(_digits(name, moment), "4")
+def _uuid_v4(name: str, context: BatchContext) -> Column:
+    return _shaped(_digits(name, context), "4")
 
 
-def _uuid_v7(name: str, moment: Moment) -> Column:
+def _uuid_v7(name: str, context: BatchContext) -> Column:
     """48 bits of time, then the hash."""
-    time = F.lpad(F.lower(F.hex(F.unix_millis(moment.now))), 12, "0")
-    return _shaped(F.concat(time, F.substring(_digits(name, moment), 1, 20)), "7")
+    time = F.lpad(F.lower(F.hex(F.unix_millis(context.now))), 12, "0")
+    return _shaped(F.concat(time, F.substring(_digits(name, context), 1, 20)), "7")
 
 
-def _digits(name: str, moment: Moment) -> Column:
-    return F.md5(F.concat_ws("|", F.lit(name), moment.unique))
+def _digits(name: str, context: BatchContext) -> Column:
+    return F.md5(F.concat_ws("|", F.lit(name), context.unique))
 
 
 def _shaped(digits: Column, version: str) -> Column:
@@ -48,16 +57,16 @@ def _shaped(digits: Column, version: str) -> Column:
     )
 
 
-COMPUTED: Mapping[str, Callable[[str, Moment], Column]] = {
+COMPUTED: Mapping[str, Callable[[str, BatchContext], Column]] = {
     "date_time": _date_time,
-    "timestamp_nanos": lambda _, moment: F.unix_micros(moment.now) * 1000,
-    "timestamp_micros": lambda _, moment: F.unix_micros(moment.now),
-    "timestamp_millis": lambda _, moment: F.unix_millis(moment.now),
-    "timestamp_seconds": lambda _, moment: F.unix_seconds(moment.now),
+    "timestamp_nanos": lambda _, context: F.unix_micros(context.now) * 1000,
+    "timestamp_micros": lambda _, context: F.unix_micros(context.now),
+    "timestamp_millis": lambda _, context: F.unix_millis(context.now),
+    "timestamp_seconds": lambda _, context: F.unix_seconds(context.now),
     "uuid_v4": _uuid_v4,
     "uuid_v7": _uuid_v7,
 }
 
 
-def computed(kind: str, name: str, moment: Moment) -> Column:
-    return COMPUTED[kind](name, moment)
+def computed(kind: str, name: str, context: BatchContext) -> Column:
+    return COMPUTED[kind](name, context)

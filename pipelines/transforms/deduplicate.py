@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
-from whippet.pipelines.frames import need
-from whippet.pipelines.keys import DURATION, TEXT, TEXTS, TRUTH, key
-from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.keys import BOOLEAN, DURATION, STRING, STRINGS, key
+from whippet.pipelines.record_columns import require_field
+from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.watermark import with_watermark
 
 
@@ -19,14 +19,14 @@ class Deduplicate:
     earliest batch, and any one of those that are in a batch together."""
 
     TYPE: ClassVar[str] = "deduplicate"
-    enabled: bool = key(TRUTH, "false leaves the transform out", True)
-    fields: tuple[str, ...] = key(TEXTS, "the fields in which they are equal")
-    time_field: str = key(TEXT, "the field that says when something happened, a timestamp")
+    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
+    fields: tuple[str, ...] = key(STRINGS, "the fields in which they are equal")
+    time_field: str = key(STRING, "the field that says when something happened, a timestamp")
     watermark: int = key(DURATION, "how far apart equal records may be, and how late one may come")
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.fields:
-            need(frame, name, place)
+            require_field(frame.schema, name, place)
         return with_watermark(frame, self.time_field, self.watermark, place).dropDuplicatesWithinWatermark(
             list(self.fields)
         )

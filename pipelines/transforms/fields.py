@@ -9,17 +9,16 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from whippet.pipelines import keys
-from whippet.pipelines.frames import METADATA, need, quoted
-from whippet.pipelines.keys import ANYTHING, TEXT, TEXTS, TRUTH, Kind, Unfit, one_of, table_of, tables_of
-from whippet.pipelines.transforms.computed import COMPUTED, computed
-from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.keys import ANYTHING, BOOLEAN, STRING, STRINGS, InvalidValue, Kind, one_of, table_of, tables_of
+from whippet.pipelines.record_columns import METADATA, quoted, require_field
+from whippet.pipelines.transforms.computed import COMPUTED, BatchContext, computed
 
 
 def _name(value: Any) -> str:
-    name = str(TEXT.parse(value))
+    name = str(STRING.parse(value))
     if name in METADATA:
         # Ids are made of them: a row would pass for another one.
-        raise Unfit(f"'{name}' says where a record comes from; choose another name")
+        raise InvalidValue(f"'{name}' says where a record comes from; choose another name")
     return name
 
 
@@ -38,8 +37,8 @@ class Value:
         if (self.static is None) == (self.computed is None):
             raise ValueError("one of value.static and value.computed is needed")
 
-    def column(self, name: str, moment: Moment) -> Column:
-        return literal(self.static) if self.computed is None else computed(self.computed, name, moment)
+    def column(self, name: str, context: BatchContext) -> Column:
+        return literal(self.static) if self.computed is None else computed(self.computed, name, context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,15 +61,15 @@ class AddFields:
     """Adds fields; one that is there gets the new value."""
 
     TYPE: ClassVar[str] = "add_fields"
-    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
+    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
     fields: tuple[NewField, ...] = keys.key(
         tables_of(NewField),
         'such as [{key = "region", value.static = "eu"}, {key = "at", value.computed = "date_time"}]',
     )
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for field in self.fields:
-            frame = frame.withColumn(field.key, field.value.column(field.key, moment))
+            frame = frame.withColumn(field.key, field.value.column(field.key, context))
         return frame
 
 
@@ -79,14 +78,14 @@ class UpdateFields:
     """Sets fields under a condition. The type of a field that is there stays."""
 
     TYPE: ClassVar[str] = "update_fields"
-    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
+    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
     fields: tuple[UpdatedField, ...] = keys.key(
         tables_of(UpdatedField), 'such as [{key = "region", value.static = "eu", condition = "key_not_exists"}]'
     )
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for field in self.fields:
-            new = field.value.column(field.key, moment)
+            new = field.value.column(field.key, context)
             if field.key not in frame.columns:
                 if field.condition != KEY_EXISTS:
                     frame = frame.withColumn(field.key, new)
@@ -109,12 +108,12 @@ class DeleteFields:
     """Removes fields. Metadata can be removed, too."""
 
     TYPE: ClassVar[str] = "delete_fields"
-    enabled: bool = keys.key(TRUTH, "false leaves the transform out", True)
-    fields: tuple[str, ...] = keys.key(TEXTS, "their names")
+    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
+    fields: tuple[str, ...] = keys.key(STRINGS, "their names")
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.fields:
-            need(frame, name, place)
+            require_field(frame.schema, name, place)
         return frame.select(*(quoted(name) for name in frame.columns if name not in self.fields))
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, BooleanType, DataType, MapType, NumericType, StringType, StructType
 
-from whippet.pipelines.frames import data_columns, need, quoted
-from whippet.pipelines.keys import TEXTS, TRUTH, Kind, Unfit, key, tables_of
+from whippet.pipelines.keys import BOOLEAN, STRINGS, InvalidValue, Kind, key, tables_of
+from whippet.pipelines.record_columns import data_columns, quoted, require_field
+from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.fields import literal
-from whippet.pipelines.transforms.moment import Moment
 
 BY_NAME: Mapping[str, Callable[[str, str], bool]] = {
     "exact": lambda name, said: name == said,
@@ -45,10 +45,12 @@ Condition = tuple[str, Any]
 
 def _key_pattern(said: Any) -> Condition:
     if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_NAME:
-        raise Unfit(f'{_near(said, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}')
+        raise InvalidValue(
+            f'{_near(said, BY_NAME)}one of {", ".join(BY_NAME)} is needed, such as {{starts_with = "user_"}}'
+        )
     ((how, text),) = said.items()
     if not isinstance(text, str):
-        raise Unfit(f"{how}: a text is needed")
+        raise InvalidValue(f"{how}: a text is needed")
     return how, _regular(text) if how == "regex" else text
 
 
@@ -57,14 +59,16 @@ def _value_pattern(said: Any) -> Condition:
         return said, None
     if not isinstance(said, dict) or len(said) != 1 or next(iter(said)) not in BY_VALUE:
         words = (*BY_VALUE, "is_null", "is_not_null", *BY_TYPE)
-        raise Unfit(f'{_near(said, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}')
+        raise InvalidValue(
+            f'{_near(said, words)}one of {", ".join(words)} is needed, such as "is_null" or {{less_than = 5}}'
+        )
     ((how, value),) = said.items()
     if how in TEXTUAL and not isinstance(value, str):
-        raise Unfit(f"{how}: a text is needed")
+        raise InvalidValue(f"{how}: a text is needed")
     if how == "between" and not (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))):
-        raise Unfit("between: two numbers are needed, both of them included")
+        raise InvalidValue("between: two numbers are needed, both of them included")
     if how in ("greater_than", "less_than") and not _is_number(value):
-        raise Unfit(f"{how}: a number is needed")
+        raise InvalidValue(f"{how}: a number is needed")
     return how, _regular(value) if how == "regex" else value
 
 
@@ -82,7 +86,7 @@ def _regular(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise Unfit(f"it is no regular expression: {error}") from None
+        raise InvalidValue(f"it is no regular expression: {error}") from None
     return text
 
 
@@ -99,7 +103,7 @@ class Pattern:
 
     def __post_init__(self) -> None:
         if self.key_pattern is None and self.value_pattern is None:
-            raise Unfit("a pattern needs key_pattern, value_pattern or both")
+            raise InvalidValue("a pattern needs key_pattern, value_pattern or both")
 
     def matches(self, name: str, kind: DataType) -> Column | bool:
         """Whether this holds for a field: surely, surely not, or it depends on the row."""
@@ -134,14 +138,14 @@ class FilterFields:
     """Keeps some fields and drops the others. Metadata stay; whatever a value decides is null where it is dropped."""
 
     TYPE: ClassVar[str] = "filter_fields"
-    enabled: bool = key(TRUTH, "false leaves the transform out", True)
-    keep_fields: tuple[str, ...] = key(TEXTS, "fields that stay in any case", (), shown="none")
+    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
+    keep_fields: tuple[str, ...] = key(STRINGS, "fields that stay in any case", (), shown="none")
     patterns: tuple[Pattern, ...] = key(tables_of(Pattern), "what the others are held against", (), shown="none")
-    include_matching: bool = key(TRUTH, "true: what matches a pattern stays; false: it goes", True)
+    include_matching: bool = key(BOOLEAN, "true: what matches a pattern stays; false: it goes", True)
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.keep_fields:
-            need(frame, name, place)
+            require_field(frame.schema, name, place)
         if not self.keep_fields and not self.patterns:
             return frame
         stays = {name: self._stays(name, frame.schema[name].dataType) for name in data_columns(frame)}

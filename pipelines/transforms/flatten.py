@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.types import StructType
 
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import data_columns, need, quoted
-from whippet.pipelines.keys import TEXT, TEXTS, TRUTH, key
-from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.keys import BOOLEAN, STRING, STRINGS, key
+from whippet.pipelines.record_columns import data_columns, quoted, require_field
+from whippet.pipelines.transforms.computed import BatchContext
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,13 +19,13 @@ class Flatten:
     """Makes fields of the members of structs, of those inside them, too: `address.city` becomes `address_city`."""
 
     TYPE: ClassVar[str] = "flatten"
-    enabled: bool = key(TRUTH, "false leaves the transform out", True)
-    fields: tuple[str, ...] = key(TEXTS, "the structs; if left out, all of them", (), shown="all")
-    separator: str = key(TEXT, "what stands between the names", "_")
+    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
+    fields: tuple[str, ...] = key(STRINGS, "the structs; if left out, all of them", (), shown="all")
+    separator: str = key(STRING, "what stands between the names", "_")
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.fields:
-            need(frame, name, place)
+            require_field(frame.schema, name, place)
         chosen = self.fields or tuple(data_columns(frame))
         columns: list[tuple[str, Column]] = []
         for field in frame.schema:

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from pyspark.sql import DataFrame
 
-from whippet.pipelines.frames import METADATA
-from whippet.pipelines.keys import DURATION, TEXT, TRUTH, key
-from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.keys import BOOLEAN, DURATION, STRING, key
+from whippet.pipelines.record_columns import METADATA
+from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.watermark import with_watermark
 
 INPUT = "input"
@@ -23,9 +23,9 @@ class Sql:
     such as GROUP BY, needs `time_field` and `watermark`, and groups by a window of time."""
 
     TYPE: ClassVar[str] = "sql"
-    enabled: bool = key(TRUTH, "false leaves the transform out", True)
-    query: str = key(TEXT, "the statement")
-    time_field: str | None = key(TEXT, "the field that says when something happened, a timestamp", None)
+    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
+    query: str = key(STRING, "the statement")
+    time_field: str | None = key(STRING, "the field that says when something happened, a timestamp", None)
     watermark: int | None = key(DURATION, "how late a record may come and still count", None)
 
     def __post_init__(self) -> None:
@@ -36,7 +36,7 @@ class Sql:
         if (self.time_field is None) != (self.watermark is None):
             raise ValueError("keys 'time_field' and 'watermark' belong together")
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         if self.time_field is not None and self.watermark is not None:
             frame = with_watermark(frame, self.time_field, self.watermark, place)
         frame.createOrReplaceTempView(INPUT)

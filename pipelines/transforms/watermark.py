@@ -6,14 +6,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import TimestampType
 
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.frames import need
+from whippet.pipelines.record_columns import require_field
 
 MARK = "spark.watermarkDelayMs"
 """In a field of a stream that has one already."""
 
 
 def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) -> DataFrame:
-    need(frame, time_field, place)
+    require_field(frame.schema, time_field, place)
     kind = frame.schema[time_field].dataType
     if not isinstance(kind, TimestampType):
         raise FileError(f"{place}: field '{time_field}' is {kind.simpleString()}; a timestamp is needed")

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from whippet.pipelines.frames import need, quoted
-from whippet.pipelines.keys import DURATION, TEXT, TEXTS, TRUTH, Kind, Unfit, key
-from whippet.pipelines.transforms.moment import Moment
+from whippet.pipelines.keys import BOOLEAN, DURATION, STRING, STRINGS, InvalidValue, Kind, key
+from whippet.pipelines.record_columns import quoted, require_field
+from whippet.pipelines.transforms.computed import BatchContext
 from whippet.pipelines.transforms.watermark import with_watermark
 
 
 def _aggregates(said: Any) -> Mapping[str, str]:
     if not isinstance(said, dict) or not said or not all(isinstance(each, str) and each for each in said.values()):
-        raise Unfit
+        raise InvalidValue
     return said
 
 
@@ -27,12 +27,12 @@ class Window:
     `group_by`, and the aggregates."""
 
     TYPE: ClassVar[str] = "window"
-    enabled: bool = key(TRUTH, "false leaves the transform out", True)
-    time_field: str = key(TEXT, "the field that says when something happened, a timestamp")
+    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
+    time_field: str = key(STRING, "the field that says when something happened, a timestamp")
     size: int = key(DURATION, "how long a window is")
     slide: int | None = key(DURATION, "how far windows begin from each other; if left out, they do not overlap", None)
     watermark: int = key(DURATION, "how late a record may come and still count; later ones are dropped")
-    group_by: tuple[str, ...] = key(TEXTS, "fields that part the records of a window", (), shown="none")
+    group_by: tuple[str, ...] = key(STRINGS, "fields that part the records of a window", (), shown="none")
     aggregates: Mapping[str, str] = key(
         Kind("a table of names and expressions", _aggregates),
         'such as {orders = "count(*)", total = "sum(amount)"}, in the words of Spark SQL',
@@ -44,9 +44,9 @@ class Window:
         if self.slide is not None and not 0 < self.slide <= self.size:
             raise ValueError("key 'slide': at most the size, and not 0")
 
-    def apply(self, frame: DataFrame, moment: Moment, place: str) -> DataFrame:
+    def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.group_by:
-            need(frame, name, place)
+            require_field(frame.schema, name, place)
         frame = with_watermark(frame, self.time_field, self.watermark, place)
         slide = None if self.slide is None else f"{self.slide} milliseconds"
         window = F.window(quoted(self.time_field), f"{self.size} milliseconds", slide)

@@ -21,7 +21,7 @@ import pytest
 
 from tests.app.support.process import starting
 from tests.support.lake import PASSWORD, Lake, need_spark
-from whippet.pipelines.zipped import make
+from whippet.pipelines.spark_zip import make
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

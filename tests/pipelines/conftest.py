@@ -48,11 +48,11 @@ def source(lake: Lake) -> Callable[..., str]:
     """[source] of a topic."""
 
     def table(topic: str, fields: str = "id bigint, name string", **more: Any) -> str:
-        from whippet.pipelines.keys import written  # noqa: PLC0415
+        from whippet.pipelines.keys import toml_text  # noqa: PLC0415
 
         stream, name = topic.split("/")
         keys = {"stream": stream, "topics": [name], "fields": fields, **more}
-        lines = (f"{key} = {written(value)}" for key, value in keys.items() if value is not None)
+        lines = (f"{key} = {toml_text(value)}" for key, value in keys.items() if value is not None)
         return "\n".join(['[source]\ntype = "topic"', *lines, ""])
 
     return table

@@ -90,10 +90,10 @@ def test_a_bad_record_stops_a_pipeline_without_dead_letters_before_its_batch_is_
 def test_a_transform_that_fails_on_everything_stops_the_pipeline(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from whippet.pipelines import isolating  # noqa: PLC0415
+    from whippet.pipelines import bad_row_search  # noqa: PLC0415 -- it needs pyspark
     from whippet.pipelines.errors import BadRecordError  # noqa: PLC0415
 
-    monkeypatch.setattr(isolating, "BAD_ROWS_MAX", 3)
+    monkeypatch.setattr(bad_row_search, "BAD_ROWS_MAX", 3)
     topic = lake.topic()
     lake.send(topic, [f'{{"id":{n},"name":"n{n}"}}' for n in range(8)])
     sink, _, _ = into(lake)

@@ -110,13 +110,13 @@ def test_made_up_records_are_as_many_as_wanted_and_the_same_again(job: Job, lake
 
 
 def test_a_folder_that_is_not_there_is_said(job: Job, lake: Lake, tmp_path: Path) -> None:
-    from whippet.pipelines import pipeline_file, plan  # noqa: PLC0415 -- they need pyspark
+    from whippet.pipelines import check_report, pipeline_file  # noqa: PLC0415 -- they need pyspark
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     table, _ = into(lake)
     text = files(tmp_path / "nowhere", "json") + table
     with pytest.raises(FileError, match=r"^\[source\]: there is no folder '.*nowhere'$"):
-        list(plan.lines(pipeline_file.read(job.file(text)), look=True))
+        list(check_report.lines(pipeline_file.read(job.file(text)), inspect=True))
     with pytest.raises(FileError, match="nowhere"):
         job(text)
 

@@ -31,7 +31,7 @@ def rows(start: int, end: int) -> list[str]:
 
 
 def sinks(*kinds: str, folder: Path, **more: Any) -> str:
-    from whippet.pipelines.keys import written  # noqa: PLC0415 -- it needs pyspark
+    from whippet.pipelines.keys import toml_text  # noqa: PLC0415 -- it needs pyspark
 
     lines = []
     for kind in kinds:
@@ -40,7 +40,7 @@ def sinks(*kinds: str, folder: Path, **more: Any) -> str:
             place = {"warehouse": str(folder / kind), "tables": ["shop.orders"]}
         parts = ["country", "day(at)"] if kind == "iceberg" else ["country"]
         keys = {**place, "partition_by": parts, **more}
-        lines += ["[[sinks]]", f'type = "{kind}"', *(f"{key} = {written(value)}" for key, value in keys.items())]
+        lines += ["[[sinks]]", f'type = "{kind}"', *(f"{key} = {toml_text(value)}" for key, value in keys.items())]
     return "\n".join([*lines, ""])
 
 
@@ -325,12 +325,12 @@ def test_a_table_that_cannot_be_tidied_just_now_still_gets_its_rows(
 ) -> None:
     from pyiceberg.exceptions import CommitFailedException  # noqa: PLC0415 -- an extra
 
-    from whippet.pipelines.sinks import iceberg_upkeep  # noqa: PLC0415
-
     def is_overtaken(_: object) -> None:
         raise CommitFailedException("branch main has changed")
 
-    monkeypatch.setattr(iceberg_upkeep, "compact", is_overtaken)
+    from whippet.pipelines.sinks import iceberg_maintenance  # noqa: PLC0415 -- it needs pyspark
+
+    monkeypatch.setattr(iceberg_maintenance, "compact", is_overtaken)
     topic = lake.topic()
     lake.send(topic, rows(0, 20))
     done = job(source(topic, FIELDS) + sinks("iceberg", folder=job.folder, compact_after=1)).done

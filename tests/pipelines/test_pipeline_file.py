@@ -12,9 +12,9 @@ from whippet.pipelines.sources.topic import TopicSource
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
-from whippet.pipelines import pipeline_file, plan
+from whippet.pipelines import check_report, pipeline_file
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.secrets import scrub
+from whippet.pipelines.secrets import mask
 
 SOURCE = '[source]\ntype = "topic"\nstream = "shop"\ntopics = ["orders"]\nfields = "id bigint"\n'
 SINK = '[sink]\ntype = "stdout"\n'
@@ -41,7 +41,7 @@ MISTAKES = [
     ),
     (
         WHOLE.replace("fields =", "batch_length = 0\nfields ="),
-        r"key 'batch_length': 0: a whole number from 1 on is needed",
+        r"key 'batch_length': 0: an integer of at least 1 is needed",
     ),
     (
         WHOLE.replace("fields =", 'poll_interval = "5 parsecs"\nfields ='),
@@ -123,13 +123,13 @@ def test_variables_are_put_in_and_shown_as_they_were_written() -> None:
     assert source.stream == "s1${x}"
     assert isinstance(sink, PostgresSink)
     assert sink.connection_string.text == "postgresql://me:p%40ss@db/shop"
-    shown = "\n".join(plan.lines(pipeline, look=False))
+    shown = "\n".join(check_report.lines(pipeline, inspect=False))
     assert 'stream = "${S}$${x}"' in shown
     assert "connection_string = ******" in shown
     for secret in ("p%40ss", "p@ss", "t0k3n"):
         assert secret not in shown + repr(pipeline.sinks) + repr(pipeline.iggy)
-        assert secret not in scrub(f"it failed: {secret}!", pipeline.secrets)
-    with pytest.raises(FileError, match=r"key 'batch_length': \"\$\{N\}\": a whole number") as error:
+        assert secret not in mask(f"it failed: {secret}!", pipeline.secrets)
+    with pytest.raises(FileError, match=r"key 'batch_length': \"\$\{N\}\": an integer") as error:
         pipeline_file.read(WHOLE.replace("fields =", 'batch_length = "${N}"\nfields ='), environ={"N": "a-secret"})
     assert "a-secret" not in str(error.value)
 

@@ -29,17 +29,19 @@ DEADLINE_S = 60
 
 
 def sink(database: Database, **more: Any) -> str:
-    from whippet.pipelines.keys import written  # noqa: PLC0415 -- it needs pyspark
+    from whippet.pipelines.keys import toml_text  # noqa: PLC0415 -- it needs pyspark
 
     keys = {"connection_string": database.url, "target_table": "orders", "include_metadata": False, **more}
-    return "\n".join(['[sink]\ntype = "postgres"', *(f"{key} = {written(value)}" for key, value in keys.items())])
+    return "\n".join(['[sink]\ntype = "postgres"', *(f"{key} = {toml_text(value)}" for key, value in keys.items())])
 
 
 def reading(database: Database, **more: Any) -> str:
-    from whippet.pipelines.keys import written  # noqa: PLC0415
+    from whippet.pipelines.keys import toml_text  # noqa: PLC0415
 
     keys = {"connection_string": database.url, "tables": ["orders"], **more}
-    return "\n".join(['[source]\ntype = "postgres"', *(f"{key} = {written(value)}" for key, value in keys.items()), ""])
+    return "\n".join(
+        ['[source]\ntype = "postgres"', *(f"{key} = {toml_text(value)}" for key, value in keys.items()), ""]
+    )
 
 
 def into(lake: Lake) -> tuple[str, str]:
@@ -249,17 +251,17 @@ def test_a_row_that_was_refused_once_and_is_taken_when_its_batch_comes_again_is_
     job: Job, lake: Lake, source: Source, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from whippet.pipelines.bad_records import BadRecords  # noqa: PLC0415
-    from whippet.pipelines.refusals import Refusals  # noqa: PLC0415
+    from whippet.pipelines.refused_rows import RefusedRows  # noqa: PLC0415
 
     database.run("create table orders (id bigint, name varchar(2))")
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"name":"a"}', '{"id":2,"name":"long"}'])
     dead, bad = letters_to(lake)
     text = source(topic) + sink(database) + dead
-    keep = Refusals.keep
-    for place, end in ((Refusals, lambda *given: ends(keep(*given))), (BadRecords, ends)):
+    keep = RefusedRows.record
+    for place, end in ((RefusedRows, lambda *given: ends(keep(*given))), (BadRecords, ends)):
         with monkeypatch.context() as patched:
-            patched.setattr(place, "keep" if place is Refusals else "settle", end)
+            patched.setattr(place, "keep" if place is RefusedRows else "settle", end)
             with pytest.raises(RuntimeError, match="the process ended here"):
                 job(text)
         database.run("alter table orders alter name type text")

@@ -11,10 +11,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet
 
 from pyspark_whippet import errors as source_errors
 from whippet.pipelines import errors
-from whippet.pipelines.processing import Done
+from whippet.pipelines.batch_processor import RunStatus
 from whippet.pipelines.progress import Progress, behind
-from whippet.pipelines.secrets import scrub
-from whippet.pipelines.sentences import as_ours, sentence
+from whippet.pipelines.secrets import mask
+from whippet.pipelines.user_text import as_pipeline_error, error_text
 
 
 def test_the_lag_is_that_of_all_partitions_of_all_topics() -> None:
@@ -29,7 +29,7 @@ def test_the_lag_is_that_of_all_partitions_of_all_topics() -> None:
 def test_a_line_says_how_much_how_fast_and_what_went_wrong_last() -> None:
     progress = Progress("job")
     progress.begin()
-    done = Done(
+    done = RunStatus(
         rows=12_345, batches=3, bad_records=2, last_batch=7, last_batch_s=1.26, last_error="source: " + "no " * 99
     )
     line = progress.line(done, 99_999)
@@ -37,7 +37,7 @@ def test_a_line_says_how_much_how_fast_and_what_went_wrong_last() -> None:
     assert " rows/s, 99,999 behind, batch 7 took 1.3 s, 2 bad records, last error: source: no no " in line
     assert len(line) < 300
     assert ", 0 rows/s" in progress.line(done, None)
-    assert " job: 1 result, " in progress.line(Done(noun="result", rows=1), None)
+    assert " job: 1 result, " in progress.line(RunStatus(noun="result", rows=1), None)
 
 
 def test_whatever_stops_it_is_one_sentence_of_its_kind() -> None:
@@ -45,15 +45,17 @@ def test_whatever_stops_it_is_one_sentence_of_its_kind() -> None:
         "[STREAM_FAILED] Query terminated with exception: Traceback (most recent call last):\n"
         '  File "x.py", line 1\nwhippet.pipelines.errors.SinkError: table orders: it is full\n SQLSTATE: 38000'
     )
-    found = as_ours(RuntimeError(trace))
+    found = as_pipeline_error(RuntimeError(trace))
     assert isinstance(found, errors.SinkError)
     assert str(found) == "table orders: it is full"
-    lost = as_ours(RuntimeError("pyspark_whippet.errors.DataLossError: a is gone; set failOnDataLoss=false to skip it"))
+    lost = as_pipeline_error(
+        RuntimeError("pyspark_whippet.errors.DataLossError: a is gone; set failOnDataLoss=false to skip it")
+    )
     assert isinstance(lost, source_errors.DataLossError)
     assert str(lost) == "a is gone; set fail_on_data_loss = false to skip it"
-    assert sentence(ValueError("a\n  b")) == "ValueError: a b"
-    assert isinstance(as_ours(ValueError("x")), errors.SparkError)
+    assert error_text(ValueError("a\n  b")) == "ValueError: a b"
+    assert isinstance(as_pipeline_error(ValueError("x")), errors.SparkError)
 
 
 def test_the_longest_secret_is_taken_out_first() -> None:
-    assert scrub("of postgresql://me:pw@db and pw", ("postgresql://me:pw@db", "pw")) == "of ****** and ******"
+    assert mask("of postgresql://me:pw@db and pw", ("postgresql://me:pw@db", "pw")) == "of ****** and ******"

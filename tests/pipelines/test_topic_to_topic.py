@@ -16,17 +16,17 @@ Source = Callable[..., str]
 
 
 def sink(lake: Lake, **more: object) -> tuple[str, str]:
-    from whippet.pipelines.keys import written  # noqa: PLC0415 -- it needs pyspark
+    from whippet.pipelines.keys import toml_text  # noqa: PLC0415 -- it needs pyspark
 
     stream, _ = lake.topic().split("/")
     keys = {"stream": stream, "topic": "copy", "create_topic": 3, **more}
-    return "\n".join(['[sink]\ntype = "topic"', *(f"{k} = {written(v)}" for k, v in keys.items())]), f"{stream}/copy"
+    return "\n".join(['[sink]\ntype = "topic"', *(f"{k} = {toml_text(v)}" for k, v in keys.items())]), f"{stream}/copy"
 
 
 def test_a_topic_that_is_made_keeps_ids_so_that_a_crash_in_the_middle_writes_nothing_twice(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_whippet import markers  # noqa: PLC0415
+    from pyspark_whippet import batch_markers  # noqa: PLC0415 -- it needs pyspark
 
     topic = lake.topic(partitions=2)
     lake.send(topic, [f'{{"id":{n},"name":"equal"}}' for n in (1, 1, 1, 2)], 0)
@@ -39,7 +39,7 @@ def test_a_topic_that_is_made_keeps_ids_so_that_a_crash_in_the_middle_writes_not
 
     with monkeypatch.context() as patched:
         # All messages of a batch are there, and nothing says so.
-        patched.setattr(markers, "store", fails)
+        patched.setattr(batch_markers, "store", fails)
         with pytest.raises(RuntimeError, match="the process ended here"):
             job(text)
     assert len(lake.all_values(copy)) > 0
@@ -125,7 +125,7 @@ def test_metadata_come_along_if_they_are_wanted(job: Job, lake: Lake, source: So
 def test_computed_values_are_those_of_the_batch_when_it_comes_again(
     job: Job, lake: Lake, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyspark_whippet import markers  # noqa: PLC0415
+    from pyspark_whippet import batch_markers  # noqa: PLC0415 -- it needs pyspark
 
     topic = lake.topic()
     lake.send(topic, ['{"id":1}', '{"id":2}'])
@@ -133,7 +133,7 @@ def test_computed_values_are_those_of_the_batch_when_it_comes_again(
     fields = '{key = "u", value.computed = "uuid_v7"}, {key = "t", value.computed = "timestamp_micros"}'
     text = source(topic) + f"[transforms.add_fields]\nfields = [{fields}]\n" + table
     # Without markers: only equal payloads and ids keep the second run from adding anything.
-    monkeypatch.setattr(markers, "last", lambda *_: None)
+    monkeypatch.setattr(batch_markers, "last_batch", lambda *_: None)
     job(text)
     before = lake.all_values(copy)
     job.crash()

@@ -12,10 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
-from whippet.pipelines import flow as flows
-from whippet.pipelines import pipeline_file
+from whippet.pipelines import pipeline_file, transform_chain
 from whippet.pipelines.errors import FileError
-from whippet.pipelines.flow import Flow
+from whippet.pipelines.transform_chain import Analysis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,12 +45,12 @@ def made(spark: SparkSession) -> Callable[[str], Rows]:
     def run(text: str) -> Rows:
         from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-        from whippet.pipelines.frames import TIMES as WRITTEN  # noqa: PLC0415
-        from whippet.pipelines.transforms.moment import Moment  # noqa: PLC0415
+        from whippet.pipelines.record_columns import TIMES as WRITTEN  # noqa: PLC0415
+        from whippet.pipelines.transforms.computed import BatchContext  # noqa: PLC0415
 
         frame = spark.createDataFrame(RECORDS, FIELDS).coalesce(1)
-        moment = Moment(F.lit(NOW), F.concat(F.lit("batch 7 "), F.monotonically_increasing_id()))
-        result = flows.apply(frame, transforms(text), moment)
+        moment = BatchContext(F.lit(NOW), F.concat(F.lit("batch 7 "), F.monotonically_increasing_id()))
+        result = transform_chain.apply(frame, transforms(text), moment)
         return [json.loads(row[0]) for row in result.select(F.to_json(F.struct("*"), WRITTEN)).collect()]
 
     return run
@@ -126,8 +125,10 @@ FILTERS = [
 
 @pytest.mark.parametrize(("text", "kept"), FILTERS, ids=range(len(FILTERS)))
 def test_fields_are_kept_by_name_and_type(spark: SparkSession, text: str, kept: set[str]) -> None:
-    flow = flows.analyse(spark.createDataFrame([], FIELDS), transforms(f"[transforms.filter_fields]\n{text}"))
-    assert set(flow.schema.names) == kept
+    analysis = transform_chain.analyse(
+        spark.createDataFrame([], FIELDS), transforms(f"[transforms.filter_fields]\n{text}")
+    )
+    assert set(analysis.schema.names) == kept
 
 
 def test_fields_are_kept_by_their_values(made: Callable[[str], Rows]) -> None:
@@ -218,13 +219,13 @@ REFUSED = [
 @pytest.mark.parametrize(("text", "sentence"), REFUSED, ids=range(len(REFUSED)))
 def test_what_a_stream_cannot_have_is_refused_before_it_begins(spark: SparkSession, text: str, sentence: str) -> None:
     with pytest.raises(FileError, match=sentence) as error:
-        flows.analyse(spark.createDataFrame([], FIELDS), transforms(text))
+        transform_chain.analyse(spark.createDataFrame([], FIELDS), transforms(text))
     assert "\n" not in str(error.value)
 
 
 def test_it_is_known_what_keeps_state_and_what_keeps_rows_apart(spark: SparkSession) -> None:
-    def found(text: str) -> Flow:
-        return flows.analyse(spark.createDataFrame([], FIELDS), transforms(text))
+    def found(text: str) -> Analysis:
+        return transform_chain.analyse(spark.createDataFrame([], FIELDS), transforms(text))
 
     plain = found('[transforms.sql]\nquery = "SELECT id FROM input WHERE ok"')
     assert (plain.keeps_state, plain.is_one_to_one, plain.can_fail) == (False, True, True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from pyspark_whippet import batches, hashes, packing, user_headers
+from pyspark_whippet import batch_encoder, batches, hashes, user_headers
 from pyspark_whippet.batches import BadBatch
 from whippet.app.model.options import ValueKind
 from whippet.storage import batch as stored
@@ -31,7 +31,7 @@ def test_what_is_encoded_is_good_and_says_the_same(shape: str, headers: bytes) -
     ids = np.frombuffer(os.urandom(16 * count), dtype=np.uint8).reshape(-1, 16)
     bounds = np.cumsum([0, *map(len, payloads)]).astype(np.int32)
     blocks = [headers] * count if headers else None
-    made = packing.encode(
+    made = batch_encoder.encode(
         bounds, memoryview(b"".join(payloads)), ids, blocks, 1_700_000_000_000_000, xxhash.xxh3_64_intdigest
     )
     assert stored.check(made).message_count == count

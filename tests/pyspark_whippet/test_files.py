@@ -18,7 +18,7 @@ from pyspark_whippet.errors import DataLossError, OptionError
 from pyspark_whippet.offsets import Range
 from pyspark_whippet.options import decode
 from pyspark_whippet.settings import Settings
-from pyspark_whippet.topics import Gateway
+from pyspark_whippet.topics import GatewayBackend
 from tests.support.lake import Lake
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
@@ -27,10 +27,10 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructField, StructType
 
-from pyspark_whippet import columns, origins
-from pyspark_whippet.folder import Folder
-from pyspark_whippet.reading import Slice
-from pyspark_whippet.scanning import FileSlice, scanned
+from pyspark_whippet import backends, columns
+from pyspark_whippet.folder import FolderBackend
+from pyspark_whippet.gateway_reader import Split
+from pyspark_whippet.segment_reader import FileSplit, read_segment
 from pyspark_whippet.segments import segments_in
 from pyspark_whippet.stream_reader import TopicStreamReader
 
@@ -68,16 +68,16 @@ def whole(lake: Lake, topic: str) -> Range:
     return Range(topic, 0, partition["first_offset"], partition["next_offset"])
 
 
-def table(settings: Settings, shares: Any) -> list[dict[str, Any]]:
+def table(settings: Settings, splits: Any) -> list[dict[str, Any]]:
     """All columns of all rows."""
     wanted = StructType([StructField(name, kind) for name, kind in columns.TYPES.items()])
-    return [row for share in shares for batch in origins.read(settings, wanted, share) for row in batch.to_pylist()]
+    return [row for split in splits for batch in backends.read(settings, wanted, split) for row in batch.to_pylist()]
 
 
 def everything(lake: Lake, topic: str) -> list[dict[str, Any]]:
     """The same rows, by the gateway."""
     asked = decode({**lake.options, "subscribe": topic}, {})
-    return table(asked, [Slice(*whole(lake, topic))])
+    return table(asked, [Split(*whole(lake, topic))])
 
 
 def microseconds(time: datetime) -> int:
@@ -85,15 +85,15 @@ def microseconds(time: datetime) -> int:
 
 
 def closed(topic: str, lake: Lake) -> list[Any]:
-    return Folder(settings(topic, lake.folder)).segments(topic, 0)
+    return FolderBackend(settings(topic, lake.folder)).segments(topic, 0)
 
 
 def test_closed_segments_hold_the_rows_that_the_gateway_gives(lake: Lake, filled: str) -> None:
     asked = settings(filled, lake.folder)
-    folder = Folder(asked)
-    extents = folder.extents_of(filled)
-    assert extents is not None
-    end = extents[0].next_offset
+    folder = FolderBackend(asked)
+    bounds = folder.bounds_of(filled)
+    assert bounds is not None
+    end = bounds[0].next_offset
     segments = closed(filled, lake)
     assert len(segments) >= 3
     assert (segments[0].start, segments[-1].end) == (0, end)
@@ -101,10 +101,10 @@ def test_closed_segments_hold_the_rows_that_the_gateway_gives(lake: Lake, filled
     assert 0 < end < len(rows)
     for most in (10**6, 333):
         cut = settings(filled, lake.folder, maxRecordsPerPartition=most)
-        shares = folder.shares([Range(filled, 0, 0, end)], cut)
-        assert len(shares) >= max(len(segments), end // most)
-        assert table(asked, shares) == rows[:end]
-    middle = folder.shares([Range(filled, 0, 1_215, 3_001)], asked)
+        splits = folder.plan_splits([Range(filled, 0, 0, end)], cut)
+        assert len(splits) >= max(len(segments), end // most)
+        assert table(asked, splits) == rows[:end]
+    middle = folder.plan_splits([Range(filled, 0, 1_215, 3_001)], asked)
     assert table(asked, middle) == rows[1_215:3_001]
 
 
@@ -115,15 +115,15 @@ def test_a_segment_without_its_index_is_read_all_the_same(lake: Lake, filled: st
         index.unlink()
     asked = settings(filled, copy)
     rows = everything(lake, filled)
-    shares = Folder(asked).shares([Range(filled, 0, 1_215, 3_001)], asked)
-    assert table(asked, shares) == rows[1_215:3_001]
-    at = Folder(asked).offset_at(filled, 0, microseconds(rows[2_000]["timestamp"]))
+    splits = FolderBackend(asked).plan_splits([Range(filled, 0, 1_215, 3_001)], asked)
+    assert table(asked, splits) == rows[1_215:3_001]
+    at = FolderBackend(asked).offset_at(filled, 0, microseconds(rows[2_000]["timestamp"]))
     assert at is not None
     assert rows[at - 1]["timestamp"] < rows[at]["timestamp"] == rows[2_000]["timestamp"]
 
 
 def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: str) -> None:
-    files, gateway = Folder(settings(filled, lake.folder)), Gateway(decode(lake.options, {}).access)
+    files, gateway = FolderBackend(settings(filled, lake.folder)), GatewayBackend(decode(lake.options, {}).access)
     end = closed(filled, lake)[-1].end
     rows = everything(lake, filled)
     times = {microseconds(rows[at]["timestamp"]) for at in range(0, end, 97)}
@@ -136,27 +136,27 @@ def test_times_lead_to_the_same_offsets_as_at_the_gateway(lake: Lake, filled: st
 def test_files_and_the_gateway_join_without_gap_or_overlap_while_segments_close_and_go(lake: Lake, filled: str) -> None:
     asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(lake.folder)}, {})
     rows = everything(lake, filled)
-    origin = origins.origin_of(asked)
-    shares = origin.shares([whole(lake, filled)], asked)
-    assert {type(share) for share in shares} == {FileSlice, Slice}
+    backend = backends.backend_for(asked)
+    splits = backend.plan_splits([whole(lake, filled)], asked)
+    assert {type(split) for split in splits} == {FileSplit, Split}
     # What was the end is closed before it is read.
     for _ in range(3):
         lake.send(filled, ["later" * 200] * 1_000)
     assert closed(filled, lake)[-1].end > rows[-1]["offset"]
-    assert table(asked, shares) == rows
+    assert table(asked, splits) == rows
     # The gateway still has what is in no file any more.
     elsewhere = closed(filled, lake)[0].path
     os.rename(elsewhere, f"{elsewhere}.away")
     try:
-        assert table(asked, shares) == rows
+        assert table(asked, splits) == rows
     finally:
         os.rename(f"{elsewhere}.away", elsewhere)
     lake.drop_segments(filled, 1)
     with pytest.raises(DataLossError, match=r"offset 0 is gone \(server returned \d+\)"):
-        table(asked, shares)
+        table(asked, splits)
     lenient = decode({**lake.options, "subscribe": filled, "failOnDataLoss": "false"}, {})
     first = lake.details(filled)["partitions"][0]["first_offset"]
-    assert table(lenient, shares) == rows[first:]
+    assert table(lenient, splits) == rows[first:]
 
 
 def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tmp_path: Path) -> None:
@@ -165,16 +165,16 @@ def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tm
     shutil.copytree(lake.topic_folder(filled), archive)
     lake.drop_segments(filled, 2)
     asked = decode({**lake.options, "subscribe": filled, "from": "all", "path": str(archive)}, {})
-    origin = origins.origin_of(asked)
-    extents = origin.extents_of(filled)
-    assert extents is not None
-    first = origin.first_offset(filled, 0, extents[0])
+    backend = backends.backend_for(asked)
+    bounds = backend.bounds_of(filled)
+    assert bounds is not None
+    first = backend.first_offset(filled, 0, bounds[0])
     assert first == 0
-    assert table(asked, origin.shares([Range(filled, 0, first, extents[0].next_offset)], asked)) == rows
+    assert table(asked, backend.plan_splits([Range(filled, 0, first, bounds[0].next_offset)], asked)) == rows
     other = lake.topic()
     wrong = decode({**lake.options, "subscribe": other, "from": "all", "path": str(archive)}, {})
     with pytest.raises(OptionError, match="are not those of the topic that the gateway has"):
-        origins.origin_of(wrong).shares([Range(other, 0, 0, 1)], wrong)
+        backends.backend_for(wrong).plan_splits([Range(other, 0, 0, 1)], wrong)
 
 
 @pytest.mark.parametrize("damage", ["a byte", "a header", "cut"])
@@ -184,21 +184,21 @@ def test_damage_is_named_with_file_and_position_or_left_out(
     copy = tmp_path / "copy"
     shutil.copytree(lake.topic_folder(filled), copy)
     asked = settings(filled, copy)
-    segment = Folder(asked).segments(filled, 0)[1]
+    segment = FolderBackend(asked).segments(filled, 0)[1]
     if damage == "cut":
         os.truncate(segment.path, segment.size - 10)
     else:
         with open(segment.path, "r+b") as file:
             file.seek(300_000 if damage == "a byte" else 32)
             file.write(b"\xff" * 8)
-    folder = Folder(asked)
+    folder = FolderBackend(asked)
     end = folder.segments(filled, 0)[-1].end
-    shares = folder.shares([Range(filled, 0, 0, end)], asked)
+    splits = folder.plan_splits([Range(filled, 0, 0, end)], asked)
     with pytest.raises(DataLossError, match=rf"{segment.path} at position \d+ is damaged: .*; set failOnDataLoss="):
-        table(asked, shares)
+        table(asked, splits)
     lenient = settings(filled, copy, failOnDataLoss=False)
     rows = everything(lake, filled)
-    found = table(lenient, shares)
+    found = table(lenient, splits)
     missing = [row for row in rows[:end] if row not in found]
     assert found == [row for row in rows[:end] if row not in missing]
     assert 0 < len(missing) <= 1_020
@@ -210,36 +210,36 @@ def test_a_segment_that_vanishes_or_is_another_one_now_is_named(lake: Lake, fill
     copy = tmp_path / "copy"
     shutil.copytree(lake.topic_folder(filled), copy)
     asked = settings(filled, copy)
-    segment = Folder(asked).segments(filled, 0)[0]
-    (share,) = Folder(asked).shares([Range(filled, 0, segment.start, segment.end)], asked)
+    segment = FolderBackend(asked).segments(filled, 0)[0]
+    (split,) = FolderBackend(asked).plan_splits([Range(filled, 0, segment.start, segment.end)], asked)
     with open(segment.path, "ab") as file:
         file.write(b"more")
     with pytest.raises(DataLossError, match=rf"{segment.path} has {segment.size + 4} bytes, and had {segment.size}"):
-        list(scanned(asked, share))
+        list(read_segment(asked, split))
     os.unlink(segment.path)
     with pytest.raises(DataLossError, match=rf"{segment.path} has been deleted since the job was planned"):
-        list(scanned(asked, share))
-    assert list(scanned(settings(filled, copy, failOnDataLoss=False), share)) == []
+        list(read_segment(asked, split))
+    assert list(read_segment(settings(filled, copy, failOnDataLoss=False), split)) == []
     with pytest.raises(DataLossError, match=rf"offset 0 is gone \(no segment of it is in {copy}\)"):
-        Folder(asked).shares([Range(filled, 0, 0, segment.end)], asked)
+        FolderBackend(asked).plan_splits([Range(filled, 0, 0, segment.end)], asked)
 
 
 def test_a_file_that_cannot_be_read_or_is_cut_meanwhile_is_named(
     lake: Lake, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = settings(filled, lake.folder)
-    segment = Folder(asked).segments(filled, 0)[0]
-    (share,) = Folder(asked).shares([Range(filled, 0, segment.start, segment.end)], asked)
+    segment = FolderBackend(asked).segments(filled, 0)[0]
+    (split,) = FolderBackend(asked).plan_splits([Range(filled, 0, segment.start, segment.end)], asked)
     monkeypatch.setattr(os, "preadv", lambda *_: 0)
     with pytest.raises(DataLossError, match=rf"{segment.path} at position 0 is damaged: the file ends in the middle"):
-        list(scanned(asked, share))
+        list(read_segment(asked, split))
 
     def broken(*_: object) -> int:
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(DataLossError, match=rf"{segment.path} at position 0 is damaged: it cannot be read: Input"):
-        list(scanned(asked, share))
+        list(read_segment(asked, split))
 
 
 def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, filled: str, tmp_path: Path) -> None:
@@ -247,11 +247,11 @@ def test_the_last_segment_is_read_only_where_the_server_has_left_it(lake: Lake, 
     copy = tmp_path / "copy"
     shutil.copytree(lake.folder, copy)
     asked = settings(filled, copy)
-    assert Folder(asked).segments(filled, 0)[-1].end < len(rows)
+    assert FolderBackend(asked).segments(filled, 0)[-1].end < len(rows)
     (copy / "LOCK").write_bytes(b"")
-    segments = Folder(asked).segments(filled, 0)
+    segments = FolderBackend(asked).segments(filled, 0)
     assert segments[-1].end == len(rows)
-    assert table(asked, Folder(asked).shares([Range(filled, 0, 0, len(rows))], asked)) == rows
+    assert table(asked, FolderBackend(asked).plan_splits([Range(filled, 0, 0, len(rows))], asked)) == rows
 
 
 def test_a_stream_goes_on_where_it_was_when_the_server_comes_back_and_writes_on(
@@ -280,8 +280,8 @@ def test_where_retention_has_left_the_last_segment_alone_the_partition_begins_an
     copy = tmp_path / "copy"
     shutil.copytree(lake.folder, copy)
     asked = settings(filled, copy, startingOffsets="earliest")
-    end = Folder(asked).segments(filled, 0)[-1].end
-    for segment in Folder(asked).segments(filled, 0):
+    end = FolderBackend(asked).segments(filled, 0)[-1].end
+    for segment in FolderBackend(asked).segments(filled, 0):
         Path(segment.path).unlink()
     reader = TopicStreamReader(asked, StructType())
     assert reader.initialOffset() == reader.reportLatestOffset() == {filled: {"0": end}}
@@ -311,8 +311,8 @@ def test_nothing_in_the_folder_is_changed(lake: Lake, filled: str, tmp_path: Pat
     shutil.copytree(lake.folder, copy)
     before = {path: path.stat()[:9] for path in copy.rglob("*")}
     asked = settings(filled, copy)
-    end = Folder(asked).segments(filled, 0)[-1].end
-    assert len(table(asked, Folder(asked).shares([Range(filled, 0, 0, end)], asked))) == end
+    end = FolderBackend(asked).segments(filled, 0)[-1].end
+    assert len(table(asked, FolderBackend(asked).plan_splits([Range(filled, 0, 0, end)], asked))) == end
     assert {path: path.stat()[:7] for path in copy.rglob("*")} == {path: stat[:7] for path, stat in before.items()}
 
 
@@ -325,9 +325,9 @@ def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError, match=sentence):
             decode({"subscribe": "s/t", **said}, {})
     with pytest.raises(OptionError, match="is neither a data folder, with streams/ in it, nor the folder of a topic"):
-        Folder(settings("s/t", tmp_path))
+        FolderBackend(settings("s/t", tmp_path))
     with pytest.raises(OptionError, match="is no folder that the driver can see"):
-        Folder(settings("s/t", tmp_path / "nowhere"))
+        FolderBackend(settings("s/t", tmp_path / "nowhere"))
 
 
 # ---------------------------------------------------------------------------------------------------- through Spark

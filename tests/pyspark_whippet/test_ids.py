@@ -15,7 +15,7 @@ A, B = b"a", b"b"
 
 
 def derived(*values: bytes, scope: bytes = b"s" * 16) -> list[bytes]:
-    return [each.tobytes() for each in ids.Derived(scope).of(values, None, None)]
+    return [each.tobytes() for each in ids.DerivedIds(scope).of(values, None, None)]
 
 
 def test_ids_do_not_depend_on_the_order_of_rows() -> None:
@@ -34,7 +34,7 @@ def test_an_id_is_what_the_documentation_says() -> None:
 
 
 def test_headers_and_keys_are_part_of_a_row() -> None:
-    maker = ids.Derived(b"s" * 16)
+    maker = ids.DerivedIds(b"s" * 16)
     rows = [(b"", None), (b"h", None), (b"", b"h"), (b"k", b"h"), (b"h", b"k")]
     found = maker.of([A] * 5, [block for block, _ in rows], [key for _, key in rows])
     assert len({each.tobytes() for each in found}) == 5
@@ -42,18 +42,18 @@ def test_headers_and_keys_are_part_of_a_row() -> None:
 
 
 def test_columns_make_the_same_id_in_any_job_and_kinds_count() -> None:
-    assert (ids.of_columns("n", [[1], ["x"]]) == ids.of_columns("n", [[1], ["x"]])).all()
+    assert (ids.from_columns("n", [[1], ["x"]]) == ids.from_columns("n", [[1], ["x"]])).all()
     values = [1, "1", b"1", None, True, 1.0, "n"]
-    assert len({each.tobytes() for each in ids.of_columns("n", [values])}) == len(values)
-    assert ids.of_columns("n", [["ab"], ["c"]]).tobytes() != ids.of_columns("n", [["a"], ["bc"]]).tobytes()
+    assert len({each.tobytes() for each in ids.from_columns("n", [values])}) == len(values)
+    assert ids.from_columns("n", [["ab"], ["c"]]).tobytes() != ids.from_columns("n", [["a"], ["bc"]]).tobytes()
 
 
 def test_texts_are_numbers_or_uuids() -> None:
-    found = ids.of_texts(["1", "ff" * 16, "00000000-0000-0000-0000-000000000002", str(2**128 - 1)])
+    found = ids.from_strings(["1", "ff" * 16, "00000000-0000-0000-0000-000000000002", str(2**128 - 1)])
     assert [int.from_bytes(each.tobytes(), "big") for each in found] == [1, 2**128 - 1, 2, 2**128 - 1]
     for text in ("0", "", "x", str(2**128), "-1"):
         with pytest.raises(RowError, match="is no id"):
-            ids.of_texts([text])
+            ids.from_strings([text])
 
 
 def test_the_partition_is_the_id_modulo_their_number() -> None:

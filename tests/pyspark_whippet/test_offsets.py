@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from pyspark_whippet.offsets import Range, behind, canonical, limited, ranges, split
+from pyspark_whippet.offsets import Range, behind, canonical, divide, limited, ranges
 
 
 def test_equal_offsets_are_equal_texts_whatever_their_order_was() -> None:
@@ -36,7 +36,7 @@ def test_a_limit_holds_beside_a_topic_that_was_made_anew() -> None:
 def test_pieces_cover_what_was_cut_without_gap_or_overlap() -> None:
     whole = [Range("s/t", 0, 0, 1000), Range("s/t", 1, 50, 60), Range("s/t", 2, 0, 1)]
     for at_least, most in ((None, 300), (7, None), (2, None), (50, 90), (10_000, None)):
-        pieces = split(whole, at_least, most)
+        pieces = divide(whole, at_least, most)
         for each in whole:
             mine = sorted((piece.start, piece.end) for piece in pieces if piece.partition == each.partition)
             assert [mine[0][0], *(end for _, end in mine)] == [*(start for start, _ in mine), each.end]

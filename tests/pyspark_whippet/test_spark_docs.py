@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pyspark_whippet.options import KAFKAS, NOT_YET, TABLE
+from pyspark_whippet.options import KAFKA_OPTIONS, TABLE, UNSUPPORTED
 from tests.support.lake import PASSWORD, Lake
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
@@ -39,14 +39,14 @@ def rows(text: str) -> Iterator[list[str]]:
 def test_the_page_has_every_option_and_no_other() -> None:
     shown = {name for names in rows(section("Options")) for name in names}
     assert shown == set(TABLE)
-    for later in NOT_YET.values():
+    for later in UNSUPPORTED.values():
         assert f"`{later}`" in section("Options")
-    assert not shown & set(KAFKAS)
+    assert not shown & set(KAFKA_OPTIONS)
 
 
 def test_the_page_has_every_column_and_no_other() -> None:
     shown = [name for names in rows(section("Columns")) for name in names]
-    assert shown == list(columns.types(decode({"valueFormat": "string"}, {})))
+    assert shown == list(columns.column_types(decode({"valueFormat": "string"}, {})))
 
 
 def test_defaults_on_the_page_are_those_of_the_code() -> None:

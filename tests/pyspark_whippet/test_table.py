@@ -184,7 +184,7 @@ def test_mistakes_are_one_sentence_with_the_way_out(load: Load, lake: Lake) -> N
     topic = lake.topic()
     for options, sentence in (
         ({"startingOffset": "earliest"}, "option 'startingoffset' is not known; did you mean 'startingOffsets'"),
-        ({"pageSize": "many"}, "option 'pageSize': 'many': a whole number from 1 on is needed"),
+        ({"pageSize": "many"}, "option 'pageSize': 'many': an integer of at least 1 is needed"),
         ({"batchSize": "5"}, "option 'batchSize' is for writing, and this reads"),
         ({"maxTriggerDelay": "5m"}, "option 'maxTriggerDelay' is not supported yet"),
         ({"kafka.bootstrap.servers": "h:9092"}, "'kafka.bootstrap.servers' is one of Kafka's; here it is 'url'"),

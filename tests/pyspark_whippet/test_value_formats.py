@@ -66,13 +66,13 @@ BROKEN = [
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_broken_payload_spoils_no_other_and_is_never_taken_for_two(order: int) -> None:
-    from pyspark_whippet import values  # noqa: PLC0415 -- it needs pyarrow
+    from pyspark_whippet import payloads  # noqa: PLC0415 -- it needs pyarrow
 
-    payloads = [payload for pair in zip(BROKEN, GOOD * 7, strict=False) for payload in pair][::order]
-    structs, corrupt = values.json(pa.array(payloads, pa.binary()), KIND)
-    assert corrupt.tolist() == [payload in BROKEN for payload in payloads]
-    assert [each["a"] for each in structs.to_pylist() if each].count(7) == payloads.count(GOOD[1])
-    assert values.corrupt(pa.array(payloads, pa.binary()), corrupt).drop_null().to_pylist() == (BROKEN[::order])
+    sent = [payload for pair in zip(BROKEN, GOOD * 7, strict=False) for payload in pair][::order]
+    structs, corrupt = payloads.parse_json(pa.array(sent, pa.binary()), KIND)
+    assert corrupt.tolist() == [payload in BROKEN for payload in sent]
+    assert [each["a"] for each in structs.to_pylist() if each].count(7) == sent.count(GOOD[1])
+    assert payloads.corrupt_payloads(pa.array(sent, pa.binary()), corrupt).drop_null().to_pylist() == (BROKEN[::order])
 
 
 def test_json_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lake) -> None:
@@ -195,14 +195,14 @@ def test_bytes_of_another_schema_never_end_a_query() -> None:
         spoilt = bytearray(good[: chances.randrange(1, len(good) + 1)])
         spoilt[chances.randrange(len(spoilt))] = chances.randrange(256)
         payloads.append(bytes(spoilt))
-    kind = to_arrow_type(avro.kind_of(json.dumps(ORDER)), timezone="UTC")
-    found, broken = avro.parsed(pa.array([good, *payloads], pa.binary()), json.dumps(ORDER), kind)
+    kind = to_arrow_type(avro.column_type(json.dumps(ORDER)), timezone="UTC")
+    found, broken = avro.parse(pa.array([good, *payloads], pa.binary()), json.dumps(ORDER), kind)
     assert len(found) == len(payloads) + 1
     assert not broken[0]
     assert broken.sum() > 1_000
     assert found.is_null().to_pylist() == broken.tolist()
     # A varint may hold more than the type that it is said to be.
-    found, broken = avro.parsed(pa.array(packed("long", 5, 2**40, 6), pa.binary()), '"int"', pa.int32())
+    found, broken = avro.parse(pa.array(packed("long", 5, 2**40, 6), pa.binary()), '"int"', pa.int32())
     assert (found.to_pylist(), broken.tolist()) == ([5, None, 6], [False, True, False])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from pyspark_whippet import markers, polls
+from pyspark_whippet import batch_markers, polls
 from pyspark_whippet.deduplication import Window
 from pyspark_whippet.errors import DataLossError
 from pyspark_whippet.options import decode
@@ -17,9 +17,9 @@ from tests.support.lake import Lake
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: install whippet-gateway[spark]")
 pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
 
-from pyspark_whippet import batches, reading, user_headers, writing  # noqa: E402 -- they need both
-from pyspark_whippet.reading import Slice  # noqa: E402
-from pyspark_whippet.writing import Scope, Target  # noqa: E402
+from pyspark_whippet import batches, gateway_reader, task_writer, user_headers  # noqa: E402 -- they need both
+from pyspark_whippet.gateway_reader import Split  # noqa: E402
+from pyspark_whippet.task_writer import IdScope, Target  # noqa: E402
 
 
 @pytest.fixture
@@ -38,22 +38,22 @@ def test_json_carries_what_batches_carry(
     session: Session, lake: Lake, monkeypatch: pytest.MonkeyPatch, takes_batches: bool
 ) -> None:
     topic = lake.topic(partitions=2)
-    assert writing.target(session, topic) == Target(topic, 2, True, Window(1_000_000, 3600))
+    assert task_writer.target(session, topic) == Target(topic, 2, True, Window(1_000_000, 3600))
     settings = decode({**lake.options, "topic": topic, "batchSize": "70"}, {})
     entries = [{"key": "k", "value": b"v", "kind": "string"}, {"key": "n", "value": b"\x07", "kind": "uint8"}]
     headers = [entries if n % 3 else None for n in range(500)]
     batch = record_batch(value=[b"%d" % n for n in range(500)], headers=headers)
     target = {topic: Target(topic, 2, takes_batches)}
     for _ in range(2):
-        sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([batch])
+        sent = task_writer.TaskWriter([session], settings, IdScope("n", "0", 0), target).write([batch])
     assert sent.rows == 500
     assert sum(sent.by_partition.values()) == 500
     if not takes_batches:
         monkeypatch.setattr(Pending, "accept", JSON)
     found = []
     for partition, values in enumerate(lake.values(topic)):
-        share = Slice(topic, partition, 0, len(values))
-        for page in reading.pages(session, settings, share):
+        share = Split(topic, partition, 0, len(values))
+        for page in gateway_reader.read_pages(session, settings, share):
             places = page.bounds.tolist()
             assert page.offsets[0] == page.offsets[-1] - len(page) + 1
             for i in range(len(page)):
@@ -76,7 +76,7 @@ def test_rows_of_a_partition_keep_their_order_over_requests_and_record_batches(s
         )
         for start in range(0, 400, 40)
     ]
-    writing.Writer([session], settings, Scope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
+    task_writer.TaskWriter([session], settings, IdScope("n", "0", 0), {topic: Target(topic, 2, True)}).write(batches)
     assert lake.values(topic) == [[f"{n:05}" for n in range(first, 400, 2)] for first in (0, 1)]
 
 
@@ -86,7 +86,9 @@ def test_partitions_are_written_at_the_same_time_each_in_its_order(lake: Lake) -
     sessions = [Session(settings.access) for _ in range(settings.in_flight)]
     to = pa.array([n % 5 for n in range(1_000)], "int32")
     batch = record_batch(value=[b"%05d" % n for n in range(1_000)], partition=to)
-    sent = writing.Writer(sessions, settings, Scope("n", "0", 0), {topic: Target(topic, 5, True)}).write([batch])
+    sent = task_writer.TaskWriter(sessions, settings, IdScope("n", "0", 0), {topic: Target(topic, 5, True)}).write(
+        [batch]
+    )
     assert (sent.rows, sent.requests) == (1_000, 100)
     assert lake.values(topic) == [[f"{n:05}" for n in range(first, 1_000, 5)] for first in range(5)]
     for session in sessions:
@@ -98,38 +100,38 @@ def test_rows_whose_answers_are_lost_are_there_once(
 ) -> None:
     topic = lake.topic(partitions=3)
     settings = decode({**lake.options, "topic": topic, "batchSize": "20"}, {})
-    target = {topic: writing.target(session, topic)}
-    answer, lost = session._answer, itertools.cycle([True, False])
+    target = {topic: task_writer.target(session, topic)}
+    answer, is_lost = session._answer, itertools.cycle([True, False])
 
     def sometimes() -> Reply:
         reply = answer()
-        if next(lost):
+        if next(is_lost):
             session.close()
             raise ConnectionResetError("after the gateway had stored it")
         return reply
 
     monkeypatch.setattr(session, "_answer", sometimes)
     values = [b"equal"] * 50 + [b"%d" % n for n in range(250)]
-    sent = writing.Writer([session], settings, Scope("n", "0", 0), target).write([record_batch(value=values)])
+    sent = task_writer.TaskWriter([session], settings, IdScope("n", "0", 0), target).write([record_batch(value=values)])
     assert sent.rows == 300
     assert lake.all_values(topic) == sorted(value.decode() for value in values)
 
 
 def test_a_gap_in_an_answer_is_loss_wherever_it_is(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     there = [3, 4, 7, 8, 9]
-    page = batches.of_lists(there, there, there, [b"i" * 16] * 5, [b"p"] * 5, [b""] * 5)
-    monkeypatch.setattr(reading, "_ask", lambda *_: None)
+    page = batches.messages_from_lists(there, there, there, [b"i" * 16] * 5, [b"p"] * 5, [b""] * 5)
+    monkeypatch.setattr(gateway_reader, "_poll", lambda *_: None)
     monkeypatch.setattr(polls, "finish", lambda _: page)
     strict = decode({"subscribe": "s/t"}, {})
     with pytest.raises(DataLossError, match=r"s/t partition 0: offset 5 is gone \(server returned 7\)"):
-        list(reading.pages(session, strict, Slice("s/t", 0, 3, 10)))
+        list(gateway_reader.read_pages(session, strict, Split("s/t", 0, 3, 10)))
     lenient = decode({"subscribe": "s/t", "failOnDataLoss": "false"}, {})
-    assert sum(len(each) for each in reading.pages(session, lenient, Slice("s/t", 0, 3, 10))) == 5
+    assert sum(len(each) for each in gateway_reader.read_pages(session, lenient, Split("s/t", 0, 3, 10))) == 5
 
 
 def test_markers_are_those_of_one_query_and_the_last_one_counts(session: Session) -> None:
-    assert markers.last(session, "query-1") is None
+    assert batch_markers.last_batch(session, "query-1") is None
     for batch in (0, 1, 1, 2):
-        markers.store(session, "query-1", batch)
-    assert markers.last(session, "query-1") == 2
-    assert markers.last(session, "query-2") is None
+        batch_markers.store(session, "query-1", batch)
+    assert batch_markers.last_batch(session, "query-1") == 2
+    assert batch_markers.last_batch(session, "query-2") is None

@@ -18,16 +18,16 @@ def ends(*_: object) -> None:
 
 def run_up_to(crash: str, job: Job, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from whippet.pipelines.bad_records import BadRecords  # noqa: PLC0415 -- they need pyspark
-    from whippet.pipelines.refusals import Refusals  # noqa: PLC0415
+    from whippet.pipelines.refused_rows import RefusedRows  # noqa: PLC0415
 
     if crash == "after everything":
         job(text)
         job.crash()
         return
-    keep = Refusals.keep
+    keep = RefusedRows.record
     with monkeypatch.context() as patched:
         if crash == "before the commit":
-            patched.setattr(Refusals, "keep", lambda *given: ends(keep(*given)))
+            patched.setattr(RefusedRows, "record", lambda *given: ends(keep(*given)))
         else:
             patched.setattr(BadRecords, "settle", ends)
         with pytest.raises(RuntimeError, match="the process ended here"):

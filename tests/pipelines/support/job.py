@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.support.lake import PASSWORD, Lake
 
 if TYPE_CHECKING:
-    from whippet.pipelines.processing import Done
+    from whippet.pipelines.batch_processor import RunStatus
 
 
 class Ran(NamedTuple):
-    done: Done
+    done: RunStatus
     said: list[str]
 
 
@@ -29,11 +29,11 @@ class Job:
         return f'key = "job"\n{text}\n{iggy}[state]\npath = "{self.folder / "state"}"\n'
 
     def __call__(self, text: str) -> Ran:
-        from whippet.pipelines import pipeline_file, running  # noqa: PLC0415 -- they need pyspark
+        from whippet.pipelines import pipeline_file, runner  # noqa: PLC0415 -- they need pyspark
 
         said: list[str] = []
         pipeline = pipeline_file.read(self.file(text))
-        return Ran(running.run(pipeline, said.append, once=True, progress_s=60), said)
+        return Ran(runner.run(pipeline, said.append, once=True, progress_s=60), said)
 
     def crash(self) -> None:
         """As if the process had been killed between the sinks and Spark's note that the last batch is done."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, IggyExpiry, MaxTopicSize, PollingStrategy, SendMessage
-from scenario import Task, execute, connected, milliseconds, refusal, say
+from scenario import Task, connected, execute, milliseconds, refusal, say
 
 TOO_LONG = "é" * 128
 

@@ -6,7 +6,7 @@ With one node the SDK never does so by itself; the requests are made by hand.
 import struct
 
 from apache_iggy import GlobalPermissions, Permissions, SendMessage
-from scenario import Task, execute, connected, refusal, say
+from scenario import Task, connected, execute, refusal, say
 
 ATTACH, ROUTING, POLL_ON_PRIMARY = 14, 103, 104
 IDENTITY_BYTES = 32

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import IggyClient
-from scenario import Task, execute, connected, milliseconds, refusal, say
+from scenario import Task, connected, execute, milliseconds, refusal, say
 from versions import topic_settings
 
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitWhen, SendMessage
-from scenario import ATTENTIVE, Task, execute, connected, milliseconds, say, text
+from scenario import ATTENTIVE, Task, connected, execute, milliseconds, say, text
 
 
 async def main(task: Task) -> None:

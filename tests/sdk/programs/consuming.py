@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Task, auto_commit, execute, connected, heard, milliseconds, say, send, text
+from scenario import Task, auto_commit, connected, execute, heard, milliseconds, say, send, text
 from versions import consumer_group
 
 

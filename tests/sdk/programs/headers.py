@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from apache_iggy import Consumer, HeaderKey, HeaderValue, PollingStrategy, SendMessage
-from scenario import Task, execute, connected, say
+from scenario import Task, connected, execute, say
 
 EXTREMES = {
     "Raw": (b"\x00\xff" * 127, b"\x00"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, PollingStrategy, SendMessage
-from scenario import Task, execute, connected, refusal, say
+from scenario import Task, connected, execute, refusal, say
 
 PARTITIONS = 4
 EACH = 5

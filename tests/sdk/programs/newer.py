@@ -8,7 +8,7 @@ from typing import Any
 
 import apache_iggy
 from apache_iggy import AutoCommit, AutoCommitWhen, Consumer, IggyClient, PollingStrategy, SendMessage
-from scenario import PATIENT, Task, execute, connected, heard, refusal, say, text
+from scenario import PATIENT, Task, connected, execute, heard, refusal, say, text
 
 
 async def polled(client: IggyClient, task: Task, partition: int) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from typing import Any
 
 from apache_iggy import AutoCommit, IggyClient, PollingStrategy
-from scenario import Task, execute, connected, heard, milliseconds, refusal, say, send, text
+from scenario import Task, connected, execute, heard, milliseconds, refusal, say, send, text
 from versions import MODERN, consumer_group
 
 MESSAGES = 20

@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import Consumer, IggyClient, Partitioning, PollingStrategy, SendMessage
-from scenario import Task, execute, connected, refusal, say
+from scenario import Task, connected, execute, refusal, say
 
 KEYS = ("a", "b", "key-1", b"a", "ключ", b"\x00" * 255)
 

@@ -12,7 +12,7 @@ from apache_iggy import (
     StreamPermissions,
     TopicPermissions,
 )
-from scenario import Task, execute, connected, refusal, say
+from scenario import Task, connected, execute, refusal, say
 
 
 def permissions_of(grants: dict[str, list[str]], stream: int, topic: int) -> Permissions:

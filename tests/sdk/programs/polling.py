@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import PollingStrategy
-from scenario import Task, execute, connected, refusal, say, send, text
+from scenario import Task, connected, execute, refusal, say, send, text
 from versions import poll
 
 

@@ -18,7 +18,7 @@ from apache_iggy import (
     ProducerSharding,
     SendMessage,
 )
-from scenario import Task, execute, connected, milliseconds, refusal, say
+from scenario import Task, connected, execute, milliseconds, refusal, say
 
 MANY = 3000
 

@@ -1,7 +1,7 @@
 """Requests as bytes: what the SDK has no call for. The test makes them, and reads the answers."""
 
 from apache_iggy import SendMessage
-from scenario import Task, execute, connected, say
+from scenario import Task, connected, execute, say
 
 
 async def main(task: Task) -> None:

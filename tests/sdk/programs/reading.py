@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from apache_iggy import AutoCommit, AutoCommitWhen, IggyClient, PollingStrategy
-from scenario import Task, execute, connected, milliseconds, poll_all, say, text
+from scenario import Task, connected, execute, milliseconds, poll_all, say, text
 from versions import consumer_group, labels, origin
 
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from apache_iggy import SendMessage
-from scenario import Task, execute, connected, poll_all, refusal, say, send
+from scenario import Task, connected, execute, poll_all, refusal, say, send
 from versions import where
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from apache_iggy import AutoLogin, IggyClient, TcpConfig, TcpReconnectionConfig
-from scenario import Task, execute, connected, heard, milliseconds, refusal, say
+from scenario import Task, connected, execute, heard, milliseconds, refusal, say
 
 FINAL = TcpReconnectionConfig(enabled=False)
 

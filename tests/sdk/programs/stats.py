@@ -3,7 +3,7 @@
 from typing import Any
 
 from apache_iggy import IggyClient, SendMessage
-from scenario import Task, execute, connected, say
+from scenario import Task, connected, execute, say
 
 NUMBERS = (
     "process_id",

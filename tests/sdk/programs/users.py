@@ -13,7 +13,7 @@ from apache_iggy import (
     TopicPermissions,
     UserStatus,
 )
-from scenario import Task, execute, connected, milliseconds, refusal, say
+from scenario import Task, connected, execute, milliseconds, refusal, say
 
 Users = tuple[Any, Any, Any]
 """One with permissions, one without, and one who is not active."""

@@ -1,0 +1,85 @@
+"""The sink `postgres`, for a batch with rows that PostgreSQL refuses: a text with a NUL, a number that is too large for
+its column, a constraint, a trigger that says no. The rows are tried in halves, each in a savepoint: on their way to the
+table of the batch, where values have to be what their columns take, and then from there to the target. They go in in
+their order, so that of two that cannot both be there it is the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from whippet.pipelines import bad_row_search, postgres_client
+from whippet.pipelines.postgres_client import RowsRefused
+from whippet.pipelines.sinks import postgres_copy
+
+if TYPE_CHECKING:
+    import psycopg
+
+
+class Table(NamedTuple):
+    target: Any
+    """Its name, as SQL."""
+    staging: str
+    """The table of the batch."""
+    number: str
+    """The column of `staging` that tells rows apart."""
+
+
+def listed(columns: Iterable[str]) -> Any:
+    return postgres_client.sql().SQL(", ").join(map(postgres_client.identifier, columns))
+
+
+def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, only_first: bool) -> dict[int, str]:
+    """In the transaction that is open; the places of rows that were refused, and why. `only_first`: one of them is
+    enough."""
+    sql = postgres_client.sql()
+    staging, number, columns = sql.Identifier(table.staging), sql.Identifier(table.number), listed(rows.schema.names)
+    numbered = rows.append_column(table.number, pa.array(range(rows.num_rows), pa.int64()))
+    move = sql.SQL("insert into {} ({}) select {} from {} where {} >= %s and {} < %s order by {}").format(
+        table.target, columns, columns, staging, number, number, number
+    )
+
+    def copy(start: int, end: int) -> None:
+        postgres_copy.copy(connection, table.staging, numbered.slice(start, end - start).to_batches())
+
+    def to_target(start: int, end: int) -> None:
+        connection.execute(move, [start, end])
+
+    # What is deferred to the commit would fail there, without saying for which row.
+    connection.execute("set constraints all immediate")
+    connection.execute(sql.SQL("truncate {}").format(staging))
+    refused = _tried(connection, rows.num_rows, copy, only_first)
+    if only_first and refused:
+        return refused
+    connection.execute(sql.SQL("create index on {} ({})").format(staging, number))
+    return refused | _tried(connection, rows.num_rows, to_target, only_first)
+
+
+def _tried(
+    connection: psycopg.Connection[Any], count: int, act: Callable[[int, int], None], only_first: bool
+) -> dict[int, str]:
+    early = set[int]()
+    """Places of rows that refer to others, which came later."""
+
+    def why_not(start: int, end: int) -> str | None:
+        try:
+            with postgres_client.raising_refusals(), connection.transaction():
+                act(start, end)
+        except RowsRefused as error:
+            if error.misses_another and end - start == 1:
+                early.add(start)
+            return str(error)
+        return None
+
+    found: dict[int, str] = {}
+    for place, why in bad_row_search.find_failures(count, why_not):
+        found[place] = why
+        if only_first and place not in early:
+            return {place: why}
+    while late := [place for place in sorted(early & found.keys()) if why_not(place, place + 1) is None]:
+        for place in late:
+            del found[place]
+    return found

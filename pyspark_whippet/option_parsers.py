@@ -1,0 +1,175 @@
+"""What the texts of options mean, one function for each kind: the value, or ValueError with what is needed instead."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark_whippet.settings import EARLIEST, LATEST, Offsets
+
+
+def integer(least: int, most: int = 2**63 - 1) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\s*\d{1,19}\s*", text, re.ASCII) or not least <= int(text) <= most:
+            raise ValueError(f"an integer of at least {least} is needed")
+        return int(text)
+
+    return parse
+
+
+def boolean(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("true or false is needed")
+    return word == "true"
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"one of {', '.join(words)} is needed")
+        return word
+
+    return parse
+
+
+def not_empty(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def token(text: str) -> str:
+    """A token as it goes into a header. The file that it was read from ends in a line break, which is no part of it;
+    whatever else cannot stand there would be shown, with all of the token, by the error that refuses it."""
+    stripped = text.strip()
+    if not re.fullmatch(r"[!-~]+", stripped):
+        raise ValueError("it is empty, or has characters that no token has")
+    return stripped
+
+
+def topic_name(text: str) -> str:
+    """A topic as `stream/topic`: the first slash is the one that parts them."""
+    stream, slash, topic = text.strip().partition("/")
+    if not (stream and slash and topic):
+        raise ValueError(f"{text.strip()!r} is no topic: stream/topic is needed")
+    return f"{stream}/{topic}"
+
+
+def subscribe(text: str) -> tuple[str, ...]:
+    return tuple(sorted({topic_name(each) for each in text.split(",")}))
+
+
+def pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"it is no regular expression: {error}") from None
+    return not_empty(text)
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"it is no JSON: {error}") from None
+    if not isinstance(found, dict) or not found:
+        raise ValueError('an object is needed, such as {"stream/topic": ...}')
+    return {topic_name(topic): value for topic, value in found.items()}
+
+
+def assign(text: str) -> dict[str, list[int]]:
+    found = _json(text)
+    for numbers in found.values():
+        if not isinstance(numbers, list) or not numbers or not all(_is_whole(n, 0) for n in numbers):
+            raise ValueError('the partitions of each topic are needed, such as {"stream/topic": [0, 1]}')
+    return {topic: sorted(set(numbers)) for topic, numbers in found.items()}
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _by_partition(text: str, least: int, example: str) -> Offsets:
+    found = _json(text)
+    for partitions in found.values():
+        if not isinstance(partitions, dict) or not all(
+            key.isascii() and key.isdigit() and _is_whole(value, least) for key, value in partitions.items()
+        ):
+            raise ValueError(f"numbers for the partitions of each topic are needed, such as {example}")
+    return {topic: {str(int(key)): value for key, value in each.items()} for topic, each in found.items()}
+
+
+def starting_offsets(text: str) -> str | Offsets:
+    word = text.strip().lower()
+    if word in ("earliest", "latest"):
+        return word
+    return _by_partition(text, EARLIEST, '{"stream/topic": {"0": 23, "1": -2}}, or earliest, or latest')
+
+
+def ending_offsets(text: str) -> str | Offsets:
+    word = text.strip().lower()
+    if word == "latest":
+        return word
+    return _by_partition(text, LATEST, '{"stream/topic": {"0": 23, "1": -1}}, or latest')
+
+
+def timestamps(text: str) -> Offsets:
+    found = _by_partition(text, 0, '{"stream/topic": {"0": 1700000000000}}, in milliseconds')
+    return {topic: {key: value * 1000 for key, value in each.items()} for topic, each in found.items()}
+
+
+def timestamp(text: str) -> int:
+    """Milliseconds as a number, or ISO 8601; without a zone it is UTC. Answers microseconds."""
+    if re.fullmatch(r"\s*\d{1,16}\s*", text, re.ASCII):
+        return int(text) * 1000
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("milliseconds since 1970 are needed, or a time such as 2026-01-31T12:00:00Z") from None
+    delta = (time if time.tzinfo else time.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("names of columns are needed, with commas between them")
+    return names
+
+
+def urls(text: str) -> tuple[str, ...]:
+    urls = []
+    for each in text.split(","):
+        parts = urlsplit(each.strip())
+        if parts.username or parts.password:
+            # The address is shown in errors and plans.
+            raise ValueError("credentials do not belong into it: use token, or username and password")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
+            raise ValueError("http://host:port is needed, several with commas between them")
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:
+            raise ValueError("the port is no number from 1 to 65535") from None
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        urls.append(f"{parts.scheme}://{host}:{port}")
+    return tuple(urls)
+
+
+def folder(text: str) -> str:
+    """A path, or a URL of a file."""
+    parts = urlsplit(text.strip())
+    if parts.scheme not in ("", "file") or parts.netloc:
+        raise ValueError("a folder is needed that driver and executors see at the same place, such as /mnt/whippet")
+    if not parts.path.startswith("/"):
+        raise ValueError("an absolute path is needed: tasks run in other working directories")
+    return (unquote(parts.path) if parts.scheme else text.strip()).rstrip("/") or "/"
+
+
+def create_topic(text: str) -> int:
+    return 0 if text.strip().lower() == "false" else integer(1)(text)

@@ -1,0 +1,283 @@
+"""Writing rows: what a task of a table or a stream does with them.
+
+1. Every row gets its id (ids.py) and its partition: that of its `partition` column, else of its `key`, else that of its
+   id. A row that comes again meets itself only in its own partition, so the task number or a turn never decides.
+2. Rows gather for each partition until they fill a request, by bytes or by number. While the gateway stores it the next
+   is made. A partition has one request under way at a time, so it has its rows in order; with `inFlight` several
+   partitions have one each.
+3. A request that is lost is sent again, byte for byte; what the gateway had stored already it drops, by the ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+from pyspark_whippet import batch_encoder, hashes, ids, rows, topics
+from pyspark_whippet.batches import HEADER_BYTES, Array
+from pyspark_whippet.deduplication import Window, window_of
+from pyspark_whippet.errors import OptionError, RowError
+from pyspark_whippet.rows import Rows
+from pyspark_whippet.session import BATCH, JSON, Pending, Session, topic_path
+from pyspark_whippet.settings import Settings
+
+TOO_LARGE = 413
+JSON_OVERHEAD_BYTES = 80
+"""What a message takes as JSON besides its payload."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A topic to write to."""
+
+    topic: str
+    partitions: int
+    takes_batches: bool
+    window: Window | None = None
+    """What is remembered of ids; None: nobody knows."""
+
+
+@dataclass(frozen=True)
+class IdScope:
+    """Who writes, such that ids come out the same when the same is written again."""
+
+    namespace: str
+    batch: str
+    task: int
+
+
+@dataclass
+class SendTotals:
+    rows: int = 0
+    requests: int = 0
+    by_partition: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+def target(session: Session, topic: str) -> Target:
+    found = topics.details(session, topic)
+    if found is None:
+        raise OptionError(f"topic {topic!r} is not there; make it, or use .option('createTopic', <partitions>)")
+    if not found["partitions"]:
+        raise OptionError(f"topic {topic!r} has no partitions")
+    takes = hashes.xxh3 is not None and topics.tells_offsets(found)
+    return Target(topic, len(found["partitions"]), takes, window_of(found))
+
+
+class InFlight(NamedTuple):
+    """A request that has not been answered yet."""
+
+    pending: Pending
+    target: Target
+    partition: int | None
+    rows: Rows
+
+
+class TaskWriter:
+    """The rows of one task."""
+
+    def __init__(
+        self, sessions: Sequence[Session], settings: Settings, scope: IdScope, targets: dict[str, Target]
+    ) -> None:
+        """Each session has a request under way at most; which partition uses which is decided when it is first seen."""
+        self._sessions = sessions
+        self._settings = settings
+        self._derived = ids.DerivedIds(ids.scope(scope.namespace, scope.batch, str(scope.task)))
+        self._targets = dict(targets)
+        self._gathered: dict[tuple[str, int | None], Rows] = {}
+        self._lanes: dict[tuple[str, int | None], int] = {}
+        self._in_flight: dict[int, InFlight] = {}
+        self.sent = SendTotals()
+
+    def write(self, record_batches: Iterable[Any]) -> SendTotals:
+        for batch in record_batches:
+            if batch.num_rows:
+                self._take(batch)
+        for (topic, partition), found in self._gathered.items():
+            self._send_all(self._targets[topic], partition, found, whole=True)
+        for lane in list(self._in_flight):
+            self._finish(lane)
+        return self.sent
+
+    def _take(self, batch: Any) -> None:
+        headers, keys = rows.headers(batch), rows.keys(batch)
+        values = rows.values(batch)
+        found = Rows(values, np.zeros((len(values), 16), dtype=np.uint8), headers)
+        found = Rows(values, self._ids(batch, found, keys), headers)
+        for topic, places in self._by_topic(batch):
+            target = self._target(topic)
+            some = found if places is None else found.take(places)
+            to = self._partitions(batch, some, keys, places, target)
+            if to is None:
+                self._gather(target, None, some)
+                continue
+            for partition in np.unique(to).tolist():
+                mine = np.flatnonzero(to == partition)
+                self._gather(target, partition, some if len(mine) == len(some) else some.take(mine))
+
+    # ------------------------------------------------------------------------------------------------------------ ids
+
+    def _ids(self, batch: Any, found: Rows, keys: list[bytes | None] | None) -> Array:
+        settings = self._settings
+        if settings.id_mode == "none":
+            return ids.random(len(found))
+        given = rows.column(batch, "id")
+        if given is not None and "id" not in settings.id_columns:
+            return _given_ids(given)
+        if settings.id_columns:
+            columns = [batch.column(name).to_pylist() for name in settings.id_columns]
+            return ids.from_columns(settings.id_namespace or "", columns)
+        return self._derived.of(batch_encoder.split_payloads(found.bounds, found.octets), found.headers, keys)
+
+    # -------------------------------------------------------------------------------------------------------- routing
+
+    def _by_topic(self, batch: Any) -> Iterator[tuple[str, Array | None]]:
+        """Topics and the places of their rows; None: all of them."""
+        settings = self._settings
+        if settings.topic is not None:
+            yield topic_of(settings), None
+            return
+        names = batch.column("topic").to_pylist()
+        streams = [settings.stream] * len(names) if settings.stream else batch.column("stream").to_pylist()
+        places: dict[tuple[str, str], list[int]] = {}
+        for place, pair in enumerate(zip(streams, names, strict=True)):
+            if not pair[0] or not pair[1]:
+                raise RowError("columns 'stream' and 'topic': a row says neither by null nor by '' where it goes")
+            places.setdefault(pair, []).append(place)
+        for (stream, name), mine in places.items():
+            yield f"{stream}/{name}", None if len(mine) == len(names) else np.array(mine, dtype=np.int64)
+
+    def _target(self, topic: str) -> Target:
+        found = self._targets.get(topic)
+        if found is None:
+            self._finish(0)
+            found = self._targets[topic] = target(self._sessions[0], topic)
+        return found
+
+    def _partitions(
+        self, batch: Any, some: Rows, keys: list[bytes | None] | None, places: Array | None, target: Target
+    ) -> Array | None:
+        """The partition of each row; None: the gateway's turn decides."""
+        how, many = self._settings.partitioning, target.partitions
+        if how == "balanced":
+            return None
+        to = ids.modulo(some.ids, many).astype(np.int64)
+        if how in ("auto", "key") and keys is not None:
+            mine = keys if places is None else [keys[place] for place in places.tolist()]
+            given = [place for place, key in enumerate(mine) if key is not None]
+            to[given] = [hashes.xxh32(key) % many for key in mine if key is not None]
+        column = rows.column(batch, "partition")
+        if how in ("auto", "partition") and column is not None:
+            said = column.to_pylist()
+            mine_too = said if places is None else [said[place] for place in places.tolist()]
+            for place, partition in enumerate(mine_too):
+                if partition is not None:
+                    if not 0 <= partition < many:
+                        raise RowError(f"column 'partition': {target.topic} has {many} partitions, none is {partition}")
+                    to[place] = partition
+        return to
+
+    # -------------------------------------------------------------------------------------------------------- sending
+
+    def _gather(self, target: Target, partition: int | None, some: Rows) -> None:
+        place = (target.topic, partition)
+        before = self._gathered.pop(place, None)
+        rest = self._send_all(target, partition, some if before is None else before.concat(some), whole=False)
+        if len(rest):
+            self._gathered[place] = rest
+
+    def _send_all(self, target: Target, partition: int | None, found: Rows, *, whole: bool) -> Rows:
+        """Sends full requests, and the last one too if `whole`; gives what is left."""
+        while len(found):
+            count, is_full = self._fitting(target, found)
+            if not is_full and not whole:
+                break
+            self._send(target, partition, found.part(0, count))
+            found = found.part(count, len(found))
+        return found
+
+    def _fitting(self, target: Target, found: Rows) -> tuple[int, bool]:
+        """How many of the rows go into a request, one at least; and whether it is full with them."""
+        settings = self._settings
+        sizes = batch_encoder.frame_sizes(found.bounds, found.headers)
+        if not target.takes_batches:
+            sizes = sizes * 4 // 3 + JSON_OVERHEAD_BYTES
+        room = settings.max_batch_bytes - HEADER_BYTES
+        by_bytes = int(np.searchsorted(np.cumsum(sizes), room, side="right"))
+        count = max(1, min(by_bytes, settings.batch_size, len(found)))
+        return count, count < len(found) or count >= settings.batch_size
+
+    def _send(self, target: Target, partition: int | None, some: Rows) -> None:
+        now_us = time.time_ns() // 1000
+        media, query = JSON, ""
+        body: bytes | bytearray
+        if target.takes_batches:
+            assert hashes.xxh3 is not None
+            body = batch_encoder.encode(some.bounds, some.octets, some.ids, some.headers, now_us, hashes.xxh3)
+            media, query = BATCH, "" if partition is None else f"?partition={partition}"
+        else:
+            body = _json(some, partition)
+        place = (target.topic, partition)
+        lane = self._lanes.setdefault(place, len(self._lanes) % len(self._sessions))
+        self._finish(lane)
+        path = f"{topic_path(target.topic)}/messages{query}"
+        pending = self._sessions[lane].begin("POST", path, body, media, also=(TOO_LARGE,))
+        self._in_flight[lane] = InFlight(pending, target, partition, some)
+
+    def _finish(self, lane: int) -> None:
+        """Waits for the request under way there; one that was too large goes again in two halves."""
+        in_flight = self._in_flight.pop(lane, None)
+        if in_flight is None:
+            return
+        pending, target, partition, some = in_flight
+        reply = pending.finish()
+        self.sent.requests += 1
+        if reply.status != TOO_LARGE:
+            place = (target.topic, -1 if partition is None else partition)
+            self.sent.rows += len(some)
+            self.sent.by_partition[place] = self.sent.by_partition.get(place, 0) + len(some)
+            return
+        if len(some) == 1:
+            size = int(batch_encoder.frame_sizes(some.bounds, some.headers)[0])
+            raise RowError(f"a message of {size} bytes is too large for the server (413), see http.max_request_size")
+        half = len(some) // 2
+        for part in (some.part(0, half), some.part(half, len(some))):
+            self._send(target, partition, part)
+            self._finish(lane)
+
+
+def topic_of(settings: Settings) -> str:
+    """The topic that the options name."""
+    assert settings.topic is not None
+    return settings.topic if settings.stream is None else f"{settings.stream}/{settings.topic}"
+
+
+def _given_ids(column: Any) -> Array:
+    if column.null_count:
+        raise RowError("column 'id' is null; leave the column out, or fill it")
+    found = column.to_pylist()
+    if found and isinstance(found[0], str):
+        return ids.from_strings(found)
+    for each in found:
+        if len(each) != ids.ID_BYTES or each == ids.NO_ID:
+            raise RowError(f"column 'id': {each.hex()!r} is no id: {ids.ID_BYTES} bytes are needed, not all of them 0")
+    return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, ids.ID_BYTES)
+
+
+def _json(some: Rows, partition: int | None) -> bytes:
+    to = {"kind": "balanced", "value": ""}
+    if partition is not None:
+        to = {"kind": "partition_id", "value": base64.b64encode(partition.to_bytes(4, "little")).decode()}
+    messages = []
+    for i, payload in enumerate(batch_encoder.split_payloads(some.bounds, some.octets)):
+        message = {"id": str(UUID(bytes=some.ids[i].tobytes())), "payload": base64.b64encode(payload).decode()}
+        if some.headers and some.headers[i]:
+            message["user_headers"] = base64.b64encode(some.headers[i]).decode()
+        messages.append(message)
+    return json.dumps({"partitioning": to, "messages": messages}).encode()

@@ -1,0 +1,40 @@
+"""What is said of a Connect server that cannot be reached. What one does is in tests/deploy."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: install whippet-gateway[spark]")
+
+from whippet.pipelines import spark_connect
+from whippet.pipelines.errors import FileError, SparkError
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:15002", "http://127.0.0.1:15002", "sc://", "sc://host:port", ""])
+def test_an_address_that_is_none_is_named(tmp_path: Path, url: str) -> None:
+    with pytest.raises(FileError, match=r"^\S*: the address of a Connect server is needed, such as sc://"):
+        spark_connect.session(url, "p", {}, tmp_path)
+
+
+def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+        with pytest.raises(SparkError, match=f"^no Connect server at {host}:{port}: .*refused"):
+            spark_connect.session(f"sc://{host}:{port}/;user_id=x", "p", {}, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_standard_output_that_nobody_would_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from whippet.pipelines.gateway_settings import GatewaySettings  # noqa: PLC0415
+    from whippet.pipelines.sinks import stdout  # noqa: PLC0415
+
+    stdout.StdoutSink().check_schema(StructType(), GatewaySettings(), "[sink]")
+    monkeypatch.setattr(stdout, "is_remote", lambda: True)
+    with pytest.raises(FileError, match=r"^\[sink\]: over Connect it is that of a process beside the server"):
+        stdout.StdoutSink().check_schema(StructType(), GatewaySettings(), "[sink]")
