@@ -200,9 +200,7 @@ def integer(least: int, most: int = 2**63 - 1) -> Kind:
             raise InvalidValue
         return value
 
-    return Kind(
-        f"an integer of at least {least}" if most == 2**63 - 1 else f"an integer from {least} to {most}", parse
-    )
+    return Kind(f"an integer of at least {least}" if most == 2**63 - 1 else f"an integer from {least} to {most}", parse)
 
 
 def one_of(*words: str) -> Kind:

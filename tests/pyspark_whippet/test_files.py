@@ -319,7 +319,7 @@ def test_nothing_in_the_folder_is_changed(lake: Lake, filled: str, tmp_path: Pat
 def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
     for said, sentence in (
         ({"from": "files", "path": "s3://bucket/x"}, "a folder is needed that driver and executors see"),
-        ({"from": "files", "path": "data"}, "the whole path is needed"),
+        ({"from": "files", "path": "data"}, "an absolute path is needed"),
         ({"from": "tapes"}, "one of gateway, files, all is needed"),
     ):
         with pytest.raises(OptionError, match=sentence):
