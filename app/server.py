@@ -39,10 +39,10 @@ from whippet.storage.store import Progress, Store
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.certificates import Renewals
 from whippet.transports.http import application
-from whippet.transports.http import server as http_server
 from whippet.transports.http.api import Api
-from whippet.transports.http.front import Front
-from whippet.transports.http.server import HttpServer
+from whippet.transports.http.serving import server as http_server
+from whippet.transports.http.serving.server import HttpServer
+from whippet.transports.http.serving.startup import startup_application
 from whippet.transports.listening import ListenError
 from whippet.transports.quic import QuicListener
 from whippet.transports.tcp import TcpListener
@@ -93,9 +93,8 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, rep
 async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool) -> None:
     stopping = _stop_on_signals()
     readiness, measured = Readiness(), Measured()
-    front = Front(readiness)
     renewals = _renew_on_hangup(readiness)
-    http = await _listen_on_http(loaded.config, front, renewals)
+    http = await _listen_on_http(loaded.config, readiness, renewals)
     try:
         store = await _open_store(options, readiness, measured, partial(_start_log_files, log_files, loaded.config))
         try:
@@ -108,7 +107,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
                 gateway.start_chores()
                 spare_the_living()
                 try:
-                    await _listen(loaded, options, gateway, front, http, renewals, stopping)
+                    await _listen(loaded, options, gateway, http, renewals, stopping)
                 finally:
                     await gateway.close()
             logger.info("closing the store: what is still in memory is written and synced")
@@ -120,12 +119,14 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
     logger.info("stopped")
 
 
-async def _listen_on_http(config: Config, front: Front, renewals: Renewals) -> HttpServer | None:
+async def _listen_on_http(config: Config, readiness: Readiness, renewals: Renewals) -> HttpServer | None:
     http = config.http
     if not http.enabled:
         return None
     tls = renewals.context(http.tls, "http.tls")
-    return await http_server.start(front, http.address, http.limits, config.system.limits.stop_time, tls)
+    return await http_server.start(
+        startup_application(readiness), http.address, http.limits, config.system.limits.stop_time, tls
+    )
 
 
 def _start_log_files(log_files: LogFiles, config: Config) -> None:
@@ -162,7 +163,6 @@ async def _listen(
     loaded: Loaded,
     options: StoreOptions,
     gateway: Gateway,
-    front: Front,
     http: HttpServer | None,
     renewals: Renewals,
     stopping: asyncio.Event,
@@ -178,11 +178,11 @@ async def _listen(
             tokens = await AccessTokens.open(config.http.jwt, config.system.path, gateway.users, gateway.clock)
             api = Api(gateway, tokens, budgets)
         if api is not None and http is not None:
-            front.application = application.create(api)
-            http.door.budgets = budgets
+            http.listener.application = application.Application(api)
+            http.listener.budgets = budgets
             addresses["http"] = http.address
             gateway.addresses.http = http.address.port
-            gateway.connections[Transport.HTTP] = http.door.connections.__len__
+            gateway.connections[Transport.HTTP] = http.listener.connections.__len__
         if api is not None and config.metrics.enabled:
             web.append(await _listen_for_scrapers(api, config))
             addresses["metrics"] = web[-1].address
@@ -195,7 +195,7 @@ async def _listen(
             gateway.addresses.tcp, gateway.addresses.host = tcp.address.port, tcp.address.host
             gateway.connections[Transport.TCP] = tcp.count_connections
         if config.quic.enabled:
-            over_http = () if http is None else (front, http.door)
+            over_http = () if http is None else (http.listener.application, http.listener)
             quic = QuicListener(gateway, budgets, *over_http)
             listeners.append(quic)
             await quic.listen(config.quic.address, "quic.address", config.system.path)
@@ -254,10 +254,10 @@ async def _listen_for_websockets(
         tls = renewals.context(config.websocket.tls, "websocket.tls", config.system.path)
         limits, stop_time = config.http.limits, config.system.limits.stop_time
         at = await http_server.start(upgrade_required, address, limits, stop_time, tls, setting="websocket.address")
-        at.door.websockets = websockets
+        at.listener.websockets = websockets
         web.append(at)
     if http is not None:
-        http.door.websockets = websockets
+        http.listener.websockets = websockets
     assert at is not None
     addresses["websocket"] = at.address
     gateway.addresses.websocket = at.address.port
@@ -266,7 +266,7 @@ async def _listen_for_websockets(
 
 
 async def _listen_for_scrapers(api: Api, config: Config) -> HttpServer:
-    only_metrics = application.create(api, application.METRICS, config.metrics.endpoint)
+    only_metrics = application.Application(api, application.METRICS, config.metrics.endpoint)
     limits, stop_time = config.http.limits, config.system.limits.stop_time
     return await http_server.start(only_metrics, config.metrics.endpoint, limits, stop_time, setting="metrics.endpoint")
 

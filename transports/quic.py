@@ -41,7 +41,7 @@ from whippet.transports.quic_engine import CONNECTION_ID_BYTES, HTTP3, Engine, R
 from whippet.transports.quic_path import DATAGRAM_BYTES_MIN
 
 if TYPE_CHECKING:
-    from whippet.transports.http.protocol import Door
+    from whippet.transports.http.serving.protocol import Listener
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class QuicListener:
         gateway: Gateway,
         budgets: Budgets,
         application: ASGIApp | None = None,
-        door: Door | None = None,
+        door: Listener | None = None,
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from tests.transports.support.quic import Client, World, served
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
-from whippet.transports.http.protocol import Door
+from whippet.transports.http.serving.protocol import Listener
 from whippet.transports.http3 import AHEAD_BYTES_MAX, PIECE_BYTES
 
 MIB = 1 << 20
@@ -415,7 +415,7 @@ async def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
 
 
 async def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
-    door = Door(HttpLimits(connections=2), Address("127.0.0.1", 0))
+    door = Listener(HttpLimits(connections=2), Address("127.0.0.1", 0))
     async with served(tmp_path, application=echo, door=door) as world:
         first, _ = await browser(world), await browser(world)
         assert not door.has_room(0.0)

@@ -20,7 +20,7 @@ from whippet.app.commands import requests
 from whippet.app.config.listeners import Http
 from whippet.transports.admission.budget import Budget
 from whippet.transports.http import routes
-from whippet.transports.http.answering import Answer
+from whippet.transports.http.forms.responses import HttpResponse
 from whippet.transports.http.operation import Call, Operation
 from whippet.transports.quic_connection import Binary
 
@@ -90,10 +90,10 @@ async def test_over_quic_a_poll_whose_client_goes_while_it_is_carried_out_leaves
 async def test_over_http_responses_that_are_no_polls_take_room_and_wait_for_it(tmp_path: Path) -> None:
     made = 0
 
-    async def large(call: Call) -> Answer:
+    async def large(call: Call) -> HttpResponse:
         nonlocal made
         made += 1
-        return Answer(200, bytes(4 * MIB))
+        return HttpResponse(200, bytes(4 * MIB))
 
     operations = [
         Operation(name=name, method="GET", path=f"/{name}", summary="", subject="", handler=large, public=is_public)

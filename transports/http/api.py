@@ -15,9 +15,9 @@ from whippet.app.leases import Leases
 from whippet.app.places import Places, Setting
 from whippet.storage.batch import Limits
 from whippet.transports.admission.budgets import Budgets
-from whippet.transports.http.errors import no_place
-from whippet.transports.http.metrics import Scrapes
-from whippet.transports.http.tailing import Tails
+from whippet.transports.http.errors import limit_reached
+from whippet.transports.http.handlers.metrics import Scrapes
+from whippet.transports.http.serving.open_tails import Tails
 
 
 class Api:
@@ -36,13 +36,13 @@ class Api:
             "waiting polls",
             Setting("http.readers.waiting", readers.waiting),
             Setting("http.readers.waiting_per_user", readers.waiting_per_user),
-            partial(no_place, "too_many_waiting"),
+            partial(limit_reached, "too_many_waiting"),
         )
         self.subscriptions = Places(
             "subscriptions",
             Setting("websocket.channel.subscriptions_total", channel.subscriptions_total),
             Setting("websocket.channel.subscriptions_per_user", channel.subscriptions_per_user),
-            partial(no_place, "too_many_subscriptions"),
+            partial(limit_reached, "too_many_subscriptions"),
         )
         self.tails = Tails(readers)
         self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)

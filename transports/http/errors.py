@@ -11,7 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 from whippet.app.errors import TABLE, CommandError
-from whippet.transports.http.answering import JSON, Answer, Headers
+from whippet.transports.http.forms.responses import JSON, Headers, HttpResponse
 
 BUG_ID = 1
 """The number of Iggy's general error."""
@@ -49,7 +49,7 @@ class Refused(Exception):
         self.headers = headers
 
 
-def no_place(code: str, sentence: str) -> Refused:
+def limit_reached(code: str, sentence: str) -> Refused:
     """There are as many of something as are allowed."""
     return Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code=code)
 
@@ -65,13 +65,13 @@ def not_found() -> Refused:
     return Refused(HTTPStatus.NOT_FOUND, "Resource not found")
 
 
-def of_refusal(refused: Refused) -> Answer:
+def refusal_response(refused: Refused) -> HttpResponse:
     status = refused.status
     code = refused.code or _CODES.get(status) or status.name.lower()
     return error(status, ErrorBody(status, code, refused.reason, refused.field), refused.headers)
 
 
-def of_command(refused: CommandError) -> Answer:
+def command_error_response(refused: CommandError) -> HttpResponse:
     row = TABLE[refused.code]
     headers: Headers = (RETRY_AFTER,) if row.status in AGAIN else ()
     if refused.retry_after_s is not None:
@@ -79,10 +79,10 @@ def of_command(refused: CommandError) -> Answer:
     return error(row.status, ErrorBody(refused.code, row.name, str(refused), row.field), headers)
 
 
-def of_bug() -> Answer:
+def bug_response() -> HttpResponse:
     """An exception that no one expected. The server logs its trace; the client is told no more than that it is ours."""
     return error(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorBody(BUG_ID, "error", "Internal server error", None))
 
 
-def error(status: int, body: ErrorBody, headers: Headers = ()) -> Answer:
-    return Answer(status, msgspec.json.encode(body), (JSON, *headers))
+def error(status: int, body: ErrorBody, headers: Headers = ()) -> HttpResponse:
+    return HttpResponse(status, msgspec.json.encode(body), (JSON, *headers))

@@ -14,8 +14,8 @@ import msgspec
 
 from whippet.app.version import version
 from whippet.transports.http.errors import ErrorBody
+from whippet.transports.http.forms.parameters import KINDS, SPELLING
 from whippet.transports.http.operation import Operation
-from whippet.transports.http.parameters import KINDS, SPELLING
 from whippet.transports.http.routes import OPERATIONS
 
 REFERENCE = "#/components/schemas/{name}"

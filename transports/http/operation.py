@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Handler = Callable[["Call"], Awaitable[Any]]
 
 
-class Form(NamedTuple):
+class BodyFormat(NamedTuple):
     """A body of a request that is not JSON."""
 
     media: str
@@ -64,7 +64,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """What the JSON body is decoded into; None: no body is read."""
     decode: Callable[[Any, bytes], Any] | None = None
     """How the bytes of the body are decoded, where it is not done like everywhere."""
-    forms: tuple[Form, ...] = ()
+    forms: tuple[BodyFormat, ...] = ()
     """What else than JSON the body may be, by its content type."""
     headers: tuple[tuple[str, str], ...] = ()
     """Headers that a request may have besides those that all may have, and what they are for."""
@@ -122,8 +122,8 @@ class Call:
         self.turn: Reservation | None = None
         """The room of a response that the client has not taken; closed by whoever sends the response."""
 
-    async def ask(self, request: Request) -> Any:
-        return await execute(self.api.gateway, self.session, request)
+    def execute(self, request: Request) -> Awaitable[Any]:
+        return execute(self.api.gateway, self.session, request)
 
     def response_reservation(self) -> Reservation:
         if self.turn is None:
@@ -137,7 +137,7 @@ class Call:
         """What is found, and no more than there is room for now."""
         turn, most = self.response_reservation(), request.room or POLL_BYTES_MIN
         bounded = reserve_poll(request, turn, most) or await wait_for_poll(request, turn)
-        polled: Polled = await self.ask(bounded)
+        polled: Polled = await self.execute(bounded)
         turn.hold(sum(map(len, polled.batches)))
         return polled
 
@@ -180,3 +180,12 @@ def admit_call(call: Call) -> None:
     wanted = call.operation.admits
     if wanted is not None:
         admit(call.api.gateway, call.session, wanted, Destination(call.stream, call.topic))
+
+
+def require_topic(call: Call) -> None:
+    """Raises the error that says which one is missing, unless the stream and the topic of the path exist."""
+    stream = call.api.gateway.streams.find(call.stream)
+    if stream is None:
+        raise CommandError(Code.STREAM_ID_NOT_FOUND, about=(call.stream,))
+    if stream.topics.find(call.topic) is None:
+        raise CommandError(Code.TOPIC_ID_NOT_FOUND, about=(call.topic, call.stream))

@@ -10,30 +10,26 @@ from http import HTTPStatus
 
 from whippet.app.commands import requests
 from whippet.app.config.limits import Limit
-from whippet.transports.http import (
-    deferred,
-    groups,
+from whippet.transports.http.forms import batch_encoder, poll_formats, send_formats
+from whippet.transports.http.forms.batch_decoder import PolledMessages
+from whippet.transports.http.handlers import (
+    consumer_groups,
+    consumer_offsets,
+    deferred_polls,
     health,
-    incoming,
     leases,
-    limits,
     logins,
     messages,
     metrics,
-    offsets,
     options,
-    outgoing,
-    packing,
     personal_tokens,
     streams,
     system,
     tails,
-    tickets,
     topics,
     users,
 )
 from whippet.transports.http.operation import Operation
-from whippet.transports.http.unpacking import PolledMessages
 
 CREATED, NO_CONTENT = int(HTTPStatus.CREATED), int(HTTPStatus.NO_CONTENT)
 
@@ -101,7 +97,7 @@ _SYSTEM = (
         path="/limits",
         summary="What a client can come up against, and which setting of the server it is",
         subject="system",
-        handler=limits.get_limits,
+        handler=system.get_limits,
         answer=list[Limit],
     ),
     Operation(
@@ -325,9 +321,9 @@ _MESSAGES = (
         handler=messages.send_messages,
         query=messages.SendQuery,
         admits=requests.SendMessages,
-        body=packing.NewMessages,
-        decode=packing.decode,
-        forms=incoming.FORMS,
+        body=batch_encoder.NewMessages,
+        decode=batch_encoder.decode,
+        forms=send_formats.FORMS,
         headers=(
             (
                 "Iggy-Header-{name}",
@@ -354,7 +350,7 @@ _MESSAGES = (
         handler=messages.poll_messages,
         query=messages.PollQuery,
         answer=PolledMessages,
-        media_also=tuple(form for form in outgoing.FORMS if form != outgoing.JSON),
+        media_also=tuple(form for form in poll_formats.FORMS if form != poll_formats.JSON),
         refusals=(
             (406, "The messages cannot be had in the form that `Accept` asks for"),
             (429, "As many polls wait as are allowed, of the user or of all: ask without `wait`, or a little later"),
@@ -366,9 +362,9 @@ _MESSAGES = (
         path="/streams/{stream}/topics/{topic}/messages/deferred",
         summary="Read messages of one partition, as soon as there are enough",
         subject="messages",
-        handler=deferred.poll,
-        query=deferred.DeferredQuery,
-        answer=deferred.DeferredMessages,
+        handler=deferred_polls.poll,
+        query=deferred_polls.DeferredQuery,
+        answer=deferred_polls.DeferredMessages,
         refusals=_DEFERRED_REFUSALS,
     ),
     Operation(
@@ -377,9 +373,9 @@ _MESSAGES = (
         path="/streams/{stream}/topics/{topic}/messages/deferred",
         summary="The same, for clients that store their offset with it",
         subject="messages",
-        handler=deferred.poll,
-        query=deferred.DeferredQuery,
-        answer=deferred.DeferredMessages,
+        handler=deferred_polls.poll,
+        query=deferred_polls.DeferredQuery,
+        answer=deferred_polls.DeferredMessages,
         refusals=_DEFERRED_REFUSALS,
     ),
     Operation(
@@ -410,9 +406,9 @@ _MESSAGES = (
         path="/streams/{stream}/topics/{topic}/consumer-offsets",
         summary="How far a consumer has come",
         subject="messages",
-        handler=offsets.get_offset,
-        query=offsets.OffsetQuery,
-        answer=offsets.ConsumerOffset,
+        handler=consumer_offsets.get_offset,
+        query=consumer_offsets.OffsetQuery,
+        answer=consumer_offsets.ConsumerOffset,
     ),
     Operation(
         name="store_consumer_offset",
@@ -420,8 +416,8 @@ _MESSAGES = (
         path="/streams/{stream}/topics/{topic}/consumer-offsets",
         summary="Store how far a consumer has come",
         subject="messages",
-        handler=offsets.store_offset,
-        body=offsets.NewOffset,
+        handler=consumer_offsets.store_offset,
+        body=consumer_offsets.NewOffset,
         status=NO_CONTENT,
         refusals=(_RECREATED,),
     ),
@@ -431,8 +427,8 @@ _MESSAGES = (
         path="/streams/{stream}/topics/{topic}/consumer-offsets/{consumer}",
         summary="Forget how far a consumer has come",
         subject="messages",
-        handler=offsets.delete_offset,
-        query=offsets.ReaderQuery,
+        handler=consumer_offsets.delete_offset,
+        query=consumer_offsets.ReaderQuery,
         status=NO_CONTENT,
     ),
 )
@@ -448,8 +444,8 @@ _GROUPS = (
         path="/streams/{stream}/topics/{topic}/consumer-groups",
         summary="The consumer groups of a topic",
         subject="consumer groups",
-        handler=groups.get_groups,
-        answer=list[groups.ConsumerGroup],
+        handler=consumer_groups.get_groups,
+        answer=list[consumer_groups.ConsumerGroup],
         catalogue=True,
     ),
     Operation(
@@ -458,10 +454,10 @@ _GROUPS = (
         path="/streams/{stream}/topics/{topic}/consumer-groups",
         summary="Make a consumer group",
         subject="consumer groups",
-        handler=groups.create_group,
-        body=groups.NewConsumerGroup,
+        handler=consumer_groups.create_group,
+        body=consumer_groups.NewConsumerGroup,
         status=CREATED,
-        answer=groups.ConsumerGroupDetails,
+        answer=consumer_groups.ConsumerGroupDetails,
     ),
     Operation(
         name="get_consumer_group",
@@ -469,8 +465,8 @@ _GROUPS = (
         path="/streams/{stream}/topics/{topic}/consumer-groups/{group}",
         summary="A consumer group and its members",
         subject="consumer groups",
-        handler=groups.get_group,
-        answer=groups.ConsumerGroupDetails,
+        handler=consumer_groups.get_group,
+        answer=consumer_groups.ConsumerGroupDetails,
         catalogue=True,
     ),
     Operation(
@@ -479,7 +475,7 @@ _GROUPS = (
         path="/streams/{stream}/topics/{topic}/consumer-groups/{group}",
         summary="Delete a consumer group and its stored offsets",
         subject="consumer groups",
-        handler=groups.delete_group,
+        handler=consumer_groups.delete_group,
         status=NO_CONTENT,
     ),
     Operation(
@@ -555,9 +551,9 @@ _USERS = (
         path="/tickets",
         summary="A ticket that stands for the token in a URL, once and for a short while",
         subject="users",
-        handler=tickets.make_ticket,
+        handler=logins.make_ticket,
         status=CREATED,
-        answer=tickets.TicketDetails,
+        answer=logins.TicketDetails,
     ),
     Operation(
         name="get_users",

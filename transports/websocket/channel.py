@@ -26,9 +26,10 @@ from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import Request
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
-from whippet.transports.http import bearer, bodies
-from whippet.transports.http.answering import Answer
-from whippet.transports.http.errors import Refused, of_bug, of_command, of_refusal
+from whippet.transports.http.errors import Refused, bug_response, command_error_response, refusal_response
+from whippet.transports.http.forms import request_bodies
+from whippet.transports.http.forms.responses import HttpResponse
+from whippet.transports.http.serving import authentication
 from whippet.transports.websocket.commands import NULL, Command, Commands, Members, answer
 from whippet.transports.websocket.subscribe_command import open_subscription
 from whippet.transports.websocket.subscription import Granted, Subscription
@@ -197,11 +198,11 @@ class Channel:
         try:
             await self._sign_in(authorization)
         except CommandError as refused:
-            await self.link.send(b'{"id":null,"error":', of_command(refused).body, b"}")
+            await self.link.send(b'{"id":null,"error":', command_error_response(refused).body, b"}")
             self.link.end_with(UNAUTHORIZED, str(refused))
 
     async def _sign_in(self, authorization: bytes) -> SignedIn:
-        caller = await bearer.authenticate(self.api, authorization)
+        caller = await authentication.authenticate(self.api, authorization)
         if self.caller is None or self.caller.user is not caller.user:
             self._sign_out("unauthenticated", "Another user has signed in")
         self._authorization, self.caller = authorization, caller
@@ -213,7 +214,7 @@ class Channel:
         if self._authorization is None:
             raise CommandError(Code.UNAUTHENTICATED, "sign in first, with `sign_in` and a token, or with `log_in`")
         try:
-            caller = await bearer.authenticate(self.api, self._authorization)
+            caller = await authentication.authenticate(self.api, self._authorization)
         except CommandError as refused:
             self._sign_out("unauthenticated", str(refused))
             raise
@@ -340,17 +341,17 @@ def _decoded(members: Members, into: Any) -> Any:
     try:
         return msgspec.json.decode(_encode(members), type=into)
     except msgspec.ValidationError as error:
-        raise bodies.unfit(str(error), bodies.field_of(error)) from None
+        raise request_bodies.unfit(str(error), request_bodies.field_of(error)) from None
 
 
 def failure(error: Exception, address: str) -> bytes:
     """What the member `error` is."""
-    found: Answer
+    found: HttpResponse
     if isinstance(error, Refused):
-        found = of_refusal(error)
+        found = refusal_response(error)
     elif isinstance(error, CommandError):
-        found = of_command(error)
+        found = command_error_response(error)
     else:
         _log.error("%s: a command ended in a defect", address, exc_info=error)
-        found = of_bug()
+        found = bug_response()
     return found.body

@@ -26,14 +26,16 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model.sessions import Session
 from whippet.transports import offload
 from whippet.transports.admission.budget import FREE_BYTES
-from whippet.transports.http import application, bodies, parameters, routes, system
-from whippet.transports.http.answering import JSON, Answer
+from whippet.transports.http import application, routes
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import Refused, not_found
-from whippet.transports.http.messages import FRAME_JSON_BYTES
-from whippet.transports.http.numbers import U32, U64, check_u64
+from whippet.transports.http.forms import parameters, request_bodies
+from whippet.transports.http.forms.batch_decoder import PolledMessages, decode_messages
+from whippet.transports.http.forms.field_types import U32, U64, check_u64
+from whippet.transports.http.forms.responses import JSON, HttpResponse
+from whippet.transports.http.handlers import system
+from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES
 from whippet.transports.http.operation import Call, Operation, admit_call
-from whippet.transports.http.unpacking import PolledMessages, messages_of
 from whippet.transports.reservations import CUT
 
 if TYPE_CHECKING:
@@ -80,20 +82,20 @@ class Assignment(msgspec.Struct, frozen=True):
 
 
 async def get_session(call: Call) -> system.ClientDetails:
-    found: responses.ClientInfo = await call.ask(requests.GetMe())
+    found: responses.ClientInfo = await call.execute(requests.GetMe())
     return system.details_of(found)
 
 
 async def join_group(call: Call) -> None:
-    await call.ask(requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    await call.execute(requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"]))
 
 
 async def leave_group(call: Call) -> None:
-    await call.ask(requests.LeaveConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    await call.execute(requests.LeaveConsumerGroup(call.stream, call.topic, call.parameters["group"]))
 
 
 async def sync_group(call: Call) -> Assignment | None:
-    found = await call.ask(requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"]))
+    found = await call.execute(requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"]))
     return None if found is None else Assignment(found.generation, list(found.partitions), list(found.finishing))
 
 
@@ -115,14 +117,14 @@ async def poll_group(call: Call) -> PolledMessages:
     )
     if not polled.owned:
         raise CommandError(Code.CONSUMER_GROUP_PARTITION_NOT_OWNED)
-    messages: Any = await messages_of(polled.batches, for_0_6=False)
+    messages: Any = await decode_messages(polled.batches, for_0_6=False)
     return PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
 
 
 async def commit_group(call: Call) -> None:
     body: GroupCommit = call.body
     consumer = Consumer(ConsumerKind.GROUP, call.parameters["group"])
-    await call.ask(requests.StoreConsumerOffset(consumer, call.stream, call.topic, body.partition_id, body.offset))
+    await call.execute(requests.StoreConsumerOffset(consumer, call.stream, call.topic, body.partition_id, body.offset))
 
 
 def _own(name: str, handler: Any, of: str = "{stream}/{topic}/{group}", **more: Any) -> Operation:
@@ -165,9 +167,9 @@ class Command:
             is_small = len(body) <= FREE_BYTES
             if not is_small:
                 admit_call(call)
-            decode = operation.decode or bodies.decode
+            decode = operation.decode or request_bodies.decode
             try:
-                call.body = await offload.call(len(body), bodies.members_of(body), decode, self.decoder, body)
+                call.body = await offload.call(len(body), request_bodies.members_of(body), decode, self.decoder, body)
             except (CommandError, Refused):
                 if is_small:
                     # As over HTTP.
@@ -252,7 +254,7 @@ async def _answer(command: Command, call: Call) -> bytes:
     if call.api.budgets.are_responses_many and command.operation.method == "GET":
         await call.response_reservation().wait_for_share()
     found = await command.operation.handler(call)
-    if isinstance(found, Answer):
+    if isinstance(found, HttpResponse):
         return _embedded(found.body, dict(found.headers).get(b"content-type", JSON[1]))
     if isinstance(found, Response):
         return _embedded(bytes(found.body), found.headers.get("content-type", "text/plain").encode())

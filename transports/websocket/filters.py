@@ -18,9 +18,9 @@ import msgspec
 from whippet.app.feeds import Encode, Part, Position
 from whippet.storage.batch import Readable
 from whippet.transports import offload
-from whippet.transports.http.tailing import TailedMessage
-from whippet.transports.http.unpacking import messages_at_once
-from whippet.transports.http.userheaders import PART_BYTES_MAX, HeaderEntry, Outgoing
+from whippet.transports.http.forms.batch_decoder import iterate_messages
+from whippet.transports.http.forms.events import TailedMessage
+from whippet.transports.http.forms.user_headers import PART_BYTES_MAX, HeaderEntry, Outgoing
 
 NUMBER_BITS_MAX = 128
 INDEX_ENTRY_BYTES = 300
@@ -181,7 +181,7 @@ def _made(
     gaps: list[tuple[int, int, int]] = []
     for part in parts:
         number, expected = numbers[part.of], position[part.of]
-        for message in messages_at_once(part.buffers):
+        for message in iterate_messages(part.buffers):
             offset = message.header.offset
             if offset > expected:
                 gaps.append((len(items), part.of, offset - expected))

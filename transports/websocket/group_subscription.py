@@ -20,11 +20,11 @@ from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, Stra
 from whippet.app.errors import Code, CommandError
 from whippet.app.feeds import PIECE_BYTES
 from whippet.storage.partition import Partition
-from whippet.transports.http import bodies
 from whippet.transports.http.errors import Refused
-from whippet.transports.http.numbers import U32, U64, check_u64
-from whippet.transports.http.tailing import TailedMessage
-from whippet.transports.http.unpacking import messages_of
+from whippet.transports.http.forms import request_bodies
+from whippet.transports.http.forms.batch_decoder import decode_messages
+from whippet.transports.http.forms.events import TailedMessage
+from whippet.transports.http.forms.field_types import U32, U64, check_u64
 from whippet.transports.websocket.subscription import Subscription
 from whippet.transports.websocket.topic_subscription import CREDIT, Name, identifier
 
@@ -81,7 +81,7 @@ class GroupSubscription(Subscription):
         try:
             said = msgspec.json.decode(_encode(members), type=Ack)
         except msgspec.ValidationError as error:
-            raise bodies.unfit(str(error), bodies.field_of(error)) from None
+            raise request_bodies.unfit(str(error), request_bodies.field_of(error)) from None
         await self.channel.ask(
             requests.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset)
         )
@@ -140,7 +140,7 @@ class GroupSubscription(Subscription):
         )
         if not polled.owned or not polled.messages_count:
             return False
-        messages: Any = await messages_of(polled.batches, for_0_6=False)
+        messages: Any = await decode_messages(polled.batches, for_0_6=False)
         said: dict[str, Any] = {
             "sub": self.number,
             "messages": [TailedMessage(number, each.header, each.payload, each.user_headers) for each in messages],

@@ -19,9 +19,9 @@ from websockets.typing import Subprotocol
 
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpCors
-from whippet.transports.http.cors import ANY
 from whippet.transports.http.errors import Refused
-from whippet.transports.http.hosts import Hosts
+from whippet.transports.http.serving.cors import ANY
+from whippet.transports.http.serving.hosts import Hosts
 
 
 class Upgrade(NamedTuple):

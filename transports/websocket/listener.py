@@ -16,10 +16,11 @@ from whippet.app.gateway import Gateway
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.connections import Connections
-from whippet.transports.http import bearer, parameters
-from whippet.transports.http.answering import send_answer
 from whippet.transports.http.api import Api
-from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, of_refusal
+from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, refusal_response
+from whippet.transports.http.forms import parameters
+from whippet.transports.http.forms.responses import send_response
+from whippet.transports.http.serving import authentication
 from whippet.transports.websocket import handshake
 from whippet.transports.websocket.binary_connection import BinaryConnection
 from whippet.transports.websocket.channel import Channel
@@ -41,7 +42,7 @@ async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
     """The application of a listener that has nothing but WebSocket."""
     headers = ((b"upgrade", b"websocket"), (b"connection", b"Upgrade"))
     refused = Refused(HTTPStatus.UPGRADE_REQUIRED, "This port speaks WebSocket", headers=headers)
-    await send_answer(of_refusal(refused), send)
+    await send_response(refusal_response(refused), send)
 
 
 class WebSockets(Connections):
@@ -116,11 +117,11 @@ def _authorization(asked: Upgrade, api: Api) -> bytes | None:
         if each.strip().startswith(TOKEN):
             return b"Bearer " + each.strip().removeprefix(TOKEN).encode("latin-1")
     query = asked.query.encode("latin-1")
-    parameters.decode_query(query, bearer.TicketQuery)
+    parameters.decode_query(query, authentication.TicketQuery)
     header = asked.header(b"authorization")
     if header:
         return header.encode("latin-1")
     try:
-        return bearer.of_ticket(api, query)
+        return authentication.of_ticket(api, query)
     except CommandError as refused:
         raise Refused(HTTPStatus.UNAUTHORIZED, str(refused), "ticket") from None

@@ -13,7 +13,7 @@ from whippet.app.access import permissions as may
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.news import Event
-from whippet.transports.http.numbers import U32
+from whippet.transports.http.forms.field_types import U32
 from whippet.transports.websocket.subscription import Subscription
 from whippet.transports.websocket.topic_subscription import CREDIT, Name, identifier
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whippet.transports.http import bodies
 from whippet.transports.http.errors import Refused
+from whippet.transports.http.forms import request_bodies
 from whippet.transports.websocket import group_subscription, stats_and_events, topic_subscription
 from whippet.transports.websocket.group_subscription import ToGroup
 from whippet.transports.websocket.stats_and_events import ToEvents, ToStats
@@ -28,7 +28,7 @@ async def open_subscription(channel: Channel, number: int, said: Members) -> Sub
     try:
         wanted = _decoder.decode(_encode(said))
     except msgspec.ValidationError as error:
-        raise bodies.unfit(str(error), bodies.field_of(error)) from None
+        raise request_bodies.unfit(str(error), request_bodies.field_of(error)) from None
     match wanted:
         case ToTopic():
             return await topic_subscription.subscribe(channel, number, wanted)

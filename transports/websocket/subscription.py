@@ -19,7 +19,7 @@ from whippet.app.errors import CommandError, of_storage
 from whippet.app.model.identity import Login
 from whippet.storage.errors import StorageError
 from whippet.transports.http.errors import Refused
-from whippet.transports.http.numbers import U32
+from whippet.transports.http.forms.field_types import U32
 from whippet.transports.websocket.text_connection import Gone
 
 if TYPE_CHECKING:

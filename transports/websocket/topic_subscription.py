@@ -23,11 +23,11 @@ from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
 from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.feeds import Cursor, Feed, Piece
-from whippet.transports.http import parameters
 from whippet.transports.http.errors import Refused
-from whippet.transports.http.numbers import U32, U64, check_u64
-from whippet.transports.http.tailing import cursor_of, id_of, position_of
-from whippet.transports.http.tails import PARTITIONS_MAX
+from whippet.transports.http.forms import parameters
+from whippet.transports.http.forms.events import cursor_of, id_of, position_of
+from whippet.transports.http.forms.field_types import U32, U64, check_u64
+from whippet.transports.http.handlers.tails import PARTITIONS_MAX
 from whippet.transports.reservations import POLL_BYTES_MIN
 from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
 from whippet.transports.websocket.subscription import Subscription

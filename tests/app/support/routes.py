@@ -4,11 +4,12 @@ from __future__ import annotations
 
 SLOW_ROUTE = """
 from starlette.responses import PlainTextResponse
-from whippet.transports.http import bodies, routes
+from whippet.transports.http.forms import request_bodies
+from whippet.transports.http import routes
 
 async def slow(call):
     print("request in hand", flush=True)
-    return PlainTextResponse(await bodies.read(call.receive, 1000))
+    return PlainTextResponse(await request_bodies.read(call.receive, 1000))
 
 routes.OPERATIONS += (
     routes.Operation(

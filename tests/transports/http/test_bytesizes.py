@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from whippet.transports.http import bytesizes
+from whippet.transports.http.forms import field_types
 
-UNITS = dict(bytesizes.UNITS) | {"B": 1}
+UNITS = dict(field_types.UNITS) | {"B": 1}
 TABLE = {
     0: "0 B",
     64: "64 B",
@@ -30,12 +30,12 @@ TABLE = {
 
 @pytest.mark.parametrize("size", TABLE)
 def test_the_table_of_the_reference(size: int) -> None:
-    assert bytesizes.text(size) == TABLE[size]
+    assert field_types.size_text(size) == TABLE[size]
 
 
 @given(st.integers(0, 2**64 - 1))
 def test_a_text_says_exactly_its_size(size: int) -> None:
-    number, unit = bytesizes.text(size).split(" ")
+    number, unit = field_types.size_text(size).split(" ")
     assert Decimal(number) * UNITS[unit] == size
     assert len(number.partition(".")[2]) <= 3
     assert not number.endswith(".")

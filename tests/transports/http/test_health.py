@@ -16,12 +16,12 @@ from tests.transports.http.support.calling import calling
 from tests.transports.support.dated import ending_in
 from whippet.app.readiness import Readiness, Stage
 from whippet.storage.store import Progress
-from whippet.transports.http.front import Front
+from whippet.transports.http.serving.startup import startup_application
 
 SLOW_OPENING = """
 import asyncio, sys
 from whippet.storage.store import Progress, Store
-from whippet.transports.http import server
+from whippet.transports.http.serving import server
 
 open_store, listen = Store.open, server.start
 
@@ -71,7 +71,7 @@ async def test_who_is_not_ready_says_how_far_it_is_in_the_shape_of_an_error(tmp_
 
 async def test_before_there_is_an_application_everything_else_is_not_ready() -> None:
     readiness = Readiness()
-    transport = httpx.ASGITransport(Front(readiness))
+    transport = httpx.ASGITransport(startup_application(readiness))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert (await client.get("/health/live")).json() == {"status": "live"}
         assert (await client.get("/health/ready")).json()["recovery"] is None

@@ -17,7 +17,7 @@ import pytest
 from tests.transports.http.support.operations import ENDINGS, ROUTES, ask, do, lease_of, started
 from whippet.app import rates
 from whippet.app.telemetry.machine import Machine, Reading
-from whippet.transports.http.numbers import f32
+from whippet.transports.http.forms.field_types import f32
 
 CHARACTERS_MAX = 15
 U64 = frozenset(

@@ -22,7 +22,7 @@ from whippet.app.config import ConfigError
 from whippet.app.config.keys import KEYS
 from whippet.app.config.listeners import Http, HttpLimits, HttpMetrics
 from whippet.app.telemetry import metrics as telemetry
-from whippet.transports.http import metrics
+from whippet.transports.http.handlers import metrics
 
 IGGY = ("streams", "topics", "partitions", "segments", "messages", "users", "clients")
 GROUP = Consumer(ConsumerKind.GROUP, "g")

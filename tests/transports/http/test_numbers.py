@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from whippet.transports.http.numbers import U64_MAX, NumberText, number_of
+from whippet.transports.http.forms.field_types import U64_MAX, NumberText, number_of
 
 PATTERN = re.compile(msgspec.json.schema(NumberText)["pattern"])
 

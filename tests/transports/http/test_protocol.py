@@ -16,11 +16,12 @@ from tests.transports.http.support.serving import PING, Link, Serving, serving
 from tests.transports.support.crowded import crowded, waiting
 from whippet.app.config.listeners import Http
 from whippet.transports.admission.budget import STEP_BYTES_MIN
-from whippet.transports.http import bodies, routes
-from whippet.transports.http.answering import Answer
-from whippet.transports.http.messages import UNHEARD_BYTES
+from whippet.transports.http import routes
+from whippet.transports.http.forms import request_bodies
+from whippet.transports.http.forms.responses import HttpResponse
+from whippet.transports.http.handlers.messages import UNHEARD_BYTES
 from whippet.transports.http.operation import Call, Operation
-from whippet.transports.http.protocol import AHEAD_MAX
+from whippet.transports.http.serving.protocol import AHEAD_MAX
 
 SHORT = 0.2
 LONG = 60.0
@@ -181,10 +182,10 @@ async def test_http3_is_announced_once_it_is_served(tmp_path: Path) -> None:
 async def test_our_own_time_is_never_the_clients(tmp_path: Path) -> None:
     """Neither the time that a request takes here, nor that of one that was sent before its turn."""
 
-    async def slow(call: Call) -> Answer:
-        await bodies.read(call.receive, 100)
+    async def slow(call: Call) -> HttpResponse:
+        await request_bodies.read(call.receive, 100)
         await asyncio.sleep(3 * SHORT)
-        return Answer(200, b"done")
+        return HttpResponse(200, b"done")
 
     operation = Operation(name="slow", method="POST", path="/slow", summary="", subject="", handler=slow, public=True)
 

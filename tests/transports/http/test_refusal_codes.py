@@ -7,7 +7,7 @@ from http import HTTPStatus
 import msgspec
 import pytest
 
-from whippet.transports.http.errors import Refused, of_refusal
+from whippet.transports.http.errors import Refused, refusal_response
 
 
 @pytest.mark.parametrize(
@@ -15,5 +15,5 @@ from whippet.transports.http.errors import Refused, of_refusal
     [(404, "not_found"), (413, "payload_too_large"), (422, "unprocessable_entity"), (429, "too_many_requests")],
 )
 def test_a_status_has_one_name_on_every_python(status: int, code: str) -> None:
-    said = msgspec.json.decode(of_refusal(Refused(HTTPStatus(status), "because")).body)
+    said = msgspec.json.decode(refusal_response(Refused(HTTPStatus(status), "because")).body)
     assert said["code"] == code

@@ -22,7 +22,7 @@ from whippet.app.commands import requests
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
 from whippet.storage.batch import Message, build
 from whippet.transports.http import application
-from whippet.transports.http.tailing import Tail
+from whippet.transports.http.serving.open_tails import Tail
 
 Readers = dict[str, Any]
 POLLING = Permissions(GlobalPermissions(poll_messages=True))
@@ -494,11 +494,11 @@ async def test_a_tail_that_is_behind_for_minutes_is_kept_as_long_as_it_reads(tmp
             while not untaken_bytes(only):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             now += 10
-            world.server.door.sweep(now)
+            world.server.listener.sweep(now)
             assert world.connections == 1
         for _ in range(8):
             now += 10
-            world.server.door.sweep(now)
+            world.server.listener.sweep(now)
         await until_tails(world, 0)
 
 
@@ -644,7 +644,7 @@ async def test_a_tail_that_is_not_over_http_1_is_the_same(tmp_path: Path) -> Non
                 "headers": [(b"authorization", f"Bearer {world.token}".encode())],
                 "client": ("h3", 1),
             }
-            return asyncio.create_task(application.create(world.api)(scope, receive, take))
+            return asyncio.create_task(application.Application(world.api)(scope, receive, take))
 
         goes = opened()
         await until(b"id: 0:1\ndata: one\n\n")

@@ -27,7 +27,7 @@ from whippet.app.config.formats import Address
 from whippet.app.gateway import Gateway
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
-from whippet.transports.http.protocol import Door
+from whippet.transports.http.serving.protocol import Listener
 from whippet.transports.quic import QuicListener
 
 
@@ -176,7 +176,7 @@ async def served(
     path: object,
     *,
     application: ASGIApp | None = None,
-    door: Door | None = None,
+    door: Listener | None = None,
     stalled_seconds: float = STALLED_SECONDS,
     quic: dict[str, Any] | None = None,
     http: dict[str, Any] | None = None,

@@ -23,8 +23,8 @@ from tests.transports.websocket.support.talking import Talking, talking
 from whippet.app.feeds import Feed, Feeds
 from whippet.storage.batch import Message, build
 from whippet.storage.partition import Partition
-from whippet.transports.http import unpacking, userheaders
-from whippet.transports.http.userheaders import HeaderEntry, HeaderPart
+from whippet.transports.http.forms import batch_decoder, user_headers
+from whippet.transports.http.forms.user_headers import HeaderEntry, HeaderPart
 from whippet.transports.websocket import filters
 from whippet.transports.websocket.filters import EncodedPiece, Filter, encoder
 from whippet.transports.websocket.topic_subscription import TopicSubscription
@@ -32,7 +32,7 @@ from whippet.transports.websocket.topic_subscription import TopicSubscription
 ROOT = Path(__file__).parents[3]
 TOPIC = {"to": "topic", "stream": "s", "topic": "t"}
 KEYS = ("kind", "größe", "k" * 255)
-VALUES: tuple[tuple[userheaders.Kind, bytes, Any], ...] = (
+VALUES: tuple[tuple[user_headers.Kind, bytes, Any], ...] = (
     ("string", b"bill", "bill"),
     ("raw", "Straße 東京 🚀".encode(), "Straße 東京 🚀"),
     ("string", b"v" * 255, "v" * 255),
@@ -48,7 +48,7 @@ VALUES: tuple[tuple[userheaders.Kind, bytes, Any], ...] = (
 )
 
 
-def entry(key: str, kind: userheaders.Kind, octets: bytes) -> HeaderEntry:
+def entry(key: str, kind: user_headers.Kind, octets: bytes) -> HeaderEntry:
     return HeaderEntry(HeaderPart("string", key.encode()), HeaderPart(kind, octets))
 
 
@@ -86,7 +86,7 @@ async def test_a_filter_finds_what_a_look_at_every_message_finds(tmp_path: Path,
             for _ in range(chance.randrange(1, 30)):
                 chosen = {chance.choice(KEYS): chance.choice(VALUES) for _ in range(chance.randrange(4))}
                 some.append([entry(key, kind, octets) for key, (kind, octets, _) in chosen.items()])
-            made = [Message(b"x", user_headers=userheaders.encode(headers)) for headers in some]
+            made = [Message(b"x", user_headers=user_headers.encode(headers)) for headers in some]
             await partition.append(build(made, 1, random.randbytes))
             sent += some
         piece = (await feed.piece(feed.cursor((0,)))).content
@@ -104,7 +104,7 @@ async def test_a_filter_finds_what_a_look_at_every_message_finds(tmp_path: Path,
 
 async def test_copies_for_many_filters_are_not_kept(tmp_path: Path) -> None:
     keys = [f"key {number}" for number in range(100)]
-    headers = userheaders.encode([entry(key, "string", b"x") for key in keys])
+    headers = user_headers.encode([entry(key, "string", b"x") for key in keys])
     async with partition_in(tmp_path) as partition, indexed(partition) as feed:
         await partition.append(build([Message(b"x" * 100, user_headers=headers)] * 5, 1, random.randbytes))
         piece = (await feed.piece(feed.cursor((0,)))).content
@@ -128,7 +128,7 @@ async def test_what_takes_long_to_encode_is_encoded_beside_the_loop(
         return making(*given)
 
     monkeypatch.setattr(filters, "_made", made)
-    headers = userheaders.encode([entry(f"{number:03}", "raw", b"x") for number in range(headers_of_each)])
+    headers = user_headers.encode([entry(f"{number:03}", "raw", b"x") for number in range(headers_of_each)])
     async with partition_in(tmp_path) as partition, indexed(partition) as feed:
         for count in (1, 5_000 // max(headers_of_each // 40, 1)):
             cursor = feed.cursor((partition.readable,))
@@ -215,9 +215,9 @@ async def test_each_message_is_looked_at_once_whatever_is_filtered_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_at, encoded, selected = [0], [0], [0]
-    decoding, encoding, selecting = unpacking.messages_at_once, filters._encode, filters._selectors
+    decoding, encoding, selecting = batch_decoder.iterate_messages, filters._encode, filters._selectors
 
-    def messages_at_once(buffers: Any) -> Any:
+    def iterate_messages(buffers: Any) -> Any:
         for each in decoding(buffers):
             looked_at[0] += 1
             yield each
@@ -230,7 +230,7 @@ async def test_each_message_is_looked_at_once_whatever_is_filtered_for(
         selected[0] += 1
         return selecting(one)
 
-    monkeypatch.setattr(filters, "messages_at_once", messages_at_once)
+    monkeypatch.setattr(filters, "messages_at_once", iterate_messages)
     monkeypatch.setattr(filters, "_encode", encode)
     monkeypatch.setattr(filters, "_selectors", selectors)
     async with talking(tmp_path) as world:
@@ -304,7 +304,7 @@ async def test_a_grant_of_a_few_credits_reads_and_encodes_no_more_messages(
 CACHES = {
     "app/config/keys.py": "the tables of settings",
     "transports/http3.py": "the date of responses, the newest alone",
-    "transports/http/parameters.py": "types of queries, which are the program's own",
+    "transports/http/forms/parameters.py": "types of queries, which are the program's own",
     "transports/wire/classic/message.py": "types of numpy for 256 lengths of messages, each a few hundred bytes",
 }
 """Modules of the server with results of functions that are kept, and what they are kept for."""

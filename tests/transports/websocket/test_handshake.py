@@ -152,7 +152,7 @@ async def test_websocket_over_tls(tmp_path: Path) -> None:
     trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     async with serving(tmp_path / "data", tls=tls) as world:
         sockets = WebSockets(world.world.gateway)
-        world.server.door.websockets = sockets
+        world.server.listener.websockets = sockets
         async with connect(f"wss://{world.server.address}", ssl=trusted, proxy=None) as link:
             client = await Classic(link).log_in()
             assert await client.is_alive()

@@ -118,7 +118,7 @@ async def calling(
 ) -> AsyncIterator[Calling]:
     async with world(path, **options) as made:
         api = await make_api(made, made.store, config)
-        created = application.create(api, operations)
+        created = application.Application(api, operations)
         transport = httpx.ASGITransport(created, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             found = Calling(made, api, created, client)

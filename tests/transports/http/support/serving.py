@@ -20,10 +20,10 @@ from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLimits, HttpTls
 from whippet.transports import certificates
 from whippet.transports.http import application, routes
-from whippet.transports.http import server as http_server
 from whippet.transports.http.api import Api
 from whippet.transports.http.operation import Operation
-from whippet.transports.http.server import HttpServer
+from whippet.transports.http.serving import server as http_server
+from whippet.transports.http.serving.server import HttpServer
 
 PING = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -119,7 +119,7 @@ class Serving:
 
     @property
     def connections(self) -> int:
-        return len(self.server.door.connections)
+        return len(self.server.listener.connections)
 
     def close_links(self) -> None:
         self._links.close()
@@ -138,9 +138,9 @@ async def serving(
     async with world(path, **(store or {})) as made:
         api = await make_api(made, made.store, http)
         server = await http_server.start(
-            application.create(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S, tls
+            application.Application(api, operations), Address("127.0.0.1", 0), http.limits, HANGS_S, tls
         )
-        server.door.budgets = api.budgets
+        server.listener.budgets = api.budgets
         serves = Serving(made, api, server)
         try:
             serves.token = api.tokens.give(made.gateway.users.root).text

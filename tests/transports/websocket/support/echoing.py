@@ -22,7 +22,7 @@ from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http
 from whippet.app.model.identity import Login
 from whippet.transports import lingering_close
-from whippet.transports.http import server as http_server
+from whippet.transports.http.serving import server as http_server
 from whippet.transports.websocket import framing, handshake
 from whippet.transports.websocket.framing import CLOSE, PING, TEXT, Incoming, Violation
 from whippet.transports.websocket.handshake import Upgrade
@@ -127,7 +127,7 @@ async def main() -> None:
     config = msgspec.structs.replace(config, http=http)
     server = await http_server.start(_nothing, Address("127.0.0.1", 0), http.limits, 5)
     gateway: Any = SimpleNamespace(config=config, clock=lambda: time.time_ns() // 1000)
-    server.door.websockets = Echoes(gateway)
+    server.listener.websockets = Echoes(gateway)
     print(server.address.port, flush=True)  # noqa: T201
     await asyncio.Event().wait()
 

@@ -201,7 +201,7 @@ async def talking(
         system = msgspec.structs.replace(config.system, limits=msgspec.structs.replace(config.system.limits, **limits))
         gateway.config = msgspec.structs.replace(config, system=system)
         sockets = WebSockets(gateway, api=serves.api, stalled_seconds=stalled_seconds)
-        serves.server.door.websockets = sockets
+        serves.server.listener.websockets = sockets
         found = Talking(serves, sockets)
         before = len(gateway.sessions)
         try:

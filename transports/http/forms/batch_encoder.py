@@ -1,0 +1,303 @@
+"""Messages of JSON become one batch as the store has it, and what `whippet.storage.batch.check` would say of it.
+
+A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once. Where
+all messages have one size the payloads are put between them in one step; else what is left for each message is to put
+its parts together and to hash them, each in one call.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import xxhash
+from msgspec import Meta
+
+from whippet.app.errors import Code, CommandError
+from whippet.storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Frames, Limits, stamp
+from whippet.transports.http.forms import request_bodies, user_headers
+from whippet.transports.http.forms.field_types import base64_of
+from whippet.transports.http.forms.partition_context import Context
+from whippet.transports.http.forms.request_bodies import unfit
+from whippet.transports.wire.classic import batching
+from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain
+from whippet.transports.wire.classic.message import frame_type, rows, uniform_checksums
+
+FEW = 12
+AROUND_BYTES_MAX = 4096
+U128_MAX = 2**128 - 1
+_UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
+
+
+Id = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": U128_MAX})]
+IdText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_UUID.pattern}|[0-9]{{1,38}})$"})]
+
+
+class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
+    """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
+
+    kind: Literal["balanced", "partition_id", "messages_key"]
+    value: Annotated[bytes, base64_of(longest=255)]
+
+
+_DESTINATIONS = [
+    {"properties": {"kind": {"const": kind}, "value": {"minLength": characters}}}
+    for kind, characters in (("balanced", 0), ("partition_id", 8), ("messages_key", 4))
+]
+
+
+class MessageBody(msgspec.Struct, frozen=True, gc=False):
+    """`id` is a number or a text: a number of up to 128 bits, or a UUID; 0 has the server make one."""
+
+    payload: Annotated[bytes, base64_of(shortest=1)]
+    id: Id | IdText | None = 0
+    user_headers: user_headers.Incoming = None
+
+
+class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    partitioning: Annotated[PartitioningBody, Meta(extra_json_schema={"anyOf": _DESTINATIONS})]
+    messages: Annotated[list[MessageBody], Meta(extra_json_schema={"minItems": 1})]
+    context: Context | None = None
+    """Of the partition, as a client from 0.12 on knows it."""
+
+
+_MESSAGES = msgspec.json.Decoder(list[MessageBody])
+
+
+def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessages:
+    """The members around the messages must not be there twice; those of messages are not looked through for that.
+
+    So the messages are cut out, from the first bracket to the last, and what is around them is looked at closely. Where
+    that is not how the body is made, or it is wrong, all of it is looked at, slowly.
+    """
+    first, last = body.find(b"["), body.rfind(b"]")
+    around = body[: first + 1] + body[last:]
+    if 0 < first < last and len(around) <= AROUND_BYTES_MAX:
+        try:
+            outer = decoder.decode(around)
+            messages = _MESSAGES.decode(memoryview(body)[first : last + 1])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            pass
+        else:
+            if not outer.messages:
+                request_bodies.refuse_duplicates(around)
+                return NewMessages(outer.partitioning, messages, outer.context)
+    found: NewMessages = request_bodies.decode_once(decoder, body)
+    names = [name for name, _ in request_bodies.refuse_duplicates(body, tuple)]
+    for name in names:
+        if names.count(name) > 1:
+            raise unfit(f"duplicate field `{name}`", name)
+    return found
+
+
+_HEAD_TYPE = np.dtype(
+    [
+        ("id_low", "<u8"),
+        ("id_high", "<u8"),
+        ("delta", "<u4"),
+        ("time", "<u4"),
+        ("headers", "<u4"),
+        ("payload", "<u4"),
+        ("reserved", "<u8"),
+    ]
+)
+"""The head of a frame after its checksum."""
+_HEAD_ITEM = f"V{_HEAD_TYPE.itemsize}"
+_COUNTING = np.arange(1024, dtype=np.uint32)
+_U64_MAX = 2**64 - 1
+_hash = xxhash.xxh3_64_intdigest
+
+
+def encode_messages(messages: Sequence[MessageBody], now_us: int, limits: Limits) -> Made:
+    count = len(messages)
+    if not 0 < count <= limits.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
+    payloads = [message.payload for message in messages]
+    lengths = list(map(len, payloads))
+    uniform = lengths.count(lengths[0]) == count
+    _check_payloads(lengths[:1] if uniform else lengths, limits)
+    headers = [message.user_headers for message in messages]
+    blocks = None if headers.count(None) == count else _blocks(headers, limits)
+    ids = [message.id for message in messages]
+    named = None if ids.count(0) == count else [_id(i, each) for i, each in enumerate(ids)]
+    return _made(payloads, lengths, uniform, blocks, named, now_us)
+
+
+def encode_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:
+    """The same for payloads, none of them empty, that all have the same user headers and no ids of their own."""
+    count = len(payloads)
+    if not 0 < count <= limits.messages:
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
+    lengths = list(map(len, payloads))
+    if max(lengths) > limits.payload_bytes:
+        sentence = f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}"
+        raise CommandError(Code.TOO_BIG_MESSAGE_PAYLOAD, sentence)
+    if len(user_headers) > limits.user_headers_bytes:
+        sentence = f"user headers of {len(user_headers)} bytes, {limits.user_headers_bytes} are allowed"
+        raise CommandError(Code.TOO_BIG_USER_HEADERS, sentence)
+    uniform = lengths.count(lengths[0]) == count
+    return _made(payloads, lengths, uniform, [user_headers] * count if user_headers else None, None, now_us)
+
+
+def _made(
+    payloads: Sequence[bytes],
+    lengths: list[int],
+    uniform: bool,
+    blocks: list[bytes] | None,
+    ids: list[int] | None,
+    now_us: int,
+) -> Made:
+    if len(payloads) <= FEW:
+        return _few(payloads, blocks, ids, now_us)
+    if blocks is None and uniform:
+        return _uniform(payloads, ids, now_us)
+    return _many(payloads, lengths, blocks, ids, now_us)
+
+
+def _check_payloads(lengths: list[int], limits: Limits) -> None:
+    if 0 in lengths:
+        raise unfit(f"Invalid message payload length - at `$.messages[{lengths.index(0)}].payload`", "payload")
+    if max(lengths) > limits.payload_bytes:
+        raise unfit(f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}", "payload")
+
+
+def _blocks(headers: list[user_headers.Incoming], limits: Limits) -> list[bytes]:
+    blocks = []
+    for number, each in enumerate(headers):
+        try:
+            block = user_headers.encode(each)
+        except ValueError as error:
+            raise unfit(f"{error} - at `$.messages[{number}].user_headers`", "user_headers") from None
+        if len(block) > limits.user_headers_bytes:
+            sentence = f"message {number}: user headers of {len(block)} bytes, {limits.user_headers_bytes} are allowed"
+            if isinstance(each, str):
+                raise CommandError(Code.TOO_BIG_USER_HEADERS, sentence)
+            raise unfit(sentence, "user_headers")
+        blocks.append(block)
+    return blocks
+
+
+def _id(number: int, given: int | str | None) -> int:
+    if given is None:
+        return 0
+    identity = given if isinstance(given, int) else _of_text(given)
+    if identity is None or not 0 <= identity <= U128_MAX:
+        raise unfit(f"invalid message id - at `$.messages[{number}].id`", "id")
+    return identity
+
+
+def _of_text(text: str) -> int | None:
+    if _DECIMAL.fullmatch(text) and int(text) <= U128_MAX:
+        return int(text)
+    return UUID(text).int if _UUID.fullmatch(text) else None
+
+
+def _few(payloads: Sequence[bytes], blocks: list[bytes] | None, ids: list[int] | None, now_us: int) -> Made:
+    plain = [
+        Plain(
+            (0 if ids is None else ids[i]).to_bytes(16, "little"),
+            now_us,
+            0 if blocks is None else len(blocks[i]),
+            len(payload),
+            memoryview(payload),
+            b"" if blocks is None else blocks[i],
+        )
+        for i, payload in enumerate(payloads)
+    ]
+    return batching.plain(plain, os.urandom)[0]
+
+
+def _uniform(payloads: Sequence[bytes], ids: list[int] | None, now_us: int) -> Made:
+    """Many of one size, without user headers."""
+    count, length = len(payloads), len(payloads[0])
+    stride = FRAME_BYTES + length
+    octets = np.empty(HEADER_BYTES + count * stride, dtype=np.uint8)
+    octets[:HEADER_BYTES] = 0
+    batch = octets.data
+    rows(batch, HEADER_BYTES + FRAME_BYTES, count, stride, length)[:] = rows(
+        b"".join(payloads), 0, count, length, length
+    )
+    frames = np.ndarray((count,), dtype=frame_type(stride), buffer=batch, offset=HEADER_BYTES)
+    frames["id_low"], frames["id_high"] = _random_ids(count) if ids is None else _ids(ids)
+    frames["delta"] = _counting(count)
+    frames["payload"] = length
+    for name in ("time", "headers", "reserved"):
+        frames[name] = 0
+    found = uniform_checksums(batch, HEADER_BYTES, count, stride)
+    frames["checksum"] = found
+    checksums = found.tobytes()
+    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
+    stamp(batch, *UNPLACED, checksums)
+    return Made(batch, Checked(count, stride, checksums))
+
+
+def _counting(count: int) -> Any:
+    return _COUNTING[:count] if count <= len(_COUNTING) else np.arange(count, dtype=np.uint32)
+
+
+def _many(
+    payloads: Sequence[bytes], lengths: list[int], blocks: list[bytes] | None, ids: list[int] | None, now_us: int
+) -> Made:
+    count = len(payloads)
+    heads = np.zeros(count, dtype=_HEAD_TYPE)
+    heads["id_low"], heads["id_high"] = _random_ids(count) if ids is None else _ids(ids)
+    heads["delta"] = _counting(count)
+    heads["payload"] = lengths
+    texts: list[bytes] = heads.view(_HEAD_ITEM).tolist()
+    if blocks is None:
+        hashed = [head + payload for head, payload in zip(texts, payloads, strict=True)]
+    else:
+        heads["headers"] = list(map(len, blocks))
+        texts = heads.view(_HEAD_ITEM).tolist()
+        hashed = [b"".join(parts) for parts in zip(texts, payloads, blocks, strict=True)]
+    checksums = struct.pack(f"<{count}Q", *map(_hash, hashed))
+    each: list[bytes] = np.frombuffer(checksums, dtype="V8").tolist()
+    batch = bytearray().join(chain((_NO_HEADER,), chain.from_iterable(zip(each, hashed, strict=True))))
+    HEADER.pack_into(batch, 0, 0, 0, 0, now_us, len(batch), 0, count)
+    stamp(batch, *UNPLACED, checksums)
+    return Made(batch, Checked(count, _frames(heads), checksums))
+
+
+_NO_HEADER = bytes(HEADER_BYTES)
+
+
+def _frames(heads: Any) -> Frames:
+    sizes = heads["headers"].astype(np.int64) + heads["payload"] + FRAME_BYTES
+    if (sizes == sizes[0]).all():
+        return int(sizes[0])
+    positions = array("I", (HEADER_BYTES,))
+    positions.frombytes((np.cumsum(sizes) + HEADER_BYTES).astype(np.uint32).tobytes())
+    return positions
+
+
+_KEPT = (0xFF0F_FFFF_FFFF_FFFF, 0xFFFF_FFFF_FFFF_FF3F)
+_VERSION_4 = (0x0040_0000_0000_0000, 0x80)
+
+
+def _random_ids(count: int) -> tuple[Any, Any]:
+    """UUIDs of version 4, as SDKs make them."""
+    random = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2)
+    low, high = (random[:, i] & np.uint64(_KEPT[i]) | np.uint64(_VERSION_4[i]) for i in range(2))
+    return low, high
+
+
+def _ids(ids: list[int]) -> tuple[Any, Any]:
+    low = np.array([identity & _U64_MAX for identity in ids], dtype="<u8")
+    high = np.array([identity >> 64 for identity in ids], dtype="<u8")
+    nameless = (low | high) == 0
+    if nameless.any():
+        random_low, random_high = _random_ids(len(ids))
+        low, high = np.where(nameless, random_low, low), np.where(nameless, random_high, high)
+    return low, high
+
+
+assert _HEAD_TYPE.itemsize == FRAME_BYTES - 8

@@ -1,0 +1,155 @@
+"""Texts of the API with their bounds, as types: for the OpenAPI document, which tells them to clients.
+
+Nothing is checked by them: a name that is too long is refused by the command that it is for, with a number of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from whippet.app.access import tokens, users
+from whippet.app.model import topic_options
+from whippet.app.model.options import ValueKind
+from whippet.transports.http.forms.parameters import NAME_BYTES, schema_of_text
+
+# ------------------------------------------------------------------------------------------------------------ numbers
+
+U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
+U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+U64_MAX = 2**64 - 1
+U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
+"""Its upper end is checked with `check_u64`: msgspec knows bounds of 63 bits."""
+
+
+def _pattern_up_to(limit: int) -> str:
+    """The numbers up to the limit as a regular expression, so that the OpenAPI document refuses what the server does.
+
+    One alternative for each digit of the limit: the digits before it, a smaller digit in its place, and any after it.
+    """
+    digits = str(limit)
+    smaller = [
+        f"{digits[:place]}[0-{int(digit) - 1}][0-9]{{{len(digits) - place - 1}}}"
+        for place, digit in enumerate(digits)
+        if digit != "0"
+    ]
+    return f"^([0-9]{{1,{len(digits) - 1}}}|{'|'.join(smaller)}|{digits})$"
+
+
+NumberText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _pattern_up_to(U64_MAX)})]
+"""A number as text, for clients that cannot write every number of 64 bits as a number. `number_of` checks it: this
+pattern would make a long error message."""
+
+
+def number_of(given: int | str | None) -> int | None:
+    """Raises a ValueError for a text that is not a number."""
+    if isinstance(given, str) and not (given.isascii() and given.isdigit()):
+        raise ValueError(f"{given[:40]!r} is not a number")
+    return None if given is None else int(given[:40]) if isinstance(given, str) else given
+
+
+def check_u64(*numbers: int | None) -> None:
+    """For `__post_init__`, where a ValueError is what an invalid value is."""
+    for number in numbers:
+        if number is not None and number > U64_MAX:
+            raise ValueError(f"{number} is more than {U64_MAX}")
+
+
+def f32(number: float) -> float:
+    """Returns the number with the fewest digits that is the same f32. It is what Rust writes for an f32; Iggy's Web UI
+    takes a number of more than 15 characters for an integer."""
+    return float(str(np.float32(number)))
+
+
+# ----------------------------------------------------------------------------------------------------- sizes in bytes
+
+UNITS = tuple(
+    (f"{letter}{infix}B", factor**power)
+    for power, letter in ((6, "E"), (5, "P"), (4, "T"), (3, "G"), (2, "M"), (1, "K"))
+    for infix, factor in (("i", 1024), ("", 1000))
+)
+"""From the largest to the smallest."""
+
+
+def size_text(size: int) -> str:
+    """In the first unit in which it has at most three decimal places."""
+    for name, unit in UNITS:
+        if size >= unit and size * 1000 % unit == 0:
+            whole, thousandths = divmod(size * 1000 // unit, 1000)
+            decimals = f"{thousandths:03}".rstrip("0")
+            return f"{whole}.{decimals} {name}" if decimals else f"{whole} {name}"
+    return f"{size} B"
+
+
+# -------------------------------------------------------------------------------------------------------------- texts
+
+_BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+_DURATION = "[1-9][0-9]{0,3} ?(s|m|h|d|days)"
+_WORDS: dict[str, Sequence[str]] = {
+    "compression_algorithm": ("none", "gzip"),
+    "consumer_offset_durability": topic_options.PROMISES,
+    "durability": topic_options.PROMISES,
+}
+_NUMBERS = {
+    "max_topic_size": "^([1-9][0-9]{0,3} ?(GiB|TiB)|unlimited)$",
+    "message_deduplication_expiry": f"^([1-9][0-9]{{0,17}}|{_DURATION}|never_expire)$",
+    "message_deduplication_max_entries": "^([1-9][0-9]{0,8}|unlimited)$",
+    "message_expiry": f"^([1-9][0-9]{{0,17}}|{_DURATION}|never_expire)$",
+    "messages_required_to_save": "^[1-9][0-9]{0,6}$",
+    "segment_size": "^([1-9][0-9]{0,2} ?MiB|1 ?GiB)$",
+    "size_of_messages_required_to_save": "^([1-9][0-9]{0,8}|[1-9][0-9]{0,2} ?MiB)$",
+}
+"""The forms that a client needs. A few others are read as well, such as `1h 30m` and `134217728`, and numbers and
+truths as such."""
+
+
+def _of_length(lengths: range) -> Meta:
+    return Meta(extra_json_schema=schema_of_text(lengths))
+
+
+def base64_of(shortest: int = 0, longest: int | None = None) -> Meta:
+    """Describes octets in base64, by how many there are."""
+    bounds = {"minLength": -(-shortest // 3) * 4}
+    if longest is not None:
+        bounds["maxLength"] = longest // 3 * 4
+    return Meta(extra_json_schema={"pattern": _BASE64, **bounds})
+
+
+def _with_keys(keys: Iterable[str]) -> Meta:
+    values = {key: _schema_of_option(key) for key in sorted(keys)}
+    return Meta(
+        extra_json_schema={
+            "propertyNames": {"enum": list(values)},
+            "properties": values,
+            # Two names of one option, which may not contradict each other.
+            "not": {"required": ["durability", "enforce_fsync"]},
+        }
+    )
+
+
+def _schema_of_option(key: str) -> dict[str, object]:
+    option = topic_options.CATALOGUE[key]
+    described: dict[str, object] = {"type": "string", "description": option.description, "minLength": 1}
+    words = _WORDS.get(key, ("true", "false") if option.kind is ValueKind.BOOL else ())
+    return described | ({"enum": list(words)} if words else {"pattern": _NUMBERS[key]})
+
+
+Name = Annotated[str, _of_length(NAME_BYTES)]
+Username = Annotated[str, _of_length(users.NAME_BYTES)]
+Password = Annotated[str, _of_length(users.PASSWORD_BYTES)]
+TokenName = Annotated[str, _of_length(tokens.NAME_BYTES)]
+Key = Annotated[str, _of_length(range(1, 256))]
+"""Of messages that belong together."""
+
+NoOptions = Annotated[dict[str, str], Meta(description="There are none yet", extra_json_schema={"maxProperties": 0})]
+TopicOptions = Annotated[dict[str, str | int | bool], _with_keys(topic_options.CATALOGUE)]
+ChangedTopicOptions = Annotated[
+    dict[str, str | int | bool], _with_keys(key for key, each in topic_options.CATALOGUE.items() if each.may_change)
+]
+Period = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_DURATION}|[1-9][0-9]{{0,3}} ?ms)?$"})]
+"""Such as `20s`; the server bounds it. Absent and empty are the same."""
+Algorithm = Annotated[str, Meta(description="In capital letters, too", extra_json_schema={"enum": ["none", "gzip"]})]

@@ -1,0 +1,119 @@
+"""What was polled, in the form that the reader asks for with `Accept`; and in headers where the cursor is.
+
+    application/json              as Iggy has it
+    application/x-ndjson          the same messages, an object a line
+    application/vnd.iggy.batch    the batches as they are stored, one behind the other; those at the ends may be cut
+    text/plain                    a payload a line; one with line breaks takes several, and `Iggy-Count` counts messages
+    application/octet-stream      the payload of one message, for `count=1` alone
+
+`Iggy-Next-Offset` is where the reader goes on, in whichever form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from whippet.app.commands import responses
+from whippet.transports import offload
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.forms.batch_decoder import PolledMessages, decode_messages, payload_views
+from whippet.transports.http.forms.responses import NO_STORE, VIEW, HttpResponse, compress, quality_values
+from whippet.transports.http.forms.send_formats import BATCH, NDJSON, OCTETS, TEXT
+from whippet.transports.http.operation import Call
+
+JSON = "application/json"
+VARY = (b"vary", b"accept")
+
+
+def form_of(accept: bytes | None) -> str:
+    """The form that is asked for most; JSON for who takes anything."""
+    if accept is None:
+        return JSON
+    exact = _FORMS_BY_NAME.get(accept)
+    if exact is not None:
+        return exact
+    weights = quality_values(accept)
+    best, best_weight = None, 0.0
+    for form in FORMS:
+        name = form.encode()
+        kind = name.partition(b"/")[0] + b"/*"
+        weight = weights.get(name, weights.get(kind, weights.get(b"*/*", 0.0)))
+        if weight > best_weight:
+            best, best_weight = form, weight
+    if best is None:
+        sentence = f"Messages are answered as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
+        raise Refused(HTTPStatus.NOT_ACCEPTABLE, sentence, "accept")
+    return best
+
+
+def refuse_several(form: str, count: int) -> None:
+    """Before anything is read: where one message ends and the next begins cannot be seen in octets."""
+    if form == OCTETS and count != 1:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`count`: {OCTETS} is one message, so it needs count=1", "count")
+
+
+async def answer(call: Call, form: str, polled: responses.Polled) -> HttpResponse:
+    body = await FORMS[form](call, polled)
+    headers = (
+        (b"content-type", _TYPES.get(form, form).encode()),
+        VIEW,
+        NO_STORE,
+        VARY,
+        (b"iggy-partition", b"%d" % polled.partition_id),
+        (b"iggy-count", b"%d" % polled.messages_count),
+        (b"iggy-current-offset", b"%d" % polled.current_offset),
+        (b"iggy-next-offset", b"%d" % polled.next_offset),
+    )
+    return await compress(HttpResponse(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
+
+
+async def json_of(call: Call, polled: responses.Polled) -> bytes:
+    messages: Any = await decode_messages(polled.batches, for_0_6=call.bearer.generation == "0.6")
+    found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
+    encode = msgspec.json.Encoder().encode
+    if offload.is_large(_size(polled), len(messages)):
+        return await asyncio.to_thread(encode, found)
+    return encode(found)
+
+
+async def _ndjson(call: Call, polled: responses.Polled) -> bytes:
+    messages = await decode_messages(polled.batches, for_0_6=False)
+    return await offload.call(_size(polled), len(messages), msgspec.json.Encoder().encode_lines, messages)
+
+
+async def _batches(call: Call, polled: responses.Polled) -> bytes:
+    return b"".join(polled.batches)
+
+
+async def _text(call: Call, polled: responses.Polled) -> bytes:
+    return await offload.call(_size(polled), polled.messages_count, _lines_of, polled)
+
+
+def _lines_of(polled: responses.Polled) -> bytes:
+    payloads = payload_views(polled.batches)
+    return b"\n".join((*payloads, b"")) if payloads else b""
+
+
+def _size(polled: responses.Polled) -> int:
+    return sum(map(len, polled.batches))
+
+
+async def _octets(call: Call, polled: responses.Polled) -> bytes:
+    return b"".join(payload_views(polled.batches))
+
+
+FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
+    JSON: json_of,
+    NDJSON: _ndjson,
+    BATCH: _batches,
+    TEXT: _text,
+    OCTETS: _octets,
+}
+"""The one that is preferred first."""
+_FORMS_BY_NAME = {form.encode(): form for form in FORMS}
+_TYPES = {TEXT: "text/plain; charset=utf-8"}

@@ -1,0 +1,120 @@
+"""Answers as bytes: status, headers, body; and what a client may ask to have done to them: not sent again, compressed.
+
+Compressed is only what is long enough to pay, and what is very long beside the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import NamedTuple
+
+import xxhash
+import zstandard
+from starlette.types import Send
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+VIEW = (b"iggy-view", b"0")
+"""Of the consensus, which a single node does not need; clients of 0.9 may look for it."""
+PRIVATE = (b"cache-control", b"private, no-cache")
+NO_STORE = (b"cache-control", b"no-store")
+VARY = (b"vary", b"accept-encoding")
+
+COMPRESSED_BYTES_MIN = 1024
+ASIDE_BYTES_MIN = 128 * 1024
+"""From here on compressing takes longer than handing it to a thread."""
+GZIP_LEVEL = 1
+ZSTD_LEVEL = 1
+
+
+class HttpResponse(NamedTuple):
+    status: int
+    body: bytes = b""
+    headers: Headers = ()
+
+
+async def send_response(answer: HttpResponse, send: Send) -> None:
+    status, body, headers = answer
+    if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
+        start = {"type": "http.response.start", "status": status, "headers": list(headers)}
+    else:
+        length = (b"content-length", b"%d" % len(body))
+        start = {"type": "http.response.start", "status": status, "headers": [length, *headers]}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})
+
+
+def with_etag(answer: HttpResponse, wanted: bytes | None) -> HttpResponse:
+    """With an ETag; without its body if the client has that already. Weak: compressed or not, it means the same."""
+    tag = b'W/"%016x"' % xxhash.xxh3_64_intdigest(answer.body)
+    headers = (*answer.headers, (b"etag", tag), PRIVATE)
+    if wanted is not None and _has(wanted, tag):
+        varies = (VARY,) if len(answer.body) >= COMPRESSED_BYTES_MIN else ()
+        kept = [header for header in headers if header[0] != b"content-type"]
+        return HttpResponse(HTTPStatus.NOT_MODIFIED, b"", (*kept, *varies))
+    return HttpResponse(answer.status, answer.body, headers)
+
+
+def _has(wanted: bytes, tag: bytes) -> bool:
+    strong = tag.removeprefix(b"W/")
+    return any(each.strip().removeprefix(b"W/") in (strong, b"*") for each in wanted.split(b","))
+
+
+async def compress(answer: HttpResponse, accepted: bytes | None) -> HttpResponse:
+    if len(answer.body) < COMPRESSED_BYTES_MIN:
+        return answer
+    name = None if accepted is None else chosen(accepted)
+    if name is None:
+        return HttpResponse(answer.status, answer.body, (*answer.headers, VARY))
+    compress = _COMPRESSORS[name]
+    body = answer.body
+    smaller = compress(body) if len(body) < ASIDE_BYTES_MIN else await asyncio.to_thread(compress, body)
+    return HttpResponse(answer.status, smaller, (*answer.headers, VARY, (b"content-encoding", name)))
+
+
+def _gzip(body: bytes) -> bytes:
+    compressor = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return compressor.compress(body) + compressor.flush()
+
+
+def _zstd(body: bytes) -> bytes:
+    return zstandard.compress(body, ZSTD_LEVEL)
+
+
+_COMPRESSORS: dict[bytes, Callable[[bytes], bytes]] = {b"zstd": _zstd, b"gzip": _gzip}
+"""The better one first."""
+
+
+def chosen(accepted: bytes) -> bytes | None:
+    """The best that the client takes; None for the body as it is (RFC 9110, 12.5.3)."""
+    weights = quality_values(accepted)
+    best, best_weight = None, 0.0
+    for name in _COMPRESSORS:
+        weight = weights.get(name, weights.get(b"*", 0.0))
+        if weight > best_weight:
+            best, best_weight = name, weight
+    return best if best_weight >= weights.get(b"identity", 0.0) else None
+
+
+def quality_values(accepted: bytes) -> dict[bytes, float]:
+    """Of each name in a header such as `Accept`."""
+    weights: dict[bytes, float] = {}
+    for each in accepted.lower().split(b","):
+        name, *parameters = (part.strip() for part in each.split(b";"))
+        weights[name] = _weight(parameters)
+    return weights
+
+
+def _weight(parameters: list[bytes]) -> float:
+    for parameter in parameters:
+        if parameter.startswith(b"q="):
+            try:
+                return min(max(float(parameter[2:]), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0

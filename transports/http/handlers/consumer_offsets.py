@@ -1,0 +1,90 @@
+"""Stored offsets of consumers. Groups have theirs through the connections of their members."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from whippet.app.commands import requests
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.transports.http.forms import parameters, partition_context
+from whippet.transports.http.forms.field_types import U32, U64, Name, check_u64
+from whippet.transports.http.forms.parameters import another_spelling
+from whippet.transports.http.forms.partition_context import Context
+from whippet.transports.http.operation import Call, require_topic
+
+
+class ConsumerOffset(msgspec.Struct, frozen=True):
+    partition_id: int
+    current_offset: int
+    stored_offset: int
+
+
+class PartitionQuery(msgspec.Struct, frozen=True):
+    partition_id: U32 | UnsetType = UNSET
+    """Partition 0 if absent."""
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
+
+    @property
+    def number(self) -> int:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return 0 if given is UNSET else given
+
+
+ConsumerWord = Literal["consumer"]
+"""Clients from 0.12 on say it; offsets of groups are changed by the connections of their members."""
+
+
+class ReaderQuery(PartitionQuery, frozen=True):
+    consumer_kind: ConsumerWord = "consumer"
+
+
+class OffsetQuery(ReaderQuery, frozen=True):
+    consumer_id: Name = "1"
+
+
+class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
+    consumer_id: U32 | Name | None = 1
+    partition_id: U32 | None = None
+    offset: U64
+    consumer_kind: ConsumerWord = "consumer"
+    context: Context | None = None
+    """Of the partition, as the client knows it."""
+
+    def __post_init__(self) -> None:
+        check_u64(self.offset)
+
+
+async def get_offset(call: Call) -> ConsumerOffset | None:
+    query: OffsetQuery = call.query
+    consumer = _consumer(query.consumer_id)
+    found = await call.execute(requests.GetConsumerOffset(consumer, call.stream, call.topic, query.number))
+    if found is None:
+        require_topic(call)
+        return None
+    return ConsumerOffset(found.partition_id, found.current_offset, found.stored_offset)
+
+
+async def store_offset(call: Call) -> None:
+    body: NewOffset = call.body
+    given = 1 if body.consumer_id is None else body.consumer_id
+    request = requests.StoreConsumerOffset(
+        _consumer(given), call.stream, call.topic, body.partition_id or 0, body.offset
+    )
+    partition_context.check(call, request, body.context)
+    await call.execute(request)
+
+
+async def delete_offset(call: Call) -> None:
+    query: ReaderQuery = call.query
+    consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
+    await call.execute(requests.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
+
+
+def _consumer(given: int | str) -> Consumer:
+    return Consumer(ConsumerKind.CONSUMER, given if isinstance(given, int) else parameters.identifier(given))

@@ -1,0 +1,76 @@
+"""Is it alive, is it ready: for those who start, stop and send traffic to servers. Nobody needs a token to ask.
+
+Alive is who answers at all. Ready is who serves everything; until then, and again while it stops, the answer says how
+far it has come. `Front` answers the same while there is nothing else yet.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import msgspec
+
+from whippet.app.readiness import Readiness
+from whippet.transports.http.errors import RETRY_AFTER
+from whippet.transports.http.forms.responses import JSON, NO_STORE, HttpResponse
+from whippet.transports.http.operation import Call
+
+NOT_READY = "not_ready"
+
+
+class Live(msgspec.Struct, frozen=True):
+    status: str = "live"
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """Partitions of the store."""
+
+    opened: int
+    total: int
+
+
+class Ready(msgspec.Struct, frozen=True):
+    status: str
+    """`ready`; else `recovering`, `starting` or `stopping`."""
+    recovery: Recovery | None
+    """Null before it is known how many partitions there are."""
+    seconds: float
+    """How long it has taken to get ready, or takes already."""
+    problems: list[str] = []
+    """What is wrong with a server that serves all the same: certificates that have expired or soon will."""
+
+
+class NotReady(Ready, frozen=True, kw_only=True):
+    """An error like all others, and how far it is."""
+
+    id: int = int(HTTPStatus.SERVICE_UNAVAILABLE)
+    code: str = NOT_READY
+    reason: str
+    field: str | None = None
+
+
+async def get_live(call: Call) -> HttpResponse:
+    return live()
+
+
+async def get_ready(call: Call) -> HttpResponse:
+    return ready(call.api.gateway.readiness)
+
+
+def live() -> HttpResponse:
+    return HttpResponse(HTTPStatus.OK, msgspec.json.encode(Live()), (JSON, NO_STORE))
+
+
+def ready(readiness: Readiness) -> HttpResponse:
+    progress = readiness.recovery
+    recovery = None if progress is None else Recovery(progress.opened, progress.total)
+    seconds = round(readiness.seconds, 3)
+    status, problems = readiness.stage.value, readiness.certificates.problems()
+    if readiness.is_ready:
+        return HttpResponse(
+            HTTPStatus.OK, msgspec.json.encode(Ready(status, recovery, seconds, problems)), (JSON, NO_STORE)
+        )
+    body = NotReady(
+        status, recovery, seconds, problems, reason=f"The server is not ready; it is {readiness.sentence()}"
+    )
+    return HttpResponse(HTTPStatus.SERVICE_UNAVAILABLE, msgspec.json.encode(body), (JSON, NO_STORE, RETRY_AFTER))

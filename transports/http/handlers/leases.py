@@ -1,0 +1,261 @@
+"""Consumer groups without a connection: a lease is taken, polled with, committed by, and given back.
+
+Every answer says the generation of the group and the partitions that the lease may poll. A commit names the generation
+that it knows: if the group has changed since, it is refused, and who asks for the lease learns what is still his. What
+he has polled of a partition that is promised to another member he may finish: it is among `finishing` until he commits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from whippet.app.commands import requests, responses
+from whippet.app.commands.registry import execute
+from whippet.app.commands.requests import Consumer, ConsumerKind
+from whippet.app.config.formats import PERIOD
+from whippet.app.errors import Code, CommandError
+from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLeases
+from whippet.transports.http.errors import RETRY_AFTER, Refused
+from whippet.transports.http.forms.batch_decoder import PolledMessage, decode_messages
+from whippet.transports.http.forms.field_types import U32, U64, Period, check_u64
+from whippet.transports.http.forms.parameters import another_spelling, one_spelling
+from whippet.transports.http.forms.responses import JSON, NO_STORE, VIEW, HttpResponse
+from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, Kind, Start, one_beginning, strategy_of
+from whippet.transports.http.operation import Call
+
+TURNS_MAX = 64
+"""Partitions that one poll looks for messages in."""
+
+
+class LeaseDetails(msgspec.Struct, frozen=True):
+    lease_id: str
+    client_id: int
+    """Under which the lease is among the clients."""
+    generation: int
+    """Of the group: it rises with every change of what any member may poll."""
+    partitions: list[int]
+    """Those to poll."""
+    finishing: list[int]
+    """Those that go to another member as soon as what was polled of them is committed."""
+    expiry: int
+    """For how long the lease lasts without being used, in us."""
+    expires_at: int
+    """When it lapses unless it is used, in us since 1970."""
+
+
+class LeasedMessages(msgspec.Struct, frozen=True):
+    partition_id: int | None
+    """Null: the lease has no partition to poll."""
+    current_offset: int
+    count: int
+    messages: list[PolledMessage]
+    generation: int
+    partitions: list[int]
+    finishing: list[int]
+    expires_at: int
+
+
+class LeaseQuery(msgspec.Struct, frozen=True):
+    expiry: Period = ""
+    """Such as `30s`; absent: as the server has it."""
+
+
+class LeasePollQuery(msgspec.Struct, frozen=True):
+    partition_id: U32 | UnsetType = UNSET
+    """If absent, the lease's partitions that have messages take turns."""
+    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    kind: Kind | UnsetType = UNSET
+    """Where to begin; `next` if absent."""
+    value: U64 | UnsetType = UNSET
+    """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
+    start: Annotated[Start, another_spelling("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
+    """For the beginnings that need no value."""
+    count: U32 = 10
+    auto_commit: Literal["true", "false"] = "false"
+
+    def __post_init__(self) -> None:
+        check_u64(None if self.value is UNSET else self.value)
+        one_spelling("partition_id", self.partition_id, "partition", self.partition)
+        one_beginning(self.kind, self.value, self.start)
+
+    @property
+    def number(self) -> int | None:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return None if given is UNSET else given
+
+
+class LeaseCommit(msgspec.Struct, frozen=True):
+    generation: U64
+    partition_id: U32
+    offset: U64
+    """Of the last message that is done with."""
+
+    def __post_init__(self) -> None:
+        check_u64(self.generation, self.offset)
+
+
+# ------------------------------------------------------------------------------------------------ the routes
+
+
+async def take_lease(call: Call) -> HttpResponse:
+    query: LeaseQuery = call.query
+    membership = requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
+    try:
+        lease = await call.api.leases.take(call.login, call.session.address, membership, _expiry(query.expiry))
+    except ExpiryOutOfBounds as refused:
+        raise _bad_expiry(str(refused)) from None
+    except TooManyLeases as refused:
+        raise Refused(
+            HTTPStatus.TOO_MANY_REQUESTS, str(refused), headers=(RETRY_AFTER,), code="too_many_leases"
+        ) from None
+    found = await _assignment(call, lease)
+    where = call.scope["raw_path"] + b"/" + lease.id.encode()
+    headers = (JSON, NO_STORE, VIEW, (b"location", where))
+    return HttpResponse(HTTPStatus.CREATED, msgspec.json.encode(_details(call, lease, found)), headers)
+
+
+async def get_lease(call: Call) -> LeaseDetails:
+    with _told_if_gone():
+        lease = call.api.leases.find(call.parameters["lease"], call.login)
+        return _details(call, lease, await _assignment(call, lease))
+
+
+async def renew_lease(call: Call) -> LeaseDetails:
+    async with _using(call) as lease:
+        return _details(call, lease, await _assignment(call, lease))
+
+
+async def give_lease_back(call: Call) -> None:
+    async with _using(call) as lease:
+        await _assignment(call, lease)
+        call.api.leases.give_back(lease)
+
+
+async def poll_with_lease(call: Call) -> LeasedMessages:
+    async with _using(call) as lease:
+        found = await _assignment(call, lease)
+        polled = None if call.is_head else await _poll(call, lease, found.partitions)
+        found = await _assignment(call, lease)
+        messages: Any = []
+        if polled is not None:
+            messages = await decode_messages(polled.batches, for_0_6=call.bearer.generation == "0.6")
+        return LeasedMessages(
+            polled.partition_id if polled is not None and polled.owned else None,
+            polled.current_offset if polled is not None else 0,
+            len(messages),
+            messages,
+            found.generation,
+            list(found.partitions),
+            list(found.finishing),
+            call.api.leases.expires_at(lease),
+        )
+
+
+async def commit_with_lease(call: Call) -> LeaseDetails:
+    body: LeaseCommit = call.body
+    async with _using(call) as lease:
+        found = await _assignment(call, lease)
+        if body.generation != found.generation:
+            raise Refused(
+                HTTPStatus.CONFLICT,
+                f"Generation {body.generation} is not that of the group, which is {found.generation}: ask for the "
+                "lease, and commit what is still yours",
+                "generation",
+                code="stale_generation",
+            )
+        await _ask(
+            call,
+            lease,
+            requests.StoreConsumerOffset(_group(call), call.stream, call.topic, body.partition_id, body.offset),
+        )
+        return _details(call, lease, await _assignment(call, lease))
+
+
+# ------------------------------------------------------------------------------------------------ what they share
+
+
+async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> responses.Polled:
+    """One after the other of the lease's partitions, until there are messages."""
+    query: LeasePollQuery = call.query
+    answer_bytes = call.api.limits.answer_bytes
+    named = query.number
+    request = requests.PollMessages(
+        _group(call),
+        call.stream,
+        call.topic,
+        named,
+        strategy_of(query.kind, query.value, query.start, "next"),
+        min(query.count, answer_bytes // FRAME_JSON_BYTES),
+        query.auto_commit == "true",
+        answer_bytes * 3 // 4,
+    )
+    turns = min(len(offered), TURNS_MAX) if named is None else 1
+    while True:
+        polled: responses.Polled = await _ask(call, lease, request)
+        turns -= 1
+        if polled.messages_count or turns <= 0:
+            break
+    if named is not None and not polled.owned:
+        raise CommandError(Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, f"partition {named} is not one of this lease")
+    return polled
+
+
+def _group(call: Call) -> Consumer:
+    return Consumer(ConsumerKind.GROUP, call.parameters["group"])
+
+
+async def _ask(call: Call, lease: Lease, request: requests.Request) -> Any:
+    return await execute(call.api.gateway, lease.session, request)
+
+
+async def _assignment(call: Call, lease: Lease) -> responses.GroupAssignment:
+    with _told_if_gone():
+        wanted = requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"])
+        return await call.api.leases.assignment(lease, wanted)
+
+
+@contextlib.asynccontextmanager
+async def _using(call: Call) -> AsyncIterator[Lease]:
+    with _told_if_gone():
+        async with call.api.leases.using(call.parameters["lease"], call.login) as lease:
+            yield lease
+
+
+@contextlib.contextmanager
+def _told_if_gone() -> Iterator[None]:
+    try:
+        yield
+    except LeaseGone as gone:
+        raise Refused(HTTPStatus.GONE, str(gone), "lease", code="lease_gone") from None
+
+
+def _details(call: Call, lease: Lease, found: responses.GroupAssignment) -> LeaseDetails:
+    return LeaseDetails(
+        lease.id,
+        lease.session.client_id,
+        found.generation,
+        list(found.partitions),
+        list(found.finishing),
+        round(lease.expiry * 1_000_000),
+        call.api.leases.expires_at(lease),
+    )
+
+
+def _expiry(text: str) -> float | None:
+    if not text:
+        return None
+    try:
+        seconds: float = PERIOD.parse(text)
+    except ValueError:
+        raise _bad_expiry(f"{PERIOD.needed}") from None
+    return seconds
+
+
+def _bad_expiry(why: str) -> Refused:
+    return Refused(HTTPStatus.BAD_REQUEST, f"Failed to deserialize query string: expiry: {why}", "expiry")

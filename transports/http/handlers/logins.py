@@ -1,0 +1,115 @@
+"""Logging in, with a password or a personal access token; refreshing what that gives, and logging out."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from whippet.app.access.access_tokens import Issued
+from whippet.app.commands import requests
+from whippet.app.errors import Code, CommandError
+from whippet.transports.http.operation import Call
+
+NOT_TOLD = frozenset({Code.INVALID_USERNAME, Code.INVALID_PASSWORD, Code.USER_INACTIVE})
+"""Whoever cannot log in is told that it was wrong, and not what."""
+UNKNOWN_TOKEN = frozenset({Code.RESOURCE_NOT_FOUND, Code.PERSONAL_ACCESS_TOKEN_EXPIRED})
+_VERSION = re.compile(r"0\.(\d{1,4})\.", re.ASCII)
+FIRST_AFTER_0_6 = 9
+"""The core of the clients of 0.6 calls itself 0.8, that of the next 0.9."""
+
+
+class Login(msgspec.Struct, frozen=True):
+    username: str
+    password: str
+    version: str | None = None
+    context: str | None = None
+
+    def __repr__(self) -> str:
+        return "Login(...)"
+
+
+class TokenBody(msgspec.Struct, frozen=True):
+    token: str
+
+    def __repr__(self) -> str:
+        return "TokenBody(...)"
+
+
+class AccessToken(msgspec.Struct, frozen=True):
+    token: str
+    expiry: int
+    """In seconds since 1970, unlike all other times."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    user_id: int
+    access_token: AccessToken
+
+
+async def log_in(call: Call) -> Identity:
+    body: Login = call.body
+    try:
+        await call.execute(requests.LoginUser(body.username, body.password, body.version or "", body.context or ""))
+    except CommandError as refused:
+        if refused.code in NOT_TOLD:
+            raise CommandError(Code.INVALID_CREDENTIALS) from refused
+        raise
+    return _give(call, _generation(body))
+
+
+async def log_in_with_token(call: Call) -> Identity:
+    body: TokenBody = call.body
+    try:
+        await call.execute(requests.LoginWithPersonalAccessToken(body.token))
+    except CommandError as refused:
+        if refused.code in UNKNOWN_TOKEN:
+            raise CommandError(Code.INVALID_PERSONAL_ACCESS_TOKEN) from refused
+        raise
+    return _give(call, None)
+
+
+async def refresh(call: Call) -> Identity:
+    body: TokenBody = call.body
+    return _said(await call.api.tokens.refresh(body.token))
+
+
+async def log_out(call: Call) -> None:
+    """A token of another making is left as it is: it is not ours to end, or not made for one session."""
+    claims = call.bearer.claims
+    if claims is not None:
+        await call.api.tokens.revoke(claims)
+
+
+def _give(call: Call, generation: str | None) -> Identity:
+    user = call.api.gateway.users.of(call.session.login)
+    if user is None:
+        raise CommandError(Code.INVALID_CREDENTIALS)
+    return _said(call.api.tokens.give(user, generation))
+
+
+def _said(issued: Issued) -> Identity:
+    return Identity(issued.user_id, AccessToken(issued.text, issued.expires_at))
+
+
+def _generation(body: Login) -> str | None:
+    """Clients of 0.6 read polled messages in another form. Those of other makers say a context."""
+    found = _VERSION.match(body.version or "")
+    is_0_6 = body.context == "" and found is not None and int(found[1]) < FIRST_AFTER_0_6
+    return "0.6" if is_0_6 else None
+
+
+class TicketDetails(msgspec.Struct, frozen=True):
+    ticket: str
+    """For `?ticket=`, once."""
+    expires_at: int
+    """In us since 1970."""
+
+    def __repr__(self) -> str:
+        return "TicketDetails(...)"
+
+
+async def make_ticket(call: Call) -> TicketDetails:
+    if call.authorization is None:
+        raise CommandError(Code.UNAUTHENTICATED)
+    return TicketDetails(*call.api.tickets.give(call.authorization, call.bearer.user.mark))

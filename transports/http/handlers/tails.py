@@ -1,0 +1,106 @@
+"""The route of tails: where a reader begins, or goes on."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from whippet.app.commands.messages import Followed
+from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.forms import parameters
+from whippet.transports.http.forms.events import cursor_of, position_of
+from whippet.transports.http.forms.field_types import U64, check_u64
+from whippet.transports.http.forms.parameters import another_spelling
+from whippet.transports.http.forms.responses import HttpResponse
+from whippet.transports.http.handlers.messages import Start
+from whippet.transports.http.operation import Call
+from whippet.transports.http.serving.open_tails import HEADERS, Events, following
+
+PARTITIONS_MAX = 128
+"""The id of every event names all of them."""
+LAST_EVENT_ID = b"last-event-id"
+
+
+class TailQuery(msgspec.Struct, frozen=True):
+    partition_id: str | UnsetType = UNSET
+    """A number, or `all`; partition 0 if absent."""
+    partition: Annotated[str, another_spelling("partition_id")] | UnsetType = UNSET
+    start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
+    """`first` begins with the oldest message, `last` with the newest one that there is, `next` with the first one to
+    come, or, with `consumer`, after what that consumer has stored."""
+    offset: U64 | UnsetType = UNSET
+    """Begins here. At most one beginning can be given; without any, the tail begins with the next message to come."""
+    timestamp: U64 | UnsetType = UNSET
+    """With the first message of this time, in us, or later."""
+    last: U64 | UnsetType = UNSET
+    """With so many of the newest messages."""
+    consumer: str | UnsetType = UNSET
+    """After what this consumer has stored; nothing is stored by a tail."""
+    cursor: str | UnsetType = UNSET
+    """The id of an event, to go on behind it: what `Last-Event-ID` says, for who cannot send that."""
+    form: Literal["json", "text"] = "json"
+    """The data of an event: the message as JSON, or its payload as it is."""
+    ticket: str | UnsetType = UNSET
+    """In place of the `Authorization` header, which an EventSource cannot send: `POST /tickets`."""
+
+    def __post_init__(self) -> None:
+        for number in (self.offset, self.timestamp, self.last):
+            check_u64(None if number is UNSET else number)
+        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
+        if self.number != "all" and not isinstance(parameters.identifier(self.number), int):
+            raise ValueError("a number or `all` is needed - at `$.partition`")
+        start = UNSET if self.start == "next" and self.consumer is not UNSET else self.start
+        beginnings = (start, self.offset, self.timestamp, self.last, self.consumer, self.cursor)
+        if sum(each is not UNSET for each in beginnings) > 1:
+            raise ValueError("from, offset, timestamp, last, consumer, cursor: give one of them")
+
+    @property
+    def number(self) -> str:
+        given = self.partition if self.partition_id is UNSET else self.partition_id
+        return "0" if given is UNSET else given
+
+
+async def tail_messages(call: Call) -> HttpResponse | Events:
+    query: TailQuery = call.query
+    header = call.headers.get(LAST_EVENT_ID)
+    text = header.decode("latin-1") if header else None if query.cursor is UNSET else query.cursor
+    start, consumer = (None, None) if text is not None else _beginning(query)
+    followed: Followed = await call.execute(following(call, start, consumer))
+    if len(followed.partitions) > PARTITIONS_MAX:
+        sentence = f"The topic has {len(followed.partitions)} partitions: a tail follows at most {PARTITIONS_MAX}"
+        raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
+    if text is not None:
+        followed = _resumed(followed, text, "cursor" if header is None else "last-event-id")
+    if call.is_head:
+        return HttpResponse(HTTPStatus.OK, b"", HEADERS)
+    return call.api.tails.open(call, followed, query.form)
+
+
+def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
+    if query.start == "first":
+        return Strategy(StrategyKind.FIRST), None
+    if query.start == "last":
+        return Strategy(StrategyKind.LAST, 1), None
+    if query.offset is not UNSET:
+        return Strategy(StrategyKind.OFFSET, query.offset), None
+    if query.timestamp is not UNSET:
+        return Strategy(StrategyKind.TIMESTAMP, query.timestamp), None
+    if query.last is not UNSET:
+        return Strategy(StrategyKind.LAST, query.last), None
+    if query.consumer is not UNSET:
+        consumer = Consumer(ConsumerKind.CONSUMER, parameters.identifier(query.consumer))
+        return Strategy(StrategyKind.NEXT), consumer
+    return None, None
+
+
+def _resumed(followed: Followed, text: str, field: str) -> Followed:
+    known = cursor_of(text)
+    numbers = [partition.place.partition for partition in followed.partitions]
+    if known is None or (known and not known.keys() & set(numbers)):
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{text[:100]!r} is no id of an event of this tail", field)
+    wanted = [known.get(number) for number in numbers]
+    return followed._replace(start=position_of(followed.partitions, wanted))

@@ -1,0 +1,94 @@
+"""The dashboard at `/ui`, where Iggy has its own, and how a browser gets there: it is what asks for `/` and wants HTML.
+
+In front of the API, which knows nothing of it. Its files are read before anything is served, and are the same for
+everybody; what the page may see is decided by the channel that it opens.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.types import Scope
+
+from whippet.app import dashboard
+from whippet.transports.http.errors import Refused, not_found, refusal_response
+from whippet.transports.http.forms.responses import (
+    Headers,
+    HttpResponse,
+    compress,
+    quality_values,
+    with_etag,
+)
+
+PATH = b"/ui"
+METHODS = ("GET", "HEAD")
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        # With this a browser lets it open a WebSocket to the same host as well.
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        # Nothing that is a text can become a part of the page in another way than as a text.
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+HEADERS: Headers = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+)
+
+
+def responses() -> dict[bytes, HttpResponse]:
+    """By the name of the file."""
+    return {
+        name.encode(): HttpResponse(
+            HTTPStatus.OK, octets, ((b"content-type", (dashboard.media_of(name) or "").encode()), *HEADERS)
+        )
+        for name, octets in dashboard.files().items()
+    }
+
+
+class Dashboard:
+    def __init__(self) -> None:
+        self._files = responses()
+
+    def serves(self, scope: Scope) -> bool:
+        path: bytes = scope["raw_path"]
+        return path == PATH or path.startswith(PATH + b"/") or (path == b"/" and _wants_html(scope))
+
+    async def respond(self, scope: Scope) -> HttpResponse:
+        path: bytes = scope["raw_path"]
+        if path == b"/":
+            return _REDIRECT
+        name = path.removeprefix(PATH).removeprefix(b"/")
+        if scope["method"] not in METHODS:
+            allow = (b"allow", ", ".join(METHODS).encode())
+            return refusal_response(Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method Not Allowed", headers=(allow,)))
+        # What looks like no file is a place within the page, which finds it by itself.
+        found = self._files.get(name if b"." in name else dashboard.PAGE.encode())
+        if found is None:
+            return refusal_response(not_found())
+        headers = dict(scope["headers"])
+        answer = with_etag(found, headers.get(b"if-none-match"))
+        return await compress(answer, headers.get(b"accept-encoding"))
+
+
+_REDIRECT = HttpResponse(
+    HTTPStatus.TEMPORARY_REDIRECT, b"", ((b"location", PATH), (b"vary", b"accept"), (b"cache-control", b"no-store"))
+)
+
+
+def _wants_html(scope: Scope) -> bool:
+    """Whether a browser asks: SDKs and curl accept anything, and do not name HTML."""
+    if scope["method"] not in METHODS:
+        return False
+    headers = dict(scope["headers"])
+    return quality_values(headers.get(b"accept", b"")).get(b"text/html", 0.0) > 0.0

@@ -1,0 +1,202 @@
+"""What happens to every request of an operation, in this order: who asks, what for, with what; then the answer.
+
+    token -> path -> query -> body -> handler -> JSON -> ETag -> compression
+
+Whatever is refused on the way becomes the one shape of errors. An exception that nobody expected is logged once, here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Literal
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from whippet.app.errors import CommandError
+from whippet.app.model.sessions import Session, Transport
+from whippet.transports import offload
+from whippet.transports.admission.budget import FREE_BYTES
+from whippet.transports.http.api import Api
+from whippet.transports.http.errors import Refused, bug_response, command_error_response, not_found, refusal_response
+from whippet.transports.http.forms import decompression, parameters, request_bodies
+from whippet.transports.http.forms.request_bodies import members_of
+from whippet.transports.http.forms.responses import (
+    JSON,
+    NO_STORE,
+    VIEW,
+    Headers,
+    HttpResponse,
+    compress,
+    send_response,
+    with_etag,
+)
+from whippet.transports.http.operation import Call, Operation, admit_call
+from whippet.transports.http.serving import authentication
+from whippet.transports.http.serving.protocol import CONNECTION
+
+_log = logging.getLogger(__name__)
+
+STRANGER_BODY_BYTES = 64 << 10
+"""Nobody needs more to log in."""
+_encode = msgspec.json.Encoder().encode
+
+
+class Endpoint:
+    def __init__(self, api: Api, operation: Operation) -> None:
+        self.operation = operation
+        self._api = api
+        self._handler = operation.handler
+        self._decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
+        self._decode = operation.decode or request_bodies.decode
+        self._forms = {form.media.encode(): form for form in operation.forms}
+        self._query = operation.query or (CatalogueQuery if operation.catalogue else parameters.NoQuery)
+        limit = api.config.max_request_size
+        self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
+        self._headers: Headers = (JSON, VIEW) if operation.catalogue else (JSON, NO_STORE, VIEW)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _stay)
+        call = Call(self._api, self.operation, scope, receive, session)
+        try:
+            try:
+                answer = await self._answer(call)
+            except Refused as refused:
+                answer = refusal_response(refused)
+            except CommandError as refused:
+                answer = authentication.challenged(command_error_response(refused))
+            except ClientDisconnect:
+                return
+            except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
+                _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
+                answer = bug_response()
+            if isinstance(answer, Response):
+                await answer(scope, receive, send)
+            else:
+                if len(answer.body) > FREE_BYTES:
+                    # It may wait for those before it to be taken.
+                    call.response_reservation().hold(len(answer.body))
+                await send_response(answer, send)
+            if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
+                # The transport has all of it, and the client has not.
+                call.response_reservation().hold(connection.untaken_bytes)
+                await connection.drain()
+        finally:
+            call.close()
+
+    async def _answer(self, call: Call) -> HttpResponse | Response:
+        operation, api, scope, session = self.operation, self._api, call.scope, call.session
+        headers = call.headers = _headers_of(scope)
+        if not operation.public:
+            call.authorization = headers.get(b"authorization")
+            if call.authorization is None and operation.ticket:
+                call.authorization = authentication.of_ticket(api, scope["query_string"])
+            if operation.ended_too and authentication.has_ended(api, call.authorization):
+                return await self._encoded(None, headers)
+            call.caller = await authentication.authenticate(api, call.authorization)
+            session.login = call.caller.user.login
+        call.parameters = parameters.decode_path(scope["path_params"])
+        query: bytes = scope["query_string"]
+        if query or operation.query is not None:
+            call.query = parameters.decode_query(query, self._query)
+        if self._decoder is None:
+            if api.budgets.are_responses_many and operation.method == "GET":
+                await call.response_reservation().wait_for_share()
+            found = await self._handler(call)
+        else:
+            found = await self._with_body(call, self._decoder)
+        if isinstance(found, HttpResponse | Response):
+            return found
+        return await self._encoded(found, headers)
+
+    async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
+        headers, limit = call.headers, self._body_limit
+        announced, coding = _announced(call.scope, headers), decompression.coding_of(headers.get(b"content-encoding"))
+        media = request_bodies.media_type(headers.get(b"content-type"))
+        form = self._forms.get(media)
+        is_readable = form is not None or request_bodies.is_json(media)
+        is_small = is_readable and announced is not None and announced <= FREE_BYTES and coding is None
+        if not is_small:
+            admit_call(call)
+        if not is_readable:
+            request_bodies.check_json(media, self._forms)
+        writable = form is not None and form.writable and coding is None
+        reading = request_bodies.reading(
+            call.receive, announced, limit, call.body_reservation, grows=coding is not None, writable=writable
+        )
+        async with reading as body:
+            if coding is not None:
+                body = await decompression.decompress(bytes(body), coding, limit)  # noqa: PLW2901
+            size = len(body)
+            try:
+                if form is None:
+                    call.body = await offload.call(size, members_of(body), self._decode, decoder, bytes(body))
+                else:
+                    call.body = await offload.call(size, form.items(body), form.read, call, body)
+            except (CommandError, Refused):
+                if is_small:
+                    # Reading a small body takes less time than this check, which the command makes anyway. But what is
+                    # wrong with a body is nothing to those who may not send it.
+                    admit_call(call)
+                raise
+            del body
+            return await self._handler(call)
+
+    async def _encoded(self, found: Any, headers: dict[bytes, bytes]) -> HttpResponse:
+        operation = self.operation
+        if operation.answer is None:
+            return HttpResponse(operation.status, b"", (VIEW,))
+        if found is None:
+            raise not_found()
+        answer = HttpResponse(operation.status, _encode(found), self._headers)
+        if operation.catalogue:
+            answer = with_etag(answer, headers.get(b"if-none-match"))
+        return await compress(answer, headers.get(b"accept-encoding"))
+
+
+class CatalogueQuery(msgspec.Struct, frozen=True):
+    """On a single node both say the same."""
+
+    consistency: Literal["serializable", "linearizable"] = "serializable"
+
+
+ONCE = (
+    *(b"authorization", b"content-type", b"content-length", b"content-encoding", b"host"),
+    *(b"producer-id", b"producer-epoch", b"producer-seq"),
+)
+
+
+def _headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """By name. Of some there must not be two, because others might read the other one."""
+    pairs: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(pairs)
+    if len(headers) != len(pairs):
+        names = [name for name, _ in pairs]
+        for name in ONCE:
+            if names.count(name) > 1:
+                raise Refused(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} is there twice", name.decode())
+    return headers
+
+
+def _announced(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
+    """Returns the length of the body, or None if only its end will tell, as over HTTP/3."""
+    length = headers.get(b"content-length")
+    if length is not None:
+        return int(length)
+    return None if b"transfer-encoding" in headers or scope["http_version"] == "3" else 0
+
+
+def peer(scope: Scope) -> str:
+    client = scope.get("client")
+    if client is None:
+        return "?:0"
+    host, port = client[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _stay() -> None:
+    """A connection over HTTP carries many sessions; none of them ends it."""

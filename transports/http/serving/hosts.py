@@ -1,0 +1,74 @@
+"""The names by which this server may be asked for: those of `http.allowed_hosts`, or what follows from its address.
+
+A web page may have its own name lead here (DNS rebinding), and a browser then takes what is here for the page's own.
+The name that it asks by gives it away: it is in the Host header of every request, of a handshake of WebSocket, too. A
+server on a loopback address is what such a page is after, and nobody else has a name for it but the machine itself.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from starlette.types import Scope
+
+from whippet.app.config.formats import Address
+from whippet.transports.http.errors import Refused
+from whippet.transports.http.serving.cors import ANY
+
+LOCAL = "localhost"
+
+
+class Hosts:
+    def __init__(self, allowed: Sequence[str], address: Address) -> None:
+        """`address` is where the listener is, which decides where nothing is configured."""
+        names = [name.strip().lower().strip("[]") for name in allowed if name.strip()]
+        self._only_loopback = not names and _is_loopback(address.host)
+        self.is_any = ANY in names or (not names and not self._only_loopback)
+        self._names = frozenset(names)
+        self._endings = tuple(name[1:] for name in names if name.startswith("*."))
+        self._allowed_last: bytes | None = None
+
+    def check_request(self, scope: Scope) -> None:
+        """Nearly all requests name the same host, so the last one that was allowed is not checked again."""
+        if self.is_any:
+            return
+        host = b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+                break
+        if host != self._allowed_last:
+            self.check(host.decode("latin-1"))
+            self._allowed_last = host
+
+    def check(self, host: str) -> None:
+        """`Refused`, unless it is one of them, whatever port it says."""
+        if self.is_any:
+            return
+        name = _name(host)
+        if self._only_loopback:
+            # Every browser says a host. Who says none is a simple probe.
+            if host and not _is_loopback(name):
+                sentence = f"The host {host[:255]!r} is no loopback name: set http.allowed_hosts to serve others"
+                raise Refused(HTTPStatus.MISDIRECTED_REQUEST, sentence, "host")
+        elif name not in self._names and not (self._endings and name.endswith(self._endings)):
+            sentence = f"The host {host[:255]!r} is not among http.allowed_hosts"
+            raise Refused(HTTPStatus.MISDIRECTED_REQUEST, sentence, "host")
+
+
+def _is_loopback(name: str) -> bool:
+    name = name.lower().removesuffix(".")
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == LOCAL or name.endswith(f".{LOCAL}")
+
+
+def _name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,480 @@
+"""One HTTP connection: uvicorn's protocol, with deadlines and bounds that it does not have.
+
+A connection is always in one phase, and a phase that waits for the client has a deadline:
+
+    FIRST      nothing was said yet                             then closed
+    HEADERS    a request has begun                              then 408
+    BODY       its body comes; the deadline moves with it       then 408, if nothing was answered yet
+    WORKING    it is all there, and in hand                     none: that is our time
+    DRAINING   it was answered before it was all there: the
+               rest is thrown away                              then closed
+    IDLE       it was answered, the next one may come           then closed
+    ENDING     nothing more is read, what is in hand is
+               answered                                         none
+    LINGERING  all was said, and the client still talks: it is
+               not heard, so that it hears the answer           then closed
+
+Deadlines are looked at by a sweep over all connections, once in a while; nothing here has a timer of its own. A client
+that does not take its answer is not kept either. Whatever is refused here was not read by anybody, so nothing that was
+stored is ever answered with 408.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import httptools
+from starlette.types import ASGIApp
+from uvicorn._types import ASGI3Application
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import HttpLimits
+from whippet.transports.admission.budget import RECLAIMED
+from whippet.transports.admission.budgets import Budgets
+from whippet.transports.admission.stall_detector import StallDetector
+from whippet.transports.http.errors import Refused, refusal_response
+from whippet.transports.reservations import CUT
+from whippet.transports.websocket.handshake import Upgrade
+
+if TYPE_CHECKING:
+    from whippet.transports.websocket.listener import WebSockets
+
+_log = logging.getLogger(__name__)
+
+AHEAD_MAX = 64
+"""Requests that a connection may send before their turn; more end it, after those."""
+LINGER_SECONDS = 2.0
+LINGER_BYTES_MAX = 4 << 20
+CHUNKS_FREE = 4096
+CHUNK_BYTES_MIN = 16
+"""How long chunks have to be on average, once there are more than that: each costs as much as many bytes."""
+FULL_SAID_SECONDS = 60.0
+
+
+class Phase(enum.Enum):
+    FIRST = enum.auto()
+    HEADERS = enum.auto()
+    BODY = enum.auto()
+    WORKING = enum.auto()
+    DRAINING = enum.auto()
+    IDLE = enum.auto()
+    ENDING = enum.auto()
+    LINGERING = enum.auto()
+
+
+CONNECTION = "whippet.connection"
+"""Under this name the connection of a request is in its scope."""
+
+
+class Link:
+    """The transport of a connection, closed in the way of the connection."""
+
+    __slots__ = ("__dict__", "_protocol", "transport")
+
+    def __init__(self, transport: asyncio.Transport, protocol: Protocol) -> None:
+        self.transport = transport
+        self._protocol = protocol
+
+    def write(self, octets: bytes) -> None:
+        """An application that does not know yet that the connection was cut must not fail for that."""
+        if not self.transport.is_closing():
+            self.transport.write(octets)
+
+    def close(self) -> None:
+        self._protocol.close_kindly()
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing() or self._protocol.phase is Phase.LINGERING
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
+
+
+class Listener:
+    """What all connections of a listener share."""
+
+    def __init__(self, limits: HttpLimits, address: Address) -> None:
+        self.limits = limits
+        self.address = address
+        """Where the listener is."""
+        self.application: ASGIApp | None = None
+        """Serves requests in place of the application that the server was started with, once there is one."""
+        self.connections: set[Protocol] = set()
+        self.over_quic = 0
+        """Connections of HTTP/3, which are served elsewhere and count all the same."""
+        self.websockets: WebSockets | None = None
+        """Where those go who ask for an upgrade; None: nobody is heard who does."""
+        self.budgets: Budgets | None = None
+        """What is overdue in them is ended with what is overdue here."""
+        self._full_said_at = float("-inf")
+
+    def has_room(self, now: float, more: int = 0) -> bool:
+        if len(self.connections) + self.over_quic + more < self.limits.connections:
+            return True
+        if now - self._full_said_at > FULL_SAID_SECONDS:
+            self._full_said_at = now
+            _log.warning("connections are refused: http.limits.connections = %d", self.limits.connections)
+        return False
+
+    def sweep(self, now: float) -> None:
+        for connection in list(self.connections):
+            connection.check(now)
+        if self.budgets is not None:
+            self.budgets.reclaim(now)
+
+
+class Protocol(HttpToolsProtocol):
+    def __init__(
+        self,
+        listener: Listener,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.listener = listener
+        self.phase = Phase.FIRST
+        self._deadline = 0.0
+        self._head_bytes = 0
+        self._head_read_bytes = 0
+        self._headers_count = 0
+        self._hosts = 0
+        self._body_began_at = 0.0
+        self._body_bytes = 0
+        self._chunks = 0
+        self._thrown_away = 0
+        self._stalling = StallDetector()
+        self._refused: Refused | None = None
+        self._running: RequestResponseCycle | None = None
+        """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
+
+    # ------------------------------------------------------------------------------------------------- the connection
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        now = self.loop.time()
+        if not self.listener.has_room(now):
+            headers = ((b"retry-after", b"1"),)
+            refused = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=headers)
+            transport.write(_written(refused))
+            transport.close()
+            self.phase = Phase.LINGERING
+            self.transport = transport
+            return
+        self.listener.connections.add(self)
+        super().connection_made(Link(transport, self))  # type: ignore[arg-type]
+        self._deadline = now + self.listener.limits.first_byte_time
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.listener.connections.discard(self)
+        self.phase = Phase.LINGERING
+        if self.flow is not None:
+            super().connection_lost(exc)
+
+    def close_kindly(self) -> None:
+        """What was written is sent; what the client is still sending is thrown away for a while."""
+        if self.phase not in (Phase.BODY, Phase.DRAINING):
+            self._transport.close()
+            return
+        self.phase = Phase.LINGERING
+        self._deadline = self.loop.time() + LINGER_SECONDS
+        self.flow.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+
+    def give_way(self) -> None:
+        """Others need the memory that a request or a response of this connection holds."""
+        _log.info("%s: closed, because %s", self.client, RECLAIMED)
+        self._transport.abort()
+
+    # ------------------------------------------------------------------------------------------------- for a tail
+
+    def write_chunk(self, octets: bytes) -> bool:
+        """A part of the body of the answer that has begun, framed already: the very same bytes for many connections.
+        Says whether there is room for more."""
+        transport = self._transport
+        if not transport.is_closing():
+            transport.write(octets)
+        return not self.flow.write_paused
+
+    @property
+    def is_full(self) -> bool:
+        """The client takes what it is sent more slowly than it comes."""
+        return bool(self.flow.write_paused)
+
+    async def drain(self) -> None:
+        """Returns when there is room for more, or nobody any more who could take it."""
+        if self.flow.write_paused:
+            await self.flow.drain()
+
+    def make_room(self) -> None:
+        """What is written from now on is buffered, however much that is: for last words."""
+        self.flow.resume_writing()
+
+    def resume_writing(self) -> None:
+        self._stalling.reset()
+        super().resume_writing()
+
+    @property
+    def untaken_bytes(self) -> int:
+        size: int = self._transport.get_write_buffer_size()
+        return size
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        link: Any = self.transport
+        found: asyncio.Transport = link.transport if isinstance(link, Link) else link
+        return found
+
+    def eof_received(self) -> None:
+        if self.phase is Phase.LINGERING:
+            self._transport.close()
+
+    # ------------------------------------------------------------------------------------------------- what comes in
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is Phase.LINGERING:
+            self._throw_away(len(data))
+            return
+        if self.phase is Phase.ENDING:
+            self._transport.pause_reading()
+            return
+        was_in_head = self.phase is Phase.HEADERS
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError as error:
+            self._refuse(self._refused or Refused(HTTPStatus.BAD_REQUEST, f"Invalid HTTP request: {_cause(error)}"))
+        else:
+            if was_in_head and self.phase is Phase.HEADERS:
+                # The parser keeps a header to itself until it is whole.
+                self._head_read_bytes += len(data)
+                if self._head_read_bytes > self.listener.limits.headers_bytes:
+                    self._refuse(self._too_much(f"more than {self.listener.limits.headers_bytes} bytes"))
+
+    def _throw_away(self, size: int) -> None:
+        self._thrown_away += size
+        if self._thrown_away > LINGER_BYTES_MAX:
+            self._transport.close()
+
+    def on_message_begin(self) -> None:
+        if len(self.pipeline) >= AHEAD_MAX:
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "Too many requests ahead of their turn")
+        super().on_message_begin()
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment]
+        scope[CONNECTION] = self
+        scope[CUT] = self.give_way
+        self.phase = Phase.HEADERS
+        self._deadline = self.loop.time() + self.listener.limits.headers_time
+        self._head_bytes = self._head_read_bytes = self._headers_count = self._hosts = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        if b"#" in url:
+            # No client sends what is behind it. One that wrote a name as it is would reach another one.
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "A path with a `#` in it has that as `%23`")
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers_count += 1
+        if self._headers_count > self.listener.limits.headers:
+            raise self._keep(self._too_much(f"more than {self.listener.limits.headers} of them"))
+        self._count_head(len(name) + len(value))
+        if self.phase is not Phase.HEADERS:
+            # Behind the body, where a header can do nothing any more.
+            return
+        name = name.lower()
+        if name == b"host":
+            self._hosts += 1
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self.listener.limits.headers_bytes:
+            raise self._keep(self._too_much(f"more than {self.listener.limits.headers_bytes} bytes"))
+
+    def on_headers_complete(self) -> None:
+        if self._hosts > 1 or (not self._hosts and self.parser.get_http_version() == "1.1"):
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "A request has one Host header")
+        self.phase = Phase.BODY
+        self._body_bytes = self._chunks = 0
+        self._body_began_at = self.loop.time()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """In place of uvicorn's, which copies a body that comes in one piece into a buffer and out of it again."""
+        self._body_bytes += len(body)
+        cycle: Any = self.cycle
+        if cycle.response_complete:
+            self._throw_away(len(body))
+            return
+        cycle.body = cycle.body + body if cycle.body else body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_chunk_header(self) -> None:
+        self._chunks += 1
+        if self._chunks > CHUNKS_FREE and self._body_bytes < self._chunks * CHUNK_BYTES_MIN:
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "The body comes in too many too small chunks")
+
+    def on_message_complete(self) -> None:
+        if self.phase is Phase.DRAINING:
+            self._rest()
+        else:
+            self.phase = Phase.WORKING
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, application = self.pipeline.pop()
+            self._start_asgi_task(cycle, application)
+        elif self.phase is Phase.WORKING:
+            self._rest()
+        elif self.phase is Phase.BODY:
+            self.phase = Phase.DRAINING
+            self._deadline = self.loop.time() + self.listener.limits.body_time
+            self._thrown_away = 0
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, self.listener.application or app)  # type: ignore[arg-type]
+
+    def _rest(self) -> None:
+        self.phase = Phase.IDLE
+        self._deadline = self.loop.time() + self.listener.limits.idle_time
+
+    def _should_upgrade_to_ws(self) -> bool:
+        return self.listener.websockets is not None
+
+    def _upgrade(self, rest: bytes) -> None:
+        """`rest` came behind the request."""
+        if self._should_upgrade():
+            try:
+                self._become_websocket(rest)
+            except Refused as refused:
+                self._refuse(refused)
+        elif self.cycle is not None:
+            # Not understood, so answered as if it had not been asked for; the parser will not go on after it.
+            self.cycle.keep_alive = False
+
+    def _become_websocket(self, rest: bytes) -> None:
+        assert self.listener.websockets is not None
+        if self._is_answering():
+            raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade waits for the answers to what was asked before")
+        if rest:
+            raise Refused(HTTPStatus.BAD_REQUEST, "A client says nothing until its upgrade is answered")
+        path, _, query = self.url.decode("latin-1").partition("?")
+        method, version = self.scope["method"], self.scope["http_version"]
+        answer, talk = self.listener.websockets.upgrade(
+            Upgrade(method, path, query, self.headers, version, self.scheme or "http", self.listener.address)
+        )
+        transport = self._transport
+        self.listener.connections.discard(self)
+        self.connections.discard(self)
+        self.phase = Phase.LINGERING
+        # The loop looks at what a protocol is when it begins to read for it.
+        transport.pause_reading()
+        transport.set_protocol(talk)
+        transport.write(answer)
+        talk.connection_made(transport)
+        if not transport.is_closing():
+            transport.resume_reading()
+
+    # ------------------------------------------------------------------------------------------------- deadlines
+
+    def check(self, now: float) -> None:
+        is_contended = self.listener.budgets is not None and self.listener.budgets.is_contended
+        if self._stalling.has_stalled(
+            now, self.untaken_bytes, self.listener.limits.answer_time, is_contended=is_contended
+        ):
+            _log.info("%s: closed, because it does not take what it was sent", self.client)
+            self._transport.abort()
+            return
+        match self.phase:
+            case Phase.WORKING | Phase.ENDING:
+                return
+            case Phase.HEADERS if self._is_answering():
+                # It speaks while it is not its turn.
+                self._deadline = now + self.listener.limits.headers_time
+            case Phase.HEADERS if now > self._deadline:
+                self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The headers of the request took too long"))
+            case Phase.BODY:
+                self._check_body(now)
+            case Phase.FIRST | Phase.IDLE | Phase.DRAINING | Phase.LINGERING if now > self._deadline:
+                self._transport.close()
+
+    def _check_body(self, now: float) -> None:
+        limits = self.listener.limits
+        if self.flow.read_paused or self.pipeline:
+            # It is us who do not read, or others whose turn it is: the time does not count.
+            self._body_began_at = now - self._body_bytes / limits.body_rate
+        elif now - self._body_began_at > limits.body_time + self._body_bytes / limits.body_rate:
+            self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long"))
+
+    # ------------------------------------------------------------------------------------------------- refusals
+
+    def _is_answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _too_much(self, what: str) -> Refused:
+        return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers of the request are too large: {what}")
+
+    def _refusal(self, status: HTTPStatus, reason: str) -> Refused:
+        return self._keep(Refused(status, reason))
+
+    def _keep(self, refused: Refused) -> Refused:
+        """For when the parser has wrapped it."""
+        self._refused = refused
+        return refused
+
+    def _refuse(self, refused: Refused) -> None:
+        """The last that is said on this connection, if it may still be said."""
+        _log.debug("%s: %s", self.client, refused.reason)
+        cycle = self.cycle if self._is_answering() else None
+        if cycle is not None and (self.phase is not Phase.BODY or self.pipeline):
+            # Requests before this one are in hand: they are answered, and then it is over.
+            if self.phase is Phase.BODY:
+                self.pipeline.popleft()
+            last = self.pipeline[0][0] if self.pipeline else self._running
+            assert last is not None
+            last.keep_alive = False
+            self.phase = Phase.ENDING
+            self._transport.pause_reading()
+            return
+        if cycle is not None:
+            if cycle.response_started:
+                self._transport.abort()
+                return
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.phase = Phase.BODY
+        self._transport.write(_written(refused))
+        self.close_kindly()
+
+
+def _written(refused: Refused) -> bytes:
+    answer = refusal_response(refused)
+    lines = [STATUS_LINE[answer.status], b"content-length: %d\r\n" % len(answer.body), b"connection: close\r\n"]
+    lines += [b"%s: %s\r\n" % header for header in answer.headers]
+    return b"".join((*lines, b"\r\n", answer.body))
+
+
+def _cause(error: Exception) -> str:
+    """What the parser says; of a callback's own error nothing."""
+    return "it cannot be read" if isinstance(error, httptools.HttpParserCallbackError) else str(error)

@@ -1,0 +1,143 @@
+"""uvicorn inside the gateway's own event loop: a listening socket, an application, a start and a stop.
+
+The composition root starts one and stops it. Signals, log configuration and the end of the process are not uvicorn's
+business here: whoever composes the process decides them for all transports together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from whippet.app.config.formats import Address
+from whippet.app.config.listeners import HttpLimits
+from whippet.transports import listening
+from whippet.transports.http.serving.protocol import Listener, Protocol
+from whippet.transports.tls_handshakes import TlsHandshakes
+
+ANNOUNCED_SECONDS = 86_400
+"""How long a browser may remember that there is HTTP/3."""
+SWEEPS = 8
+"""How often the deadlines are looked at in the shortest time that a client is given."""
+SWEEP_SECONDS_MAX = 1.0
+
+
+class HttpServer:
+    """One listener that is serving. Made by `start`, ended by `stop`; both on the event loop."""
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        application: ASGIApp,
+        limits: HttpLimits,
+        stop_seconds_max: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
+        self.address = listening.effective(bound)
+        self.listener = Listener(limits, self.address)
+        self._server = _Uvicorn(
+            uvicorn.Config(
+                application,
+                http=self._protocol,  # type: ignore[arg-type]
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                backlog=listening.BACKLOG_CONNECTIONS,
+                timeout_graceful_shutdown=max(1, round(stop_seconds_max)),
+            ),
+            tls,
+            self.listener,
+        )
+        self.serving = asyncio.create_task(self._server.serve(sockets=[bound]), name="http")
+        """Ends with `stop`. When it ends before, the listener has failed."""
+        self._sweeping = asyncio.create_task(self._sweep(), name="http deadlines")
+
+    def announce_http3(self, port: int) -> None:
+        """Tells browsers, in every response from now on, that there is HTTP/3, and on which port."""
+        self._server.add_header("alt-svc", f'h3=":{port}"; ma={ANNOUNCED_SECONDS}')
+
+    def _protocol(self, **given: Any) -> Protocol:
+        return Protocol(self.listener, **given)
+
+    async def _sweep(self) -> None:
+        limits = self.listener.limits
+        times = (limits.first_byte_time, limits.headers_time, limits.body_time, limits.idle_time, limits.answer_time)
+        seconds = min(SWEEP_SECONDS_MAX, min(times) / SWEEPS)
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(seconds)
+            self.listener.sweep(loop.time())
+
+    async def stop(self) -> None:
+        """Stops accepting, closes idle connections, returns when the requests in hand are answered."""
+        self._server.should_exit = True
+        try:
+            await self.serving
+        finally:
+            self._sweeping.cancel()
+
+
+async def start(
+    application: ASGIApp,
+    address: Address,
+    limits: HttpLimits,
+    stop_seconds_max: float,
+    tls: ssl.SSLContext | None = None,
+    setting: str = "http.address",
+) -> HttpServer:
+    """`setting` is where the address comes from, for the sentence that says why it cannot be listened on."""
+    return HttpServer(await listening.listen(address, setting), application, limits, stop_seconds_max, tls)
+
+
+class _Uvicorn(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: ssl.SSLContext | None, listener: Listener) -> None:
+        super().__init__(config)
+        self._tls = tls
+        self._listener = listener
+        self._handshakes: TlsHandshakes | None = None
+
+    def add_header(self, name: str, value: str) -> None:
+        self.config.headers.append((name, value))
+        if self.config.loaded:
+            added = name.encode(), value.encode()
+            self.config.encoded_headers = [*self.config.encoded_headers, added]
+            self.server_state.default_headers = [*self.server_state.default_headers, added]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """With TLS the connections of a client that is not through its handshake count as well."""
+        if self._tls is None or sockets is None:
+            await super().startup(sockets)
+            return
+        loop, listener = asyncio.get_running_loop(), self._listener
+
+        def connection() -> asyncio.BaseProtocol:
+            return Protocol(listener, config=self.config, server_state=self.server_state, app_state={}, _loop=loop)
+
+        def has_room() -> bool:
+            there = 0 if self._handshakes is None else len(self._handshakes)
+            return listener.has_room(loop.time(), there)
+
+        seconds_max = listener.limits.first_byte_time
+        self._handshakes = TlsHandshakes(sockets[0], self._tls, connection, has_room, seconds_max)
+        self.servers = []
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._handshakes is not None:
+            self._handshakes.stop()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
