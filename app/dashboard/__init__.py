@@ -1,6 +1,6 @@
 """The dashboard: a page and its scripts for browsers, as files. whippet.js among them is for the pages of others, too.
 
-They speak with a server over the channel at `/ws` alone. transports/http/dashboard.py serves them.
+They speak with a server over the channel at `/ws` alone. transports/http/serving/dashboard.py serves them.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """Unique; the OpenAPI operation id, which generated clients turn into a function."""
     method: str
     path: str
-    """Parameters in braces; what each one may be is in whippet.transports.http.parameters."""
+    """Parameters in braces; what each one may be is in transports/http/forms/parameters.py."""
     summary: str
     subject: str
     handler: Handler

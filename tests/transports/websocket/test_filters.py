@@ -230,7 +230,7 @@ async def test_each_message_is_looked_at_once_whatever_is_filtered_for(
         selected[0] += 1
         return selecting(one)
 
-    monkeypatch.setattr(filters, "messages_at_once", iterate_messages)
+    monkeypatch.setattr(filters, "iterate_messages", iterate_messages)
     monkeypatch.setattr(filters, "_encode", encode)
     monkeypatch.setattr(filters, "_selectors", selectors)
     async with talking(tmp_path) as world:
