@@ -66,7 +66,9 @@ class ConsumerOffsets:
 
     @property
     def lowest(self) -> int | None:
-        return min(self._stored.values(), default=None)
+        return min(
+            (offset for (kind, _), offset in self._stored.items() if kind is not Kind.EXTERNAL_GROUP), default=None
+        )
 
     @property
     def due(self) -> bool:

@@ -23,6 +23,7 @@ PRODUCERS_FILE = "producers"
 NUMBERS_FILE = "numbers.json"
 ASIDE_FOLDER = "damaged"
 CONSUMERS_FOLDER = "consumers"
+EXTERNAL_GROUPS_FOLDER = "external_groups"
 OFFSETS_FOLDER = "offsets"
 
 OFFSETS_MAX = 2**63

@@ -12,7 +12,7 @@ import struct
 import xxhash
 
 from whippet.storage.files import Files, make_folders, read_all, replace, write_all
-from whippet.storage.layout import CONSUMERS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
+from whippet.storage.layout import CONSUMERS_FOLDER, EXTERNAL_GROUPS_FOLDER, GROUPS_FOLDER, OFFSETS_FOLDER, number
 
 PLACE = struct.Struct("<QQQ")
 """sequence, offset, checksum of the two"""
@@ -23,9 +23,15 @@ class Kind(enum.IntEnum):
 
     CONSUMER = 1
     GROUP = 2
+    EXTERNAL_GROUP = 3
+    """The store keeps these offsets as they are: they may be after the newest message, and do not hold up retention."""
 
 
-FOLDERS = {Kind.CONSUMER: CONSUMERS_FOLDER, Kind.GROUP: GROUPS_FOLDER}
+FOLDERS = {
+    Kind.CONSUMER: CONSUMERS_FOLDER,
+    Kind.GROUP: GROUPS_FOLDER,
+    Kind.EXTERNAL_GROUP: EXTERNAL_GROUPS_FOLDER,
+}
 
 Key = tuple[Kind, int]
 
@@ -122,7 +128,7 @@ class OffsetFiles:
         lost, and what will get their numbers nobody has read yet."""
         counts = f"{next_offset - 1} counts" if next_offset else "and there is none"
         lines = []
-        beyond = [key for key, offset in offsets.items() if offset >= next_offset]
+        beyond = [key for key, offset in offsets.items() if offset >= next_offset and key[0] is not Kind.EXTERNAL_GROUP]
         for key in beyond:
             path = f"{self.folder}/{FOLDERS[key[0]]}/{key[1]}"
             lines.append(f"{path}: offset {offsets[key]} is after the newest message, {counts}")

@@ -677,13 +677,13 @@ class Partition:
         """Remembers how far somebody has read, and returns when the offsets of this topic have what they promise."""
         await self._shared_use()
         key = kind, identity
-        if not 0 <= offset < self.readable:
+        if not 0 <= offset < self.readable and kind is not Kind.EXTERNAL_GROUP:
             newest = f"the newest message has {self.readable - 1}" if self.readable else "the partition is empty"
             raise InvalidOffset(f"{self.place}: offset {offset} cannot be stored, {newest}")
         if not self._offsets.has_room_for(key):
             # Nothing is waited for between this and the change, so requests at the same time cannot exceed the limit.
             limit = self._shared.options.consumer_offsets_max
-            raise TooManyOffsets(str(self.place), kind.name.lower(), limit)
+            raise TooManyOffsets(str(self.place), kind.name.lower().replace("_", " "), limit)
         await self._change_offset(key, offset, name)
 
     async def delete_offset(self, kind: Kind, identity: int) -> bool:

@@ -184,7 +184,12 @@ def _disband(gateway: Gateway, stream_id: int, topic: Topic, group: Group) -> No
 async def _forget_offsets(topic: Topic, group_id: int) -> None:
     """In all partitions at once, so that the shards write them together; the first failure when all have been tried."""
     tried = await asyncio.gather(
-        *(partition.delete_offset(Kind.GROUP, group_id) for partition in topic.served), return_exceptions=True
+        *(
+            partition.delete_offset(kind, group_id)
+            for partition in topic.served
+            for kind in (Kind.GROUP, Kind.EXTERNAL_GROUP)
+        ),
+        return_exceptions=True,
     )
     for outcome in tried:
         if isinstance(outcome, BaseException):

@@ -33,7 +33,7 @@ async def get_offset(
 ) -> responses.ConsumerOffset | None:
     """None: nothing is stored. A group may be asked about by anybody."""
     topic, asked = target.topic, request.consumer
-    if asked.kind is ConsumerKind.GROUP and topic.groups.find(asked.id) is None:
+    if asked.kind is not ConsumerKind.CONSUMER and topic.groups.find(asked.id) is None:
         return None
     partition_id = request.partition_id or 0
     partition = find_partition(target, partition_id)
@@ -85,6 +85,8 @@ def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:
     """The kind and number that offsets are stored under."""
     if consumer.kind is ConsumerKind.GROUP:
         return Kind.GROUP, find_group(topic, consumer.id).id
+    if consumer.kind is ConsumerKind.EXTERNAL_GROUP:
+        return Kind.EXTERNAL_GROUP, find_group(topic, consumer.id).id
     if isinstance(consumer.id, str):
         return Kind.CONSUMER, xxhash.xxh32_intdigest(consumer.id.encode())
     return Kind.CONSUMER, consumer.id
@@ -148,7 +150,7 @@ async def after_poll(
 def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer: Key) -> Group | None:
     """None for a consumer of its own; else the group, of which the session must be a member."""
     kind, identity = consumer
-    if kind is Kind.CONSUMER:
+    if kind is not Kind.GROUP:
         return None
     group = find_group(topic, identity)
     member = session.member

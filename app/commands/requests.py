@@ -39,6 +39,9 @@ class Secretive(Request, frozen=True):
 class ConsumerKind(enum.IntEnum):
     CONSUMER = 1
     GROUP = 2
+    EXTERNAL_GROUP = 3
+    """Offsets that somebody else's members keep under the name of a consumer group, such as a Kafka bridge. It cannot
+    poll, nobody needs to be a member, and any offset may be stored."""
 
 
 class Consumer(msgspec.Struct, frozen=True):

@@ -302,3 +302,5 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     free_disk_space: int
     total_disk_space: int
     classic_size_bytes: int | None = None
+    open_files_count: int = 0
+    open_files_limit: int = 0

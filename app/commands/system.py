@@ -60,6 +60,8 @@ async def get_stats(gateway: Gateway, session: Session, request: requests.GetSta
         free_disk_space=disk.free,
         total_disk_space=disk.total,
         classic_size_bytes=sum(partition.message_bytes for partition in partitions),
+        open_files_count=reading.open_files,
+        open_files_limit=reading.open_files_limit,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import time
 
 import msgspec
@@ -26,6 +27,9 @@ class Reading(msgspec.Struct, frozen=True):
     read_bytes: int
     written_bytes: int
     threads: int
+    open_files: int
+    open_files_limit: int
+    """What the system allows this process."""
 
 
 class Machine:
@@ -54,6 +58,8 @@ class Machine:
             read_bytes=int(io.get("read_bytes", 0)),
             written_bytes=int(io.get("write_bytes", 0)),
             threads=int(stat[19]) if len(stat) > 19 else 0,
+            open_files=_open_files(),
+            open_files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         )
 
     def _process_usage(self) -> float:
@@ -71,6 +77,14 @@ class Machine:
             return 0.0
         # Of a machine that has idled throughout, rounding makes a little less than nothing.
         return min(max(100 * (1 - (idle - idle_then) / (total - total_then)), 0.0), 100.0)
+
+
+def _open_files() -> int:
+    try:
+        # One of them is the listing itself.
+        return len(os.listdir("/proc/self/fd")) - 1
+    except OSError:
+        return 0
 
 
 def _os_version() -> str:

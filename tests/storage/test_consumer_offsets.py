@@ -176,3 +176,15 @@ async def test_an_offset_beyond_the_limit_is_refused_at_once_and_later(tmp_path:
         await partition.delete_offset(CONSUMER, 1)
         with pytest.raises(TooManyOffsets, match=r"system\.partition\.consumer_offsets_max = 1"):
             await partition.store_offset(CONSUMER, 1, 1)
+
+
+async def test_the_offset_of_an_external_group_is_kept_as_it_is_and_holds_up_no_retention(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        (partition,) = await with_topic(store)
+        await partition.store_offset(Kind.EXTERNAL_GROUP, 1, 1_000_000)
+        assert partition.lowest_consumer_offset is None
+    async with opened(tmp_path) as store:
+        (partition,) = store.partitions_of(0, 0)
+        assert partition.offset_of(Kind.EXTERNAL_GROUP, 1) == 1_000_000
+        assert partition.offset_of(Kind.GROUP, 1) is None
+        assert partition.lowest_consumer_offset is None

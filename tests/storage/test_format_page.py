@@ -51,6 +51,7 @@ def test_the_names_of_files_and_folders_are_on_the_page() -> None:
         f"{layout.ASIDE_FOLDER}/",
         f"{layout.OFFSETS_FOLDER}/{layout.CONSUMERS_FOLDER}/<id>",
         f"{layout.OFFSETS_FOLDER}/{layout.GROUPS_FOLDER}/<id>",
+        f"{layout.OFFSETS_FOLDER}/{layout.EXTERNAL_GROUPS_FOLDER}/<id>",
     ]
     assert [name for name in names if name not in PAGE] == []
 

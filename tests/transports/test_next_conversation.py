@@ -688,6 +688,28 @@ async def test_a_member_fetches_what_it_owns_and_commits(tmp_path: Path) -> None
         assert offset.stored_offset == 0
 
 
+async def test_an_external_group_stores_any_offset_and_needs_no_member(tmp_path: Path) -> None:
+    external = requests.Consumer(requests.ConsumerKind.EXTERNAL_GROUP, "g")
+    ask = requests.GetConsumerOffset(external, "s", "t", 0)
+    async with world(tmp_path) as made:
+        client = await with_topic(made)
+        assert await client.get(ask) is None
+        store = requests.StoreConsumerOffset(external, "s", "t", 0, 1_000_000)
+        assert await client.refused(store) == Code.CONSUMER_GROUP_ID_NOT_FOUND
+        await client.demand(requests.CreateConsumerGroup("s", "t", "g"))
+        await client.demand(store)
+        assert (await client.get(ask)).stored_offset == 1_000_000
+        # The group's own offsets are others.
+        assert await client.get(requests.GetConsumerOffset(GROUP, "s", "t", 0)) is None
+        assert await client.refused(msgspec.structs.replace(poll(), consumer=external)) == Code.INVALID_COMMAND
+        await client.demand(requests.DeleteConsumerOffset(external, "s", "t", 0))
+        assert await client.get(ask) is None
+        await client.demand(store)
+        await client.demand(requests.DeleteConsumerGroup("s", "t", "g"))
+        await client.demand(requests.CreateConsumerGroup("s", "t", "g"))
+        assert await client.get(ask) is None
+
+
 async def test_a_client_of_0_12_0_asks_which_partitions_have_messages(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await with_topic(made, 3)
@@ -1171,3 +1193,9 @@ async def test_others_have_their_turn_while_many_partitions_are_fetched(tmp_path
         loop.call_soon(reservation)
         assert not (await fetched).refused
         assert turns_of_others[0] >= 5
+
+
+async def test_stats_report_open_files(tmp_path: Path) -> None:
+    async with world(tmp_path) as made:
+        stats = await (await root(made)).get(requests.GetStats())
+        assert 0 < stats.open_files_count < stats.open_files_limit

@@ -8,7 +8,7 @@ that it speaks of are known to be there.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from whippet.app.commands.requests import (
@@ -213,15 +213,22 @@ def identifier(value: Identifier) -> bytes:
     return _U8.pack(NAMED) + name(value)
 
 
-_CONSUMERS = {int(kind): kind for kind in ConsumerKind}
+def _reads_consumer(kinds: Iterable[ConsumerKind]) -> Callable[[Reader], Consumer]:
+    known = {int(kind): kind for kind in kinds}
+
+    def read(reader: Reader) -> Consumer:
+        number = reader.u8()
+        kind = known.get(number)
+        if kind is None:
+            raise CommandError(Code.INVALID_COMMAND, f"there is no consumer of kind {number}")
+        return Consumer(kind, read_identifier(reader))
+
+    return read
 
 
-def read_consumer(reader: Reader) -> Consumer:
-    number = reader.u8()
-    kind = _CONSUMERS.get(number)
-    if kind is None:
-        raise CommandError(Code.INVALID_COMMAND, f"there is no consumer of kind {number}")
-    return Consumer(kind, read_identifier(reader))
+read_consumer = _reads_consumer((ConsumerKind.CONSUMER, ConsumerKind.GROUP))
+"""External groups cannot poll, and clients before 0.12 do not have them."""
+read_offset_owner = _reads_consumer(ConsumerKind)
 
 
 def consumer(value: Consumer) -> bytes:
@@ -315,6 +322,7 @@ STR8 = Part(read_str8, str8)
 STR32 = Part(read_str32, str32)
 IDENTIFIER = Part(read_identifier, identifier)
 CONSUMER = Part(read_consumer, consumer)
+OFFSET_OWNER = Part(read_offset_owner, consumer)
 PARTITION = Part(read_partition, partition)
 STRATEGY = Part(read_strategy, strategy)
 STATUS = Part(read_status, u8)

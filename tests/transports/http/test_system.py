@@ -49,6 +49,8 @@ STATS = {
     "threads_count": int,
     "free_disk_space": str,
     "total_disk_space": str,
+    "open_files_count": int,
+    "open_files_limit": int,
 }
 
 

@@ -68,6 +68,8 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     threads_count: int
     free_disk_space: str
     total_disk_space: str
+    open_files_count: int
+    open_files_limit: int
 
 
 class GroupMembership(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from whippet.transports.wire.primitives import (
     FLAG,
     IDENTIFIER,
     NAME,
+    OFFSET_OWNER,
     STRATEGY,
     U8,
     U32,
@@ -98,6 +99,16 @@ LAYOUTS: dict[int, tuple[type[requests.Request], Part]] = {
     )
 }
 
+_OFFSET_OF = modern.OFFSET_OF | {"consumer": OFFSET_OWNER}
+LAYOUTS[120] = requests.GetConsumerOffset, structure(requests.GetConsumerOffset, **_OFFSET_OF)
+LAYOUTS[121] = (
+    requests.StoreConsumerOffset,
+    modern.ACKNOWLEDGED(structure(requests.StoreConsumerOffset, **_OFFSET_OF, offset=U64)),
+)
+LAYOUTS[122] = (
+    requests.DeleteConsumerOffset,
+    modern.ACKNOWLEDGED(structure(requests.DeleteConsumerOffset, **_OFFSET_OF)),
+)
 LAYOUTS[13] = (
     requests.DescribeOptions,
     structure(partial(requests.DescribeOptions, with_columns=True), scope=modern.SCOPE),

@@ -10,6 +10,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from whippet.app.commands import responses
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, ValueKind
@@ -115,6 +117,23 @@ ROUTE = Part(
     _read_route,
     lambda route: _ROUTE.pack(route.incarnation, route.metadata_op, _VIEW, route.partitions_count, NODE_ID),
 )
+
+
+def _write_stats(stats: responses.Stats) -> bytes:
+    return b"".join((classic.STATS.write(stats), _OPEN_FILES.pack(stats.open_files_count, stats.open_files_limit)))
+
+
+def _read_stats(reader: Reader) -> responses.Stats:
+    """Both numbers at the end, or neither."""
+    stats: responses.Stats = classic.STATS.read(reader)
+    if reader.at_end:
+        return stats
+    count, limit = reader.unpack(_OPEN_FILES)
+    return msgspec.structs.replace(stats, open_files_count=count, open_files_limit=limit)
+
+
+_OPEN_FILES = struct.Struct("<QQ")
+STATS = Part(_read_stats, _write_stats)
 OPTION = structure(responses.OptionDescription, key=NAME, kind=U8, flags=U8, default=modern.OCTETS, description=STR32)
 
 
@@ -122,6 +141,7 @@ def _layouts(partition: Part) -> dict[int, Part]:
     topic_details = classic.times(TOPIC, "partitions_count", partition, responses.TopicDetails, "partitions")
     known = {code: layout for code, layout in modern.LAYOUTS.items() if code not in RETIRED}
     return known | {
+        10: STATS,
         12: structure(responses.ClusterMetadata, name=STR32, nodes=counted(U32, NODE)),
         13: counted(U32, OPTION),
         31: USER_DETAILS,

@@ -18,7 +18,8 @@ F32 = st.floats(width=32, allow_nan=False)
 TEXT = st.text(max_size=60)
 NAME = st.text(min_size=1, max_size=60)
 IDENTIFIER = st.one_of(U32, NAME)
-CONSUMER = st.builds(requests.Consumer, kind=st.sampled_from(requests.ConsumerKind), id=IDENTIFIER)
+POLLING = (requests.ConsumerKind.CONSUMER, requests.ConsumerKind.GROUP)
+CONSUMER = st.builds(requests.Consumer, kind=st.sampled_from(POLLING), id=IDENTIFIER)
 PARTITION = st.none() | U32
 PARTITIONING = st.one_of(
     st.just(requests.Partitioning(requests.PartitioningKind.BALANCED)),
