@@ -15,27 +15,27 @@ from functools import partial
 from whippet.app import housekeeping
 from whippet.app.access.access_tokens import FOLDER as ACCESS_FOLDER
 from whippet.app.access.known_logins import KnownLogins
+from whippet.app.access.personal_tokens import Tokens
 from whippet.app.access.throttle import Throttle
-from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
+from whippet.app.catalogue_events import CatalogueEvents
 from whippet.app.commands import groups
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config import Config
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.answered import AnsweredSessions
-from whippet.app.model.bound_sessions import BoundSessions
-from whippet.app.model.catalogue import Shelf, Stream, Topic
+from whippet.app.model.catalogue import Directory, Stream, Topic
 from whippet.app.model.groups import Group
+from whippet.app.model.modern_replay import ReplayCaches
+from whippet.app.model.resumable_sessions import ResumableSessions
 from whippet.app.model.sessions import Session, Sessions, Transport
 from whippet.app.model.topic_options import TopicDefaults
-from whippet.app.news import News
-from whippet.app.places import Places, Setting
+from whippet.app.quota import Limit, Quota
 from whippet.app.rates import Rates
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.returning_clients import ReturningClients
 from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
-from whippet.app.telemetry.measured import Measured
+from whippet.app.telemetry.measurements import Measurements
 from whippet.app.unique_numbers import UniqueNumbers
 from whippet.storage.catalog import Stream as StoredStream
 from whippet.storage.catalog import Topic as StoredTopic
@@ -63,14 +63,14 @@ class Gateway:
         self.tokens = tokens
         self.clock = clock
         self.sessions = Sessions()
-        self.news = News(self)
+        self.catalogue_events = CatalogueEvents(self)
         self.rates = Rates(self)
         self.returning_clients = ReturningClients(os.path.join(config.system.path, config.system.runtime.path), clock)
         self.addresses = Addresses()
         self.connections: dict[Transport, Callable[[], int]] = {}
         """How many each listener has; set by the listeners' owner."""
         self.readiness = Readiness(Stage.READY)
-        self.measured = Measured()
+        self.measurements = Measurements()
         self.machine = Machine()
         self.log_files: LogFiles | None = None
         """Set by whoever has configured the log, if it goes to files too."""
@@ -79,18 +79,18 @@ class Gateway:
         self.started_at = clock()
         self.deduplication = Deduplication(config.system)
         limits = config.system.limits
-        self.answered = AnsweredSessions(
+        self.replay_caches = ReplayCaches(
             limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
         )
         self.operations = 0
         """Of 0.9 clients since the start, registrations among them: numbers sessions."""
-        self.bound_sessions = BoundSessions(
+        self.resumable_sessions = ResumableSessions(
             int(limits.session_memory * 1_000_000), limits.connections, clock, self._end_session
         )
-        self.waiting_polls = Places(
+        self.waiting_polls = Quota(
             "waiting polls",
-            Setting("system.limits.waiting_polls", limits.waiting_polls),
-            Setting("system.limits.waiting_polls_per_user", limits.waiting_polls_per_user),
+            Limit("system.limits.waiting_polls", limits.waiting_polls),
+            Limit("system.limits.waiting_polls_per_user", limits.waiting_polls_per_user),
             partial(CommandError, Code.TOO_MANY_WAITING_POLLS),
         )
         self.refused_protocols: dict[tuple[str, int], None] = {}
@@ -147,16 +147,16 @@ class Gateway:
             await self.known_logins.close()
 
 
-def _living(store: Store) -> Shelf[Stream]:
+def _living(store: Store) -> Directory[Stream]:
     """The catalogue as the store has found it."""
     reserved = store.reserved.get(store.layout.streams)
-    return Shelf([_stream(store, stream) for stream in store.streams.values()], reserved)
+    return Directory([_stream(store, stream) for stream in store.streams.values()], reserved)
 
 
 def _stream(store: Store, stored: StoredStream) -> Stream:
     stream_id = stored.document.id
     topics = [_topic(store, stream_id, topic) for topic in stored.topics.values()]
-    return Stream(stored.document, Shelf(topics, store.reserved.get(store.layout.topics(stream_id))))
+    return Stream(stored.document, Directory(topics, store.reserved.get(store.layout.topics(stream_id))))
 
 
 def _topic(store: Store, stream_id: int, stored: StoredTopic) -> Topic:
@@ -166,5 +166,5 @@ def _topic(store: Store, stream_id: int, stored: StoredTopic) -> Topic:
     return Topic(
         document,
         [store.partition(stream_id, document.id, number) for number in numbers],
-        Shelf(groups, store.reserved.get(store.layout.groups(stream_id, document.id))),
+        Directory(groups, store.reserved.get(store.layout.groups(stream_id, document.id))),
     )

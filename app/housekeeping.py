@@ -11,9 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from whippet.app.certificate_ends import DAY_SECONDS
+from whippet.app.certificate_expiry import DAY_SECONDS
 from whippet.app.commands import groups
-from whippet.app.commands.names import UNLIMITED
+from whippet.app.model.topic_options import UNLIMITED
 from whippet.app.telemetry.machine import Machine
 from whippet.storage.errors import StorageError
 from whippet.storage.options import MIB
@@ -138,8 +138,8 @@ def reporting_system() -> Chore:
 
 async def forget_old_answers(gateway: Gateway) -> None:
     """Of clients that do not come back; when others come and go that is looked after, too."""
-    gateway.answered.forget_old()
-    gateway.bound_sessions.forget_old()
+    gateway.replay_caches.expire()
+    gateway.resumable_sessions.expire()
 
 
 async def finish_overdue_hand_overs(gateway: Gateway) -> None:

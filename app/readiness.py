@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 
-from whippet.app.certificate_ends import CertificateEnds
+from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.storage.store import Progress
 
 
@@ -27,7 +27,7 @@ class Readiness:
         self.stage = stage
         self.recovery: Progress | None = None
         """None until it is known how many partitions there are."""
-        self.certificates = CertificateEnds()
+        self.certificates = CertificateExpiry()
         self._began = time.monotonic()
         self._took: float | None = None
 

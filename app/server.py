@@ -1,6 +1,7 @@
 """The composition root: reads the configuration, opens the store, starts the listeners, and stops them all in reverse.
 
-HTTP listens first, so that health checks can follow the recovery of the store; until then it serves nothing else. A root user that this start creates is stored last, when nothing can fail any more before the password is shown.
+HTTP listens first, so that health checks can follow the recovery of the store; until then it serves nothing else. A
+root user that this start creates is stored last, when nothing can fail any more before the password is shown.
 
 `whippet serve` calls `run` and exits with the code that it returns. This is the only module of app that knows the
 transports; it connects the parts and has no behaviour that could belong to one of them.
@@ -21,16 +22,16 @@ import uvloop
 
 from whippet.app import banner, current_config, open_files
 from whippet.app.access.access_tokens import AccessTokens
-from whippet.app.collector import spare_the_living
 from whippet.app.config import Config, ConfigError, Loaded, load, render
 from whippet.app.config.formats import Address
 from whippet.app.config.store import store_options
 from whippet.app.gateway import Gateway
+from whippet.app.memory_tuning import freeze_live_objects
 from whippet.app.model.sessions import Transport
 from whippet.app.readiness import Readiness, Stage
 from whippet.app.telemetry import logs
 from whippet.app.telemetry.log_files import LogFiles
-from whippet.app.telemetry.measured import Measured
+from whippet.app.telemetry.measurements import Measurements
 from whippet.app.telemetry.timed_files import TimedFiles
 from whippet.storage import descriptors
 from whippet.storage.errors import StorageError
@@ -92,20 +93,20 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, rep
 
 async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, default_root: bool) -> None:
     stopping = _stop_on_signals()
-    readiness, measured = Readiness(), Measured()
+    readiness, measurements = Readiness(), Measurements()
     renewals = _renew_on_hangup(readiness)
     http = await _listen_on_http(loaded.config, readiness, renewals)
     try:
-        store = await _open_store(options, readiness, measured, partial(_start_log_files, log_files, loaded.config))
+        store = await _open_store(options, readiness, measurements, partial(_start_log_files, log_files, loaded.config))
         try:
             # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
             if not stopping.is_set():
                 gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
-                gateway.readiness, gateway.measured = readiness, measured
+                gateway.readiness, gateway.measurements = readiness, measurements
                 gateway.log_files = log_files
                 gateway.described_config = render.toml(loaded)
                 gateway.start_chores()
-                spare_the_living()
+                freeze_live_objects()
                 try:
                     await _listen(loaded, options, gateway, http, renewals, stopping)
                 finally:
@@ -139,7 +140,7 @@ def _start_log_files(log_files: LogFiles, config: Config) -> None:
 
 
 async def _open_store(
-    options: StoreOptions, readiness: Readiness, measured: Measured, on_locked: Callable[[], None]
+    options: StoreOptions, readiness: Readiness, measurements: Measurements, on_locked: Callable[[], None]
 ) -> Store:
     """`on_locked` is called, on a thread, as soon as nobody else can open the folder."""
 
@@ -149,7 +150,7 @@ async def _open_store(
             logger.info("%s", recovery)
 
     try:
-        store = await Store.open(options, progress=on_progress, on_locked=on_locked, files=TimedFiles(measured))
+        store = await Store.open(options, progress=on_progress, on_locked=on_locked, files=TimedFiles(measurements))
     except OSError as error:
         what = error.filename or options.path
         raise CannotStart(

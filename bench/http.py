@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.bench import children, http_load
 from whippet.bench.children import Load, Server
 from whippet.bench.command import Measure, Subject

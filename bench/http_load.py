@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import uvloop
 
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.bench.load import Outcome, Refused
 
 Media = Literal["application/json", "application/x-ndjson", "application/vnd.iggy.batch"]

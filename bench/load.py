@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 import uvloop
 
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.app.client.wires import WIRES, Prepared, Wire
 from whippet.app.commands import requests
 from whippet.storage.batch import Readable

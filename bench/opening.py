@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 import uvloop
 
-from whippet.app.allocator import keep_freed_memory
+from whippet.app.memory_tuning import keep_freed_memory
 from whippet.bench import yardstick
 from whippet.bench.measure import Bench, Figure, Row, Scale, Target, figure
 from whippet.bench.memory import resident_bytes

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from whippet.app.allocator import keep_freed_memory
+from whippet.app.memory_tuning import keep_freed_memory
 from whippet.bench import appends, lookups, memory, opening, reads
 from whippet.bench.command import Measure, Subject, positive
 from whippet.bench.measure import FULL, QUICK, Bench, Scale

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from whippet.app.certificate_ends import CertificateEnds
+from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import HttpTls, QuicCertificate, Tls
 
@@ -52,7 +52,7 @@ class Pair(NamedTuple):
 class Renewals:
     """What is read again when somebody says that there are new certificates. Who is connected keeps the old one."""
 
-    def __init__(self, ends: CertificateEnds) -> None:
+    def __init__(self, ends: CertificateExpiry) -> None:
         self._ends = ends
         self._again: list[tuple[str, Callable[[], bytes]]] = []
 

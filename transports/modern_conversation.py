@@ -14,7 +14,7 @@ from whippet.app.commands.registry import execute
 from whippet.app.commands.requests import PollMessages, SendMessages
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
-from whippet.app.model.answered import Answered
+from whippet.app.model.modern_replay import ReplayCache
 from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
 from whippet.storage.batch import Limits, Readable
@@ -82,7 +82,7 @@ class ModernConversation:
         self._closed = False
         """Requests may still be in hand, or just have been there in time; nobody hears what they are answered."""
         self._gateway = gateway
-        self._answered: Answered | None = None
+        self._replay_cache: ReplayCache | None = None
         self._limits = Limits.of(gateway.store.options)
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
@@ -167,18 +167,18 @@ class ModernConversation:
 
     async def _once(self, asked: frames.Request, code: int, body: memoryview, to: Responder) -> list[Readable]:
         """What was asked before with this number is answered as it was then."""
-        answered = self._answered
-        assert answered is not None
+        cache = self._replay_cache
+        assert cache is not None
         session, number, operation = asked.session, asked.number, asked.operation
         append = operation == SEND_MESSAGES
         counted = asked.checksum != frames.NOBODY or operation not in OF_ONE_PARTITION
         digest = _digest(body[:DIGESTED_BYTES] if append else body)
-        before = answered.before(session, number, operation, digest, append=append, counted=counted)
+        before = cache.find(session, number, operation, digest, append=append, counted=counted)
         if before is not None:
             return await asyncio.shield(before)
-        if session != answered.session:
+        if session != cache.session:
             raise Evicted(Reason.SESSION_TOO_LOW)
-        slot = answered.begin(number, operation, digest, counted=counted)
+        slot = cache.start(number, operation, digest, counted=counted)
         reply: list[Readable] | None = None
         done = False
         try:
@@ -191,13 +191,13 @@ class ModernConversation:
             done = not append and refused.code not in NOT_DONE
         finally:
             if reply is None or not done:
-                answered.forget(session, number, counted=counted)
+                cache.discard(session, number, counted=counted)
             elif sum(map(len, reply)) > KEPT_BYTES_MAX:
-                answered.lose(session, number, counted=counted)
+                cache.evict(session, number, counted=counted)
             slot.set_result(reply or _failure(asked))
         if self.session.registration is None:
-            self._gateway.answered.end(answered)
-            self._answered = None
+            self._gateway.replay_caches.remove(cache)
+            self._replay_cache = None
         return reply
 
     async def _carry_out(
@@ -246,7 +246,7 @@ class ModernConversation:
         self._leave()
         self._gateway.operations += 1
         number = self._gateway.operations
-        self._answered = self._gateway.answered.enter(asked.client, login.mark, number, MEMBERSHIPS)
+        self._replay_cache = self._gateway.replay_caches.register(asked.client, login.mark, number, MEMBERSHIPS)
         self.session.registration = Registration(asked.client, number)
         answer = registration.Registered(
             logged_in.user_id, number, login_checks.announced(self._gateway, wanted.protocol), MODERN_IGGY_VERSION
@@ -257,9 +257,9 @@ class ModernConversation:
         """The session that was here until now is over, and what it was a member of is not what the next one is."""
         groups.leave_all(self._gateway, self.session)
         self.session.attached = None
-        if self._answered is not None:
-            self._gateway.answered.leave(self._answered)
-            self._answered = None
+        if self._replay_cache is not None:
+            self._gateway.replay_caches.disconnect(self._replay_cache)
+            self._replay_cache = None
 
     def half_close(self) -> None:
         """Requests in progress are answered as ever."""

@@ -2,7 +2,7 @@
 that was begun on another connection.
 
 1. The session that acts is not the connection's: it outlives it, with its login, its group memberships and the numbers
-   of its requests. `app/model/bound_sessions.py` keeps it.
+   of its requests. `app/model/resumable_sessions.py` keeps it.
 2. Whatever changes something is carried out once for each number. What comes again, because a connection was lost
    before the reply had come, is answered with the same reply.
 3. A poll or a fetch that has to wait is answered later, while the requests behind it go on.
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import xxhash
 
-from whippet.app.commands import fetching, requests
+from whippet.app.commands import deferred_polls, requests
 from whippet.app.commands.registry import execute
 from whippet.app.errors import Code, CommandError, on_the_wire
 from whippet.app.gateway import Gateway
-from whippet.app.model.bound_sessions import BoundSession
-from whippet.app.model.done_requests import REQUESTS_MAX
+from whippet.app.long_poll import Deferred, LongPoll
 from whippet.app.model.identity import Login
+from whippet.app.model.next_replay import REQUESTS_MAX
+from whippet.app.model.resumable_sessions import ResumableSession
 from whippet.app.model.sessions import Session
-from whippet.app.waiting import Deferred, Wait
 from whippet.storage.batch import Limits, Readable
 from whippet.transports import login_checks, reservations
 from whippet.transports.login_checks import Evicted
@@ -110,8 +110,8 @@ class NextConversation:
         self._gateway = gateway
         self._limits = Limits.of(gateway.store.options)
         self._generation: Generation = generations.GENERATIONS[-1]
-        self._bound: BoundSession | None = None
-        self._waits: dict[int, Wait] = {}
+        self._bound: ResumableSession | None = None
+        self._waits: dict[int, LongPoll] = {}
         """By the number of the request."""
         self._closed = self._half_closed = False
 
@@ -182,17 +182,19 @@ class NextConversation:
 
     # -------------------------------------------------------------------------------------------------------- changing
 
-    async def _once(self, bound: BoundSession, asked: frames.Request, code: int, body: memoryview) -> list[Readable]:
+    async def _once(
+        self, bound: ResumableSession, asked: frames.Request, code: int, body: memoryview
+    ) -> list[Readable]:
         """What was asked before with this number is answered as it was then."""
         number, operation, requests = asked.number, asked.operation, bound.requests
         mark: bytes | int = asked.stamp
         if asked.stamp == NOBODY:
             mark = xxhash.xxh3_64_intdigest(body[:DIGESTED_BYTES] if operation == SEND_MESSAGES else body)
-        before = requests.before(number, operation, mark)
+        before = requests.find(number, operation, mark)
         if before is not None:
             outcome: Outcome = await asyncio.shield(before)
             return outcome.reply(asked)
-        answer = requests.begin(number, operation, mark)
+        answer = requests.start(number, operation, mark)
         outcome = Outcome(0, (), Code.ERROR)
         try:
             outcome = await self._change(bound, asked, code, body)
@@ -200,13 +202,13 @@ class NextConversation:
             if outcome.is_final:
                 requests.finish(number, sum(map(len, outcome.body)))
             else:
-                requests.forget(number)
+                requests.discard(number)
             answer.set_result(outcome)
         if operation == LOGOUT and outcome.is_final:
             self._leave(bound)
         return outcome.reply(asked)
 
-    async def _change(self, bound: BoundSession, asked: frames.Request, code: int, body: memoryview) -> Outcome:
+    async def _change(self, bound: ResumableSession, asked: frames.Request, code: int, body: memoryview) -> Outcome:
         gateway, operation = self._gateway, asked.operation
         gateway.operations += 1
         operation_number = gateway.catalogue_version
@@ -215,7 +217,7 @@ class NextConversation:
             if type(request) is requests.SendMessages:
                 request = await checked(gateway, bound.session, request, self._limits)
             if operation in PARTITION_OPERATIONS:
-                fetching.check_incarnation(gateway, bound.session.login, request, asked.incarnation)
+                deferred_polls.check_incarnation(gateway, bound.session.login, request, asked.incarnation)
             answer = await execute(gateway, bound.session, request)
         except CommandError as refused:
             if operation in PLAIN or refused.code in NOT_DONE:
@@ -249,8 +251,8 @@ class NextConversation:
             answer = await execute(gateway, acting, request)
             return frames.reply(asked, 0, self._generation.encode(code, answer))
         if code != POLL:
-            fetching.check_deferral(request)
-        wait = Wait(gateway, acting, request)
+            deferred_polls.check_deferral(request)
+        wait = LongPoll(gateway, acting, request)
         if not await wait.is_needed():
             return await self._found(asked, request, acting, to)
         return self._defer(asked, request, acting, wait, to)
@@ -263,7 +265,7 @@ class NextConversation:
         reservation = to.response_reservation()
         most = self.poll_bytes_max
         if request.max_bytes is not None:
-            most = min(most, request.max_bytes - fetching.POLL_HEAD_BYTES)
+            most = min(most, request.max_bytes - deferred_polls.POLL_HEAD_BYTES)
         if isinstance(request, requests.FetchMessages):
             # What the transport carries has to have room for the heads, too.
             most = min(most, self.poll_bytes_max - polls.SECTION.size * len(request.targets))
@@ -276,16 +278,16 @@ class NextConversation:
 
     def _check_incarnation(self, asked: frames.Request, request: requests.Request, acting: Session) -> None:
         if asked.code in PARTITION_CODES:
-            fetching.check_incarnation(self._gateway, acting.login, request, asked.incarnation)
+            deferred_polls.check_incarnation(self._gateway, acting.login, request, asked.incarnation)
 
     def _defer(
-        self, asked: frames.Request, request: Deferred, acting: Session, wait: Wait, to: Responder
+        self, asked: frames.Request, request: Deferred, acting: Session, wait: LongPoll, to: Responder
     ) -> list[Readable]:
         login = acting.login
         assert login is not None
         if len(self._waits) >= WAITING_MAX or asked.number in self._waits:
             raise CommandError(Code.TOO_MANY_WAITING_POLLS, f"{len(self._waits)} polls of this connection wait already")
-        self._gateway.waiting_polls.take(login, wait.partitions_count)
+        self._gateway.waiting_polls.reserve(login, wait.partitions_count)
         self._waits[asked.number] = wait
         if self._half_closed and wait.commits:
             wait.end()
@@ -298,12 +300,12 @@ class NextConversation:
         request: Deferred,
         acting: Session,
         login: Login,
-        wait: Wait,
+        wait: LongPoll,
         to: Responder,
     ) -> list[Readable]:
         count = wait.partitions_count
         try:
-            await wait.over()
+            await wait.until_ready()
             if self._closed:
                 return []
             if wait.ended.done() and not isinstance(request, requests.AwaitMessages):
@@ -313,7 +315,7 @@ class NextConversation:
         except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
             return self._failed(asked, error)
         finally:
-            self._gateway.waiting_polls.give_back(login, count)
+            self._gateway.waiting_polls.release(login, count)
             del self._waits[asked.number]
 
     # ---------------------------------------------------------------------------------------------- logging in, binding
@@ -344,7 +346,7 @@ class NextConversation:
         if self._closed or login is None or user is None:
             session.login = None
             raise CommandError(Code.UNAUTHENTICATED)
-        bound = gateway.bound_sessions.find(asked.client, 0, wanted.secret_digest)
+        bound = gateway.resumable_sessions.find(asked.client, 0, wanted.secret_digest)
         if self._bound is not None and self._bound is not bound:
             # A second login of this connection was carried out at the same time.
             self._leave(self._bound)
@@ -352,11 +354,11 @@ class NextConversation:
         if bound is None or bound.session.stale or bound.session.login != login:
             acting = Session(session.transport, session.address, gateway.clock(), session.end, session.reached_at)
             acting.login = login
-            remembered = gateway.bound_sessions.remembered
-            bound = BoundSession(number, asked.client, wanted.secret_digest, acting, login, remembered)
+            remembered = gateway.resumable_sessions.replay_memory
+            bound = ResumableSession(number, asked.client, wanted.secret_digest, acting, login, remembered)
             gateway.sessions.remove(session)
             gateway.sessions.add(acting)
-            gateway.bound_sessions.begin(bound, self)
+            gateway.resumable_sessions.add(bound, self)
         self._take_over(bound, wanted.protocol)
         gateway.operations += 1
         content = modern_frames.results(self._registered(bound, user.id, wanted.protocol))
@@ -370,23 +372,23 @@ class NextConversation:
         wanted = registration.decode_binding(body)
         if not generations.of(wanted.protocol).has_bound_sessions:
             raise Evicted(Reason.MALFORMED_LOGIN)
-        bound = gateway.bound_sessions.find(wanted.client, wanted.session, wanted.secret_digest)
+        bound = gateway.resumable_sessions.find(wanted.client, wanted.session, wanted.secret_digest)
         if bound is None or wanted.client != asked.client:
             raise CommandError(Code.UNAUTHENTICATED, "there is no such session; log in again")
         user = gateway.users.of(bound.session.login)
         if user is None or bound.session.stale:
-            gateway.bound_sessions.end(bound)
+            gateway.resumable_sessions.end(bound)
             raise CommandError(Code.UNAUTHENTICATED, "the session is over; log in again")
         if self._bound is not None and self._bound is not bound:
             self._leave(self._bound)
         self._take_over(bound, wanted.protocol)
         return frames.reply(asked, 0, self._registered(bound, user.id, wanted.protocol))
 
-    def _take_over(self, bound: BoundSession, protocol: int) -> None:
+    def _take_over(self, bound: ResumableSession, protocol: int) -> None:
         """The session goes on with this connection; one that it had before ends."""
         gateway, session, acting = self._gateway, self.session, bound.session
         before = bound.connection
-        gateway.bound_sessions.bind(bound, self)
+        gateway.resumable_sessions.resume(bound, self)
         if isinstance(before, NextConversation) and before is not self:
             before._end_waits()
             before.session.end()
@@ -397,15 +399,15 @@ class NextConversation:
         acting.end, acting.is_watched = session.end, session.is_watched
         acting.last_heartbeat = gateway.clock()
 
-    def _registered(self, bound: BoundSession, user_id: int, protocol: int) -> list[Readable]:
+    def _registered(self, bound: ResumableSession, user_id: int, protocol: int) -> list[Readable]:
         told = login_checks.announced(self._gateway, protocol)
         answer = modern_registration.Registered(user_id, bound.number, told, self._generation.iggy_version)
         return modern_registration.encode_answer(answer)
 
-    def _leave(self, bound: BoundSession) -> None:
+    def _leave(self, bound: ResumableSession) -> None:
         """The session is over, the connection is not."""
         self._end_waits()
-        self._gateway.bound_sessions.end(bound)
+        self._gateway.resumable_sessions.end(bound)
         self._bound = None
         self.session.login = None
         self._gateway.sessions.add(self.session)
@@ -429,7 +431,7 @@ class NextConversation:
         self._closed = True
         self._end_waits()
         if self._bound is not None:
-            self._gateway.bound_sessions.leave(self._bound, self)
+            self._gateway.resumable_sessions.disconnect(self._bound, self)
         self._before.close()
 
 

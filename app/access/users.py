@@ -25,7 +25,7 @@ from whippet.app.access.permissions import ALL, Permissions, without_stream, wit
 from whippet.app.access.throttle import Throttle
 from whippet.app.config import ConfigError
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.catalogue import Shelf
+from whippet.app.model.catalogue import Directory
 from whippet.app.model.identity import Login, UserStatus
 from whippet.storage.catalog import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
@@ -129,7 +129,7 @@ class Users:
     def __init__(
         self,
         store: Store,
-        found: Shelf[User],
+        found: Directory[User],
         clock: Callable[[], int],
         passwords: Passwords,
         throttle: Throttle,
@@ -173,7 +173,7 @@ class Users:
                 "next start creates a new root user"
             )
         passwords = passwords or Passwords()
-        users = cls(store, Shelf(found, unreadable), clock, passwords, throttle or Throttle(), users_max)
+        users = cls(store, Directory(found, unreadable), clock, passwords, throttle or Throttle(), users_max)
         try:
             if ROOT not in store.users:
                 await users._create_root(environment, default_root)

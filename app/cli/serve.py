@@ -9,7 +9,7 @@ import argparse
 import os
 
 from whippet.app import server
-from whippet.app.allocator import keep_freed_memory
+from whippet.app.memory_tuning import keep_freed_memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,11 +10,11 @@ is a Disconnected. `Producer`, `Consumer` and `GroupConsumer` are built on these
 A program that sends megabytes starts with `allocator.keep_freed_memory()`: encoding 1 MB then takes a seventh.
 """
 
+from whippet.app.client.auto_commit import AutoCommit
+from whippet.app.client.batching import pack
 from whippet.app.client.client import Client, Reconnect
-from whippet.app.client.commits import AutoCommit
 from whippet.app.client.connection import Connection, Disconnected
 from whippet.app.client.consumer import Consumer, GroupConsumer, Received
-from whippet.app.client.packing import pack
 from whippet.app.client.producer import FailedSend, Producer, SendsFailed
 
 __all__ = [

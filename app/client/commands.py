@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whippet.app.access.permissions import Permissions
-from whippet.app.client.packing import as_batch
+from whippet.app.client.batching import as_batch
 from whippet.app.commands import requests, responses
 from whippet.app.commands.requests import Consumer, Identifier, Partitioning, PartitioningKind, Strategy, StrategyKind
 from whippet.app.model.options import Option, OptionScope

@@ -22,9 +22,9 @@ from types import TracebackType
 
 import msgspec
 
+from whippet.app.client.auto_commit import AutoCommit
 from whippet.app.client.client import Client
 from whippet.app.client.commands import FIRST, NEXT, from_offset
-from whippet.app.client.commits import AutoCommit
 from whippet.app.client.connection import Disconnected
 from whippet.app.commands import requests
 from whippet.app.commands.requests import ConsumerKind, Identifier, Strategy

@@ -21,10 +21,10 @@ from typing import Any
 
 import msgspec
 
+from whippet.app.client.batching import as_batch
 from whippet.app.client.client import Client
 from whippet.app.client.commands import BALANCED
 from whippet.app.client.connection import Disconnected
-from whippet.app.client.packing import as_batch
 from whippet.app.commands.requests import Identifier, Partitioning
 from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import HEADER_BYTES, Message

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from whippet.app.config.system import System
-from whippet.app.model.duplicates import Bounds, Taken, Window
+from whippet.app.model.deduplication_window import Bounds, Taken, Window
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, Writable

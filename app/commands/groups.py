@@ -11,10 +11,9 @@ import logging
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import requests, responses
-from whippet.app.commands.names import check_name
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.catalogue import Topic
+from whippet.app.model.catalogue import Topic, check_name
 from whippet.app.model.groups import Group
 from whippet.storage.catalog import GroupDocument
 from whippet.storage.offsets import Kind

@@ -70,9 +70,9 @@ async def send_messages(
         level = appended.durability
     if not request.batches:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
-    measured = gateway.measured
-    measured.messages_sent += count
-    measured.bytes_sent += sum(map(len, request.batches))
+    measurements = gateway.measurements
+    measurements.messages_sent += count
+    measurements.bytes_sent += sum(map(len, request.batches))
     if first is None:
         first, level = await _nothing_new(partition, request.durability)
     return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level)
@@ -122,8 +122,8 @@ async def _send_once(
         return responses.Sent(target.stream.id, topic.id, partition_id, first, 0, level)
     first, count, level = appended.base_offset, appended.messages, appended.durability
     if not appended.repeated:
-        gateway.measured.messages_sent += count
-        gateway.measured.bytes_sent += size
+        gateway.measurements.messages_sent += count
+        gateway.measurements.bytes_sent += size
     return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level, appended.repeated)
 
 
@@ -179,7 +179,7 @@ async def poll_messages(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
         return responses.Polled(partition_id, 0, 0, (), owned=request.consumer.kind is ConsumerKind.CONSUMER)
-    gateway.measured.messages_polled += found.messages
+    gateway.measurements.messages_polled += found.messages
     return responses.Polled(
         partition_id,
         max(partition.readable - 1, 0),

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from whippet.app.access import permissions as may
 from whippet.app.access.permissions import Permissions
 from whippet.app.commands import (
-    fetching,
+    deferred_polls,
     groups,
     messages,
     offsets,
+    partial_updates,
     partitions,
-    patches,
+    personal_tokens,
     requests,
     sessions,
     streams,
     system,
-    tokens,
     topics,
     users,
 )
-from whippet.app.commands.asking import who_asks
+from whippet.app.commands.authorization import current_user
 from whippet.app.commands.target import Target
 from whippet.app.errors import TABLE, Code, CommandError, of_storage
 from whippet.storage.errors import StorageError
@@ -81,7 +81,7 @@ COMMANDS: tuple[Command, ...] = (
     C(10, "get_stats", requests.GetStats, system.get_stats, may.read_servers, discloses=True),
     C(11, "get_snapshot", requests.GetSnapshot, system.get_snapshot, may.read_servers, discloses=True),
     C(12, "get_cluster_metadata", requests.GetClusterMetadata, system.get_cluster_metadata),
-    C(13, "describe_options", requests.DescribeOptions, patches.describe_options),
+    C(13, "describe_options", requests.DescribeOptions, partial_updates.describe_options),
     C(14, "attach_session", requests.AttachSession, sessions.attach),
     C(20, "get_me", requests.GetMe, system.get_me),
     C(21, "get_client", requests.GetClient, system.get_client, may.read_servers),
@@ -95,9 +95,9 @@ COMMANDS: tuple[Command, ...] = (
     C(37, "change_password", requests.ChangePassword, users.change_password, may.manage_users, own_user=True),
     C(38, "login_user", requests.LoginUser, sessions.login_user, open_to_all=True),
     C(39, "logout_user", requests.LogoutUser, sessions.logout_user, ended_too=True),
-    C(41, "get_personal_access_tokens", requests.GetPersonalAccessTokens, tokens.get_tokens),
-    C(42, "create_personal_access_token", requests.CreatePersonalAccessToken, tokens.create_token),
-    C(43, "delete_personal_access_token", requests.DeletePersonalAccessToken, tokens.delete_token),
+    C(41, "get_personal_access_tokens", requests.GetPersonalAccessTokens, personal_tokens.get_tokens),
+    C(42, "create_personal_access_token", requests.CreatePersonalAccessToken, personal_tokens.create_token),
+    C(43, "delete_personal_access_token", requests.DeletePersonalAccessToken, personal_tokens.delete_token),
     C(
         44,
         "login_with_personal_access_token",
@@ -109,17 +109,17 @@ COMMANDS: tuple[Command, ...] = (
     C(101, "send_messages", requests.SendMessages, messages.send_messages, may.send_messages),
     C(102, "flush_unsaved_buffer", requests.FlushUnsavedBuffer, messages.flush_unsaved_buffer, may.send_messages),
     C(103, "get_poll_routing", requests.GetPollRouting, messages.get_routing, may.poll_messages),
-    C(105, "get_partition_route", requests.GetPartitionRoute, fetching.get_partition_route, may.route_messages),
+    C(105, "get_partition_route", requests.GetPartitionRoute, deferred_polls.get_partition_route, may.route_messages),
     C(
         106,
         "poll_messages_deferred",
         requests.PollMessagesDeferred,
-        fetching.poll_deferred,
+        deferred_polls.poll_deferred,
         may.poll_messages,
         discloses=True,
     ),
-    C(107, "await_messages", requests.AwaitMessages, fetching.await_messages, may.poll_messages, discloses=True),
-    C(109, "fetch_messages", requests.FetchMessages, fetching.fetch_messages, may.poll_messages, discloses=True),
+    C(107, "await_messages", requests.AwaitMessages, deferred_polls.await_messages, may.poll_messages, discloses=True),
+    C(109, "fetch_messages", requests.FetchMessages, deferred_polls.fetch_messages, may.poll_messages, discloses=True),
     C(120, "get_consumer_offset", requests.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
     C(121, "store_consumer_offset", requests.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
     C(122, "delete_consumer_offset", requests.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
@@ -162,13 +162,12 @@ COMMANDS: tuple[Command, ...] = (
     C(606, "sync_consumer_group", requests.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
 )
 
-BY_CODE = {command.code: command for command in COMMANDS}
 OWN: tuple[Command, ...] = (
     C(0, "follow_messages", requests.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
-    C(0, "locate_messages", requests.LocateMessages, fetching.locate_messages, may.poll_messages, discloses=True),
-    C(0, "patch_stream", requests.PatchStream, patches.patch_stream, may.manage_stream, changes=True),
-    C(0, "patch_topic", requests.PatchTopic, patches.patch_topic, may.manage_topic, changes=True),
-    C(0, "patch_user", requests.PatchUser, patches.patch_user, may.manage_users),
+    C(0, "locate_messages", requests.LocateMessages, deferred_polls.locate_messages, may.poll_messages, discloses=True),
+    C(0, "patch_stream", requests.PatchStream, partial_updates.patch_stream, may.manage_stream, changes=True),
+    C(0, "patch_topic", requests.PatchTopic, partial_updates.patch_topic, may.manage_topic, changes=True),
+    C(0, "patch_user", requests.PatchUser, partial_updates.patch_user, may.manage_users),
     C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
 """What no protocol has a number for: transports ask for it where a client asks for something else."""
@@ -193,15 +192,15 @@ async def execute(gateway: Gateway, session: Session, request: requests.Request)
             _permitted(gateway, command, request, login)
     except StorageError as error:
         refused = of_storage(error)
-        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
         raise refused from error
     except CommandError as refused:
-        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
         raise
     else:
         return answer
     finally:
-        gateway.measured.commands[type(request)][session.transport].add(perf_counter() - began)
+        gateway.measurements.commands[type(request)][session.transport].add(perf_counter() - began)
 
 
 class Destination(NamedTuple):
@@ -217,11 +216,11 @@ def admit(gateway: Gateway, session: Session, kind: type[requests.Request], dest
     try:
         if session.stale:
             _refuse_stale()
-        user, target = who_asks(gateway, session.login), _find(gateway, command, destination)
+        user, target = current_user(gateway, session.login), _find(gateway, command, destination)
         if target is not None:
             _check_right(command, target, user)
     except CommandError as refused:
-        gateway.measured.refusals[command.name, TABLE[refused.code].name] += 1
+        gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
         raise
 
 
@@ -231,7 +230,7 @@ def _refuse_stale() -> NoReturn:
 
 def _permitted(gateway: Gateway, command: Command, request: requests.Request, login: Login | None) -> Target | None:
     """None: what the request names is not there, and nothing is the answer."""
-    user = who_asks(gateway, login)
+    user = current_user(gateway, login)
     target = _find(gateway, command, request)
     if target is None:
         return None
@@ -251,17 +250,17 @@ def _check_right(command: Command, target: Target, user: User) -> None:
 async def _change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
     """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
     login = session.login
-    user = who_asks(gateway, login)
+    user = current_user(gateway, login)
     async with gateway.changing:
         target = _permitted(gateway, command, request, login)
         if target is None:
             return None
-        tell = gateway.news.of(request, target)
+        announce = gateway.catalogue_events.announcement(request, target)
         about = _about(request, target)
         answer = await command.handler(gateway, session, request, target)
         _log.info("%s, user %r: %s %s", session.address, user.username, command.name, about)
-        if tell is not None:
-            tell(answer)
+        if announce is not None:
+            announce(answer)
         return answer
 
 

@@ -266,7 +266,7 @@ class GetPartitionRoute(Request, frozen=True):
 
 class PollMessagesDeferred(PollMessages, frozen=True):
     """A poll that may be answered later: when there are `min_count` messages, or after `wait_us`. `max_bytes` is what
-    the answer may have. Carrying it out does not wait; app/waiting.py does that before."""
+    the answer may have. Carrying it out does not wait; app/long_poll.py does that before."""
 
     wait_us: int = 0
     min_count: int = 1

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from whippet.app.commands import describe, groups, requests, responses
-from whippet.app.commands.names import check_name
+from whippet.app.commands import groups, requests, responses
+from whippet.app.commands.catalogue_info import stream_details, stream_info
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.catalogue import Shelf, Stream
+from whippet.app.model.catalogue import Directory, Stream, check_name
 from whippet.app.model.options import OptionScope, refuse_any
 from whippet.storage.catalog import StreamDocument
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 async def get_stream(
     gateway: Gateway, session: Session, request: requests.GetStream, target: Target
 ) -> responses.StreamDetails:
-    return describe.stream_details(target.stream, gateway.topic_defaults)
+    return stream_details(target.stream, gateway.topic_defaults)
 
 
 async def get_streams(
     gateway: Gateway, session: Session, request: requests.GetStreams, target: Target
 ) -> tuple[responses.StreamInfo, ...]:
-    return tuple(describe.stream(stream) for stream in gateway.streams)
+    return tuple(stream_info(stream) for stream in gateway.streams)
 
 
 async def create_stream(
@@ -45,9 +45,9 @@ async def create_stream(
         )
     document = StreamDocument(id=gateway.streams.next_id(), name=request.name, created_at=gateway.clock())
     await gateway.store.create_stream(document)
-    stream = Stream(document, Shelf([]))
+    stream = Stream(document, Directory([]))
     gateway.streams.put(stream)
-    return describe.stream_details(stream, gateway.topic_defaults)
+    return stream_details(stream, gateway.topic_defaults)
 
 
 async def update_stream(gateway: Gateway, session: Session, request: requests.UpdateStream, target: Target) -> None:

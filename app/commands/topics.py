@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from whippet.app.commands import describe, groups, requests, responses
-from whippet.app.commands.names import check_name
+from whippet.app.commands import groups, requests, responses
+from whippet.app.commands.catalogue_info import topic_details, topic_info
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model import topic_options
-from whippet.app.model.catalogue import Shelf, Stream, Topic
+from whippet.app.model.catalogue import Directory, Stream, Topic, check_name
 from whippet.app.model.topic_options import COMPRESSIONS, TopicDefaults
 from whippet.storage.catalog import TopicDocument
 from whippet.storage.options import TopicOptions, TopicSettings, settings_of
@@ -29,13 +29,13 @@ UNCOMPRESSED = 1
 async def get_topic(
     gateway: Gateway, session: Session, request: requests.GetTopic, target: Target
 ) -> responses.TopicDetails:
-    return describe.topic_details(target.topic, gateway.topic_defaults)
+    return topic_details(target.topic, gateway.topic_defaults)
 
 
 async def get_topics(
     gateway: Gateway, session: Session, request: requests.GetTopics, target: Target
 ) -> tuple[responses.TopicInfo, ...]:
-    return tuple(describe.topic(topic, gateway.topic_defaults) for topic in target.stream.topics)
+    return tuple(topic_info(topic, gateway.topic_defaults) for topic in target.stream.topics)
 
 
 async def create_topic(
@@ -73,9 +73,9 @@ async def create_topic(
     _check_size(document.max_topic_size, settings)
     check_reserved(settings, document.partitions_count)
     await gateway.store.create_topic(stream.id, document)
-    topic = Topic(document, list(gateway.store.partitions_of(stream.id, document.id)), Shelf([]))
+    topic = Topic(document, list(gateway.store.partitions_of(stream.id, document.id)), Directory([]))
     stream.topics.put(topic)
-    return describe.topic_details(topic, gateway.topic_defaults)
+    return topic_details(topic, gateway.topic_defaults)
 
 
 async def update_topic(gateway: Gateway, session: Session, request: requests.UpdateTopic, target: Target) -> None:

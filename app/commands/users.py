@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from whippet.app.access import permissions as may
 from whippet.app.access.users import Allowed, User
 from whippet.app.commands import groups, requests, responses
-from whippet.app.commands.asking import refuse_beyond, refuse_root_of_others, who_asks
+from whippet.app.commands.authorization import current_user, refuse_changing_root, refuse_escalation
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import OptionScope, refuse_any
@@ -42,7 +42,7 @@ async def create_user(
     login = session.login
 
     def allowed() -> None:
-        refuse_beyond(_manager(gateway, login), None, request.permissions)
+        refuse_escalation(_manager(gateway, login), None, request.permissions)
 
     refuse_any(request.options, OptionScope.USER)
     user = await gateway.users.create(request.username, request.password, request.status, request.permissions, allowed)
@@ -74,7 +74,7 @@ async def update_permissions(
     login = session.login
 
     def allowed(user: User) -> None:
-        refuse_beyond(_manager(gateway, login), user.permissions, request.permissions)
+        refuse_escalation(_manager(gateway, login), user.permissions, request.permissions)
 
     await gateway.users.change_permissions(request.user, request.permissions, allowed)
 
@@ -85,7 +85,7 @@ async def change_password(gateway: Gateway, session: Session, request: requests.
     login = session.login
 
     def allowed(user: User) -> None:
-        refuse_root_of_others(_manager(gateway, login, of=user), user)
+        refuse_changing_root(_manager(gateway, login, of=user), user)
 
     ends_tokens = request.end_personal_access_tokens
     user = await gateway.users.change_password(
@@ -126,9 +126,9 @@ def _may_change(gateway: Gateway, login: Login | None) -> Allowed:
 
     def allowed(user: User) -> None:
         asker = _manager(gateway, login, of=user)
-        refuse_root_of_others(asker, user)
+        refuse_changing_root(asker, user)
         if asker is not user:
-            refuse_beyond(asker, user.permissions, None)
+            refuse_escalation(asker, user.permissions, None)
 
     return allowed
 
@@ -136,7 +136,7 @@ def _may_change(gateway: Gateway, login: Login | None) -> Allowed:
 def _manager(gateway: Gateway, login: Login | None, of: User | None = None) -> User:
     """Who asks, if they may manage users; anybody where `of` is themselves. The table of commands has looked at that
     already, before the command had to wait."""
-    asker = who_asks(gateway, login)
+    asker = current_user(gateway, login)
     may_manage = asker.permissions is not None and may.manage_users(asker.permissions, 0, 0)
     if not may_manage and asker is not of:
         raise CommandError(Code.UNAUTHORIZED, f"user {asker.username!r} may not manage users")

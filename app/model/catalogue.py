@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
+from whippet.app.errors import Code, CommandError
 from whippet.app.model.groups import Group
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.partition import Partition
+
+NAME_BYTES_MAX = 255
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuses a name of a stream, topic or group that is empty or too long. Any other text is allowed."""
+    if not 1 <= len(name.encode()) <= NAME_BYTES_MAX:
+        raise CommandError(Code.INVALID_FORMAT, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes")
 
 
 class HasName(Protocol):
@@ -23,7 +32,7 @@ class HasName(Protocol):
 Named = TypeVar("Named", bound=HasName)
 
 
-class Shelf(Generic[Named]):
+class Directory(Generic[Named]):
     """Things of one kind, by id and by name."""
 
     def __init__(self, things: list[Named], reserved: set[int] | None = None) -> None:
@@ -74,7 +83,7 @@ class Topic:
 
     __slots__ = ("document", "groups", "id", "partitions", "turn")
 
-    def __init__(self, document: TopicDocument, partitions: list[Partition | None], groups: Shelf[Group]) -> None:
+    def __init__(self, document: TopicDocument, partitions: list[Partition | None], groups: Directory[Group]) -> None:
         self.id = document.id
         self.document = document
         self.partitions = partitions
@@ -113,7 +122,7 @@ class Topic:
 class Stream:
     __slots__ = ("document", "id", "topics")
 
-    def __init__(self, document: StreamDocument, topics: Shelf[Topic]) -> None:
+    def __init__(self, document: StreamDocument, topics: Directory[Topic]) -> None:
         self.id = document.id
         self.document = document
         self.topics = topics

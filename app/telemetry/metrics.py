@@ -20,7 +20,7 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 from whippet.app.commands.registry import BY_REQUEST
 from whippet.app.model.sessions import Transport
-from whippet.app.telemetry.measured import BOUNDS, Histogram
+from whippet.app.telemetry.measurements import BOUNDS, Histogram
 from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:
@@ -117,11 +117,11 @@ def _counter(name: str, sentence: str, value: float) -> Series:
 
 def _of_iggy(gateway: Gateway) -> Iterator[Series]:
     """The eight of its server, in its words, then those of its founding documents."""
-    measured = gateway.measured
+    measurements = gateway.measurements
     topics = [topic for stream in gateway.streams for topic in stream.topics]
     partitions = [partition for topic in topics for partition in topic.served]
     segments = sum(partition.segments_count for partition in partitions)
-    yield _counter("http_requests", "total count of http_requests.", measured.http_requests)
+    yield _counter("http_requests", "total count of http_requests.", measurements.http_requests)
     for name, value in (
         ("streams", len(gateway.streams)),
         ("topics", len(topics)),
@@ -132,9 +132,9 @@ def _of_iggy(gateway: Gateway) -> Iterator[Series]:
         ("clients", len(gateway.sessions)),
     ):
         yield _gauge(name, f"total count of {name}.", value)
-    yield _counter("iggy_messages_sent", "Messages that producers have sent.", measured.messages_sent)
-    yield _counter("iggy_messages_received", "Messages that consumers have received.", measured.messages_polled)
-    yield _counter("iggy_bytes_sent", "Bytes of the batches that producers have sent.", measured.bytes_sent)
+    yield _counter("iggy_messages_sent", "Messages that producers have sent.", measurements.messages_sent)
+    yield _counter("iggy_messages_received", "Messages that consumers have received.", measurements.messages_polled)
+    yield _counter("iggy_bytes_sent", "Bytes of the batches that producers have sent.", measurements.bytes_sent)
     yield _gauge("iggy_segments_count", "Segments of all partitions.", segments)
     disk = sum(partition.size_bytes for partition in partitions)
     yield _gauge("iggy_disk_usage_bytes", "Bytes of the logs of all partitions.", disk)
@@ -148,19 +148,19 @@ def _deduplication(gateway: Gateway) -> Iterator[Series]:
 
 
 def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
-    measured = gateway.measured
+    measurements = gateway.measurements
     yield Timings(
         "whippet_command_seconds",
         "Time to carry out a command, without what the transport does before and after.",
         [
             ((BY_REQUEST[request].name, transport.name.lower()), *_copied(by_transport[transport]))
-            for request, by_transport in measured.commands.items()
+            for request, by_transport in measurements.commands.items()
             for transport in Transport
             if any(by_transport[transport].counts)
         ],
         ("command", "transport"),
     )
-    refusals = [(labels, count) for labels, count in measured.refusals.items()]
+    refusals = [(labels, count) for labels, count in measurements.refusals.items()]
     yield Series(
         "whippet_command_refusals", "Commands that were refused.", list(refusals), ("command", "error"), counts=True
     )
@@ -171,11 +171,11 @@ def _copied(histogram: Histogram) -> tuple[list[int], float]:
 
 
 def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
-    store, measured = gateway.store, gateway.measured
+    store, measurements = gateway.store, gateway.measurements
     yield Timings(
         "whippet_fsync_seconds",
         "Time to sync a file or a folder.",
-        [(("file",), *_copied(measured.file_syncs)), (("folder",), *_copied(measured.folder_syncs))],
+        [(("file",), *_copied(measurements.file_syncs)), (("folder",), *_copied(measurements.folder_syncs))],
         ("kind",),
     )
     yield _gauge("whippet_unflushed_bytes", "Accepted but not yet written.", store.unflushed_bytes)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.app.access.support.world import SECOND, Person, make_group, world
 from whippet.app import housekeeping
-from whippet.app.certificate_ends import CertificateEnds
+from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind, Partitioning, PartitioningKind
 from whippet.app.errors import Code, CommandError
@@ -192,26 +192,26 @@ async def test_a_chore_that_ends_in_a_defect_comes_again(caplog: pytest.LogCaptu
 
 async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_back(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
-        answered = here.gateway.answered
-        client = answered.enter(bytes(16), "mark", 1, frozenset())
-        client.begin(1, 2, 3, counted=True).set_result(None)
-        answered.leave(client)
+        caches = here.gateway.replay_caches
+        client = caches.register(bytes(16), "mark", 1, frozenset())
+        client.start(1, 2, 3, counted=True).set_result(None)
+        caches.disconnect(client)
         here.clock.now += 59 * SECOND
         await housekeeping.forget_old_answers(here.gateway)
-        assert answered.enter(bytes(16), "mark", 2, frozenset()) is client
-        answered.leave(client)
+        assert caches.register(bytes(16), "mark", 2, frozenset()) is client
+        caches.disconnect(client)
         here.clock.now += 61 * SECOND
         await housekeeping.forget_old_answers(here.gateway)
         # Nobody has come or gone since.
-        assert not answered._sessions
-        assert not answered._away
+        assert not caches._sessions
+        assert not caches._away
 
 
 async def test_a_certificate_that_expires_while_the_server_runs_is_said_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as here:
-        certificates = CertificateEnds(lambda: here.clock.now / SECOND)
+        certificates = CertificateExpiry(lambda: here.clock.now / SECOND)
         here.gateway.readiness.certificates = certificates
         certificates.note("tcp.tls", here.clock.now / SECOND + 100 * 24 * 3600)
         await housekeeping.report_certificates(here.gateway)

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.transports.support.dated import ending_in
-from whippet.app.certificate_ends import CertificateEnds
+from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import QuicCertificate, Tls
 from whippet.transports import certificates
@@ -116,7 +116,7 @@ def test_a_key_that_official_clients_would_not_take_is_warned_of(
 def test_what_is_read_again_is_used_and_what_is_broken_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     named = files(tmp_path, certificates.self_signed())
-    renewals = Renewals(CertificateEnds())
+    renewals = Renewals(CertificateExpiry())
     context = renewals.context(Tls(enabled=True, **named), "tcp.tls")
     assert context is not None
     assert renewals.context(Tls(), "http.tls") is None
@@ -161,7 +161,7 @@ def served(context: ssl.SSLContext) -> bytes | None:
 def test_a_certificate_that_has_expired_or_soon_will_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, days: int, said: str, level: int
 ) -> None:
-    ends = CertificateEnds()
+    ends = CertificateExpiry()
     renewals = Renewals(ends)
     renewals.context(Tls(enabled=True, **files(tmp_path, ending_in(days))), "tcp.tls")
     (record,) = [record for record in caplog.records if said in record.getMessage()]
@@ -177,7 +177,7 @@ def test_a_certificate_that_has_expired_or_soon_will_is_reported(
 
 def test_of_a_chain_the_first_end_counts(tmp_path: Path) -> None:
     leaf, above = ending_in(90), ending_in(-1)
-    ends = CertificateEnds()
+    ends = CertificateExpiry()
     chain = Pair(leaf.certificate + above.certificate, leaf.key)
     Renewals(ends).context(Tls(enabled=True, **files(tmp_path, chain)), "tcp.tls")
     assert ends.days_left()["tcp.tls"] == pytest.approx(-1, abs=0.01)

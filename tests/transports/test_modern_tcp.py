@@ -610,7 +610,7 @@ async def test_who_logs_out_may_log_in_under_another_name(tmp_path: Path) -> Non
         logout = client.asked(commands.LogoutUser())
         reply = await client.say(logout)
         assert (reply.operation, reply.refused, reply.body) == (LOGOUT, 0, b"")
-        assert world.listener.gateway.answered._sessions == {}
+        assert world.listener.gateway.replay_caches._sessions == {}
         # Again, and everything else is over.
         assert not (await client.say(logout)).refused
         assert await client.refused(commands.GetMe()) == Code.UNAUTHENTICATED
@@ -758,7 +758,7 @@ async def test_a_long_answer_is_not_remembered_but_that_it_was_given(tmp_path: P
         assert not reply.refused
         assert len(reply.whole) > KEPT_BYTES_MAX
         assert (await client.say(many)).refused == Code.REQUEST_ALREADY_APPLIED
-        kept = world.listener.gateway.answered._sessions[CLIENT]._kept
+        kept = world.listener.gateway.replay_caches._sessions[CLIENT]._kept
         assert len(kept) == 1
 
 
@@ -988,7 +988,7 @@ async def test_a_login_that_outlives_its_connection_leaves_nothing_behind(tmp_pa
         users.log_in = log_in  # type: ignore[method-assign]
         while any("_work" in str(task.get_coro()) for task in asyncio.all_tasks()):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert list(world.listener.gateway.answered._sessions) == [OTHER]
+        assert list(world.listener.gateway.replay_caches._sessions) == [OTHER]
 
 
 async def test_requests_whose_connection_is_gone_before_their_turn_are_not_carried_out(tmp_path: Path) -> None:
@@ -1030,8 +1030,8 @@ async def test_a_flood_of_logins_under_new_names_is_not_remembered(tmp_path: Pat
             assert not (await flooding.reply()).refused
         await sent
         # The one who is here, and the last of the flood.
-        assert len(world.listener.gateway.answered._sessions) == 2
-        assert not world.listener.gateway.answered._away
+        assert len(world.listener.gateway.replay_caches._sessions) == 2
+        assert not world.listener.gateway.replay_caches._away
 
 
 # --------------------------------------------------------------------------------------------------------------- groups

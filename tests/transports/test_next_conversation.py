@@ -25,19 +25,19 @@ from tests.transports.support.newer import (
     root,
     with_topic,
 )
-from whippet.app import waiting
+from whippet.app import long_poll
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.commands import requests
 from whippet.app.commands.responses import OptionFlags
 from whippet.app.config import Config
 from whippet.app.errors import Code
-from whippet.app.model.done_requests import (
+from whippet.app.model.next_replay import (
     ALL_BYTES_MAX,
     BYTES_MAX,
     REQUESTS_MAX,
     SCARCE_REQUESTS_MAX,
-    DoneRequests,
-    Remembered,
+    ReplayMemory,
+    ReplayWindow,
 )
 from whippet.app.model.options import Option, OptionScope, ValueKind
 from whippet.storage import batch as batches
@@ -149,9 +149,9 @@ async def test_a_login_that_is_refused_is_an_eviction_and_there_is_no_session(tm
         client = Newer(made)
         reply = await client.register(requests.LoginUser("root", "wrong", "1"))
         assert reply.evicted == Reason.INVALID_CREDENTIALS
-        assert len(made.gateway.bound_sessions) == 0
+        assert len(made.gateway.resumable_sessions) == 0
         assert (await client.register()).evicted is None
-        assert len(made.gateway.sessions) == len(made.gateway.bound_sessions) == 1
+        assert len(made.gateway.sessions) == len(made.gateway.resumable_sessions) == 1
 
 
 async def test_a_client_of_0_9_may_be_followed_by_one_of_0_12(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_login_that_comes_again_is_answered_with_the_same_session(tmp_pa
         other = Newer(made)
         await other.register(secret=bytes(32))
         assert other.session != first.session
-        assert len(made.gateway.bound_sessions) == 2
+        assert len(made.gateway.resumable_sessions) == 2
 
 
 async def test_the_secret_of_a_session_is_worth_nothing_to_another_user(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ async def test_a_session_that_has_ended_cannot_be_bound(tmp_path: Path, how: str
                 for session in made.gateway.sessions:
                     session.stale = session.login is not None and session is not boss.session
         assert (await Newer(made).bind(alice.session)).refused == Code.UNAUTHENTICATED
-        assert len(made.gateway.bound_sessions) == 0
+        assert len(made.gateway.resumable_sessions) == 0
 
 
 async def test_a_session_waits_for_its_client_for_a_while_and_then_leaves_its_groups(tmp_path: Path) -> None:
@@ -289,11 +289,11 @@ async def test_a_session_waits_for_its_client_for_a_while_and_then_leaves_its_gr
         await first.demand(requests.JoinConsumerGroup("s", "t", "g"))
         first.close()
         made.clock.now += MINUTE - 1
-        made.gateway.bound_sessions.forget_old()
-        assert made.gateway.bound_sessions.away_count == 1
+        made.gateway.resumable_sessions.expire()
+        assert made.gateway.resumable_sessions.away_count == 1
         made.clock.now += 1
-        made.gateway.bound_sessions.forget_old()
-        assert len(made.gateway.bound_sessions) == len(made.gateway.sessions) == 0
+        made.gateway.resumable_sessions.expire()
+        assert len(made.gateway.resumable_sessions) == len(made.gateway.sessions) == 0
         stream = made.gateway.streams.find("s")
         assert stream is not None
         topic = stream.topics.find("t")
@@ -314,7 +314,7 @@ async def test_nobody_can_push_out_the_sessions_of_others(tmp_path: Path) -> Non
             crowd = Newer(made, bytes([number]) * 15 + b"c", port=number)
             await crowd.register(requests.LoginUser("alice", "alicealice", "1"), secret=bytes([number]) * 32)
             crowd.close()
-        assert made.gateway.bound_sessions.away_count == 4
+        assert made.gateway.resumable_sessions.away_count == 4
         assert not (await Newer(made).bind(first.session)).refused
 
 
@@ -327,9 +327,9 @@ async def test_the_older_connection_of_a_session_is_closed(tmp_path: Path) -> No
         first.close()
         # Its end is not the end of the session.
         assert not await second.refused(requests.CreateStream("s"))
-        assert made.gateway.bound_sessions.away_count == 0
+        assert made.gateway.resumable_sessions.away_count == 0
         second.close()
-        assert made.gateway.bound_sessions.away_count == 1
+        assert made.gateway.resumable_sessions.away_count == 1
 
 
 async def test_session_numbers_and_incarnations_are_never_given_twice(tmp_path: Path) -> None:
@@ -448,7 +448,7 @@ async def test_a_long_answer_is_remembered_as_long_as_it_is_the_newest(tmp_path:
         create = client.asked(requests.CreateTopic("s", "t", 1000))
         reply = await client.reply(create)
         assert await client.reply(create) == reply
-        (bound,) = made.gateway.bound_sessions._by_number.values()
+        (bound,) = made.gateway.resumable_sessions._by_number.values()
         assert sum(bound.requests._sizes.values()) < 100_000
         await client.demand(requests.CreateStream("another"))
         assert (await client.reply(create)).refused == Code.REQUEST_TOO_OLD
@@ -1019,10 +1019,10 @@ async def test_a_session_whose_connection_is_lost_during_the_login_does_not_stay
             await asyncio.sleep(0)
             client.close()
             await login_in_hand
-        assert made.gateway.bound_sessions.away_count == len(made.gateway.bound_sessions) == 1
+        assert made.gateway.resumable_sessions.away_count == len(made.gateway.resumable_sessions) == 1
         made.clock.now += MINUTE
-        made.gateway.bound_sessions.forget_old()
-        assert len(made.gateway.bound_sessions) == len(made.gateway.sessions) == 0
+        made.gateway.resumable_sessions.expire()
+        assert len(made.gateway.resumable_sessions) == len(made.gateway.sessions) == 0
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -1034,10 +1034,10 @@ async def test_two_logins_at_the_same_time_leave_no_session_behind(tmp_path: Pat
             await client.register(secret=bytes(32))
         await asyncio.gather(client.register(), client.register(secret=bytes(range(32, 64))))
         client.close()
-        assert made.gateway.bound_sessions.away_count == len(made.gateway.bound_sessions)
+        assert made.gateway.resumable_sessions.away_count == len(made.gateway.resumable_sessions)
         made.clock.now += MINUTE
-        made.gateway.bound_sessions.forget_old()
-        assert len(made.gateway.bound_sessions) == len(made.gateway.sessions) == 0
+        made.gateway.resumable_sessions.expire()
+        assert len(made.gateway.resumable_sessions) == len(made.gateway.sessions) == 0
 
 
 async def test_a_session_is_not_bound_with_a_version_that_has_no_such_sessions(tmp_path: Path) -> None:
@@ -1117,29 +1117,29 @@ async def test_a_partition_that_is_made_again_while_a_poll_waits_for_memory_is_a
 
 
 async def test_a_slow_request_is_remembered_when_others_were_done_meanwhile() -> None:
-    requests = DoneRequests(Remembered())
-    slow = requests.begin(1, 132, 1)
+    requests = ReplayWindow(ReplayMemory())
+    slow = requests.start(1, 132, 1)
     for number in range(2, REQUESTS_MAX + 2):
-        requests.begin(number, 132, number).set_result(number)
+        requests.start(number, 132, number).set_result(number)
         requests.finish(number, 8)
     slow.set_result(1)
     requests.finish(1, BYTES_MAX + 1)
-    assert requests.before(1, 132, 1) is slow
+    assert requests.find(1, 132, 1) is slow
 
 
 async def test_a_request_that_is_done_after_the_end_of_its_session_is_not_remembered() -> None:
-    remembered = Remembered()
-    requests = DoneRequests(remembered)
-    requests.begin(1, 132, 1)
+    memory = ReplayMemory()
+    requests = ReplayWindow(memory)
+    requests.start(1, 132, 1)
     requests.clear()
     requests.finish(1, 8)
-    assert remembered.size == 0
+    assert memory.size == 0
 
 
 async def test_the_answers_of_all_sessions_together_are_bounded(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await with_topic(made)
-        remembered = made.gateway.bound_sessions.remembered
+        remembered = made.gateway.resumable_sessions.replay_memory
         before = remembered.size
         assert before > 0
         asked = [client.asked(requests.StoreConsumerOffset(ME, "s", "t", 0, 0)) for _ in range(SCARCE_REQUESTS_MAX + 2)]
@@ -1166,7 +1166,7 @@ async def test_a_wait_for_many_messages_does_not_look_at_all_partitions_for_each
             return awaited(partition, offset)
 
         monkeypatch.setattr(Partition, "awaited", counted)
-        monkeypatch.setattr(waiting, "PAUSE_SECONDS", 1000)
+        monkeypatch.setattr(long_poll, "PAUSE_SECONDS", 1000)
         targets = [target(number, client.incarnation) for number in range(3)]
         assert await client.say(client.asked(fetch(*targets, wait=MINUTE, min_count=50))) is None
         number = client.number

@@ -46,14 +46,14 @@ listening._open = small
 
 SLOW_COMMAND = """
 import asyncio, sys
-from whippet.app.commands import registry, system
+from whippet.app.commands import registry, requests, system
 
 async def slow(gateway, session, request, target):
     print("request in hand", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
     return None
 
-command = registry.BY_CODE[20]
+command = registry.BY_REQUEST[requests.GetMe]
 registry.BY_REQUEST[command.request] = command._replace(handler=slow)
 """
 

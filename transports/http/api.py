@@ -12,7 +12,7 @@ from whippet.app.access.tickets import Tickets
 from whippet.app.config.listeners import Http
 from whippet.app.gateway import Gateway
 from whippet.app.leases import Leases
-from whippet.app.places import Places, Setting
+from whippet.app.quota import Limit, Quota
 from whippet.storage.batch import Limits
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.http.errors import limit_reached
@@ -32,16 +32,16 @@ class Api:
         self.leases = Leases(gateway, self.config.leases)
         self.scrapes = Scrapes()
         readers, channel = self.config.readers, gateway.config.websocket.channel
-        self.waiting = Places(
+        self.waiting = Quota(
             "waiting polls",
-            Setting("http.readers.waiting", readers.waiting),
-            Setting("http.readers.waiting_per_user", readers.waiting_per_user),
+            Limit("http.readers.waiting", readers.waiting),
+            Limit("http.readers.waiting_per_user", readers.waiting_per_user),
             partial(limit_reached, "too_many_waiting"),
         )
-        self.subscriptions = Places(
+        self.subscriptions = Quota(
             "subscriptions",
-            Setting("websocket.channel.subscriptions_total", channel.subscriptions_total),
-            Setting("websocket.channel.subscriptions_per_user", channel.subscriptions_per_user),
+            Limit("websocket.channel.subscriptions_total", channel.subscriptions_total),
+            Limit("websocket.channel.subscriptions_per_user", channel.subscriptions_per_user),
             partial(limit_reached, "too_many_subscriptions"),
         )
         self.tails = Tails(readers)

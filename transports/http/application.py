@@ -38,7 +38,7 @@ class Application:
     ) -> None:
         """`address` is that of the listener, `http.address` if absent."""
         config = api.config
-        self._measured = api.gateway.measured
+        self._measured = api.gateway.measurements
         self._hosts = Hosts(config.allowed_hosts, address or config.address)
         self._cors = Cors(config.cors) if config.cors.enabled else None
         self._dashboard = Dashboard() if is_shown(api.gateway.config) and operations is not METRICS else None

@@ -239,14 +239,14 @@ class Channel:
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, code="too_many_subscriptions")
         login, places = self.session.login, self.api.subscriptions
         assert login is not None
-        places.take(login)
+        places.reserve(login)
         try:
             subscription = await open_subscription(self, self._last_number + 1, members)
         except BaseException:
-            places.give_back(login)
+            places.release(login)
             raise
         if self.link.gone.done():
-            places.give_back(login)
+            places.release(login)
             subscription.left()
             raise Gone
         subscription.login = login
@@ -257,7 +257,7 @@ class Channel:
 
     def forget(self, subscription: Subscription) -> None:
         if self._subscriptions.pop(subscription.number, None) is not None:
-            self.api.subscriptions.give_back(subscription.login)
+            self.api.subscriptions.release(subscription.login)
 
     def is_subscribed(self, what: object) -> bool:
         return any(each.what == what for each in self._subscriptions.values())

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import msgspec
 
-from whippet.app.feeds import Encode, Part, Position
+from whippet.app.shared_feeds import Encode, Part, Position
 from whippet.storage.batch import Readable
 from whippet.transports import offload
 from whippet.transports.http.forms.batch_decoder import iterate_messages

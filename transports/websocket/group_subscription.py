@@ -18,7 +18,7 @@ from whippet.app.commands import requests, responses
 from whippet.app.commands.messages import Followed
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
-from whippet.app.feeds import PIECE_BYTES
+from whippet.app.shared_feeds import PIECE_BYTES
 from whippet.storage.partition import Partition
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import request_bodies

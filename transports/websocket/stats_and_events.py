@@ -10,9 +10,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from whippet.app.access import permissions as may
+from whippet.app.catalogue_events import Event
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Stream, Topic
-from whippet.app.news import Event
 from whippet.transports.http.forms.field_types import U32
 from whippet.transports.websocket.subscription import Subscription
 from whippet.transports.websocket.topic_subscription import CREDIT, Name, identifier
@@ -131,10 +131,10 @@ class EventsSubscription(_Watch):
         super().__init__(channel, number, wanted)
         self._kept: deque[Event] = deque()
         self._heard = asyncio.Event()
-        channel.api.gateway.news.listen(self._hear)
+        channel.api.gateway.catalogue_events.subscribe(self._hear)
 
     def left(self) -> None:
-        self.channel.api.gateway.news.leave(self._hear)
+        self.channel.api.gateway.catalogue_events.unsubscribe(self._hear)
 
     def _hear(self, event: Event) -> None:
         if self._stream is not None and event.stream.id != self._stream.id:

@@ -1,9 +1,9 @@
 """Subscribing to a topic: its messages as they are appended, from wherever the client wants to begin.
 
-What is said to many is encoded once (transports/websocket/filters.py): they share the feeds of app/feeds.py, each for
-as much as it has credit for. A client that falls behind, or has a rate that is less than what comes, is either held
-back and reads everything at its own pace, or skips to the newest message and hears how many were before it: `behind`
-says which.
+What is said to many is encoded once (transports/websocket/filters.py): they share the feeds of app/shared_feeds.py,
+each for as much as it has credit for. A client that falls behind, or has a rate that is less than what comes, is either
+held back and reads everything at its own pace, or skips to the newest message and hears how many were before it:
+`behind` says which.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec import UNSET, UnsetType
 from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
 from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, Strategy, StrategyKind
-from whippet.app.feeds import Cursor, Feed, Piece
+from whippet.app.shared_feeds import Cursor, Piece, SharedFeed
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
 from whippet.transports.http.forms.events import cursor_of, id_of, position_of
@@ -97,7 +97,7 @@ class TopicSubscription(Subscription):
         self._selector = None if wanted.filter is None else wanted.filter.selector
         self._form = "channel", self._selector is not None
         self._skipped: dict[int, int] = {}
-        self._feed: Feed[EncodedPiece] | None = None
+        self._feed: SharedFeed[EncodedPiece] | None = None
         self._skips = wanted.behind == "skip"
         self._turn = 0
         """Of which partition the newest message is wanted first, after the next skip."""
@@ -125,15 +125,15 @@ class TopicSubscription(Subscription):
             await self.channel.link.room()
             if await self._read(feed, cursor) is not None and self._wanted.max_rate is None:
                 # As long as the reader keeps up and has credit it costs a call for a piece, and no turn of the loop.
-                await feed.stay(cursor, partial(self._take, cursor))
+                await feed.follow(cursor, partial(self._take, cursor))
 
-    async def _read(self, feed: Feed[EncodedPiece], cursor: Cursor) -> int | None:
+    async def _read(self, feed: SharedFeed[EncodedPiece], cursor: Cursor) -> int | None:
         reservation = self.channel.link.response_reservation()
         try:
             if feed.has_more(cursor):
                 await reservation.reserve(POLL_BYTES_MIN)
             is_for_few = self._selector is None and self.credit < FEW_CREDITS
-            return self._take(cursor, await feed.piece(cursor, self.credit if is_for_few else None))
+            return self._take(cursor, await feed.next_piece(cursor, self.credit if is_for_few else None))
         finally:
             reservation.close()
 

@@ -14,7 +14,7 @@ import xxhash
 
 from whippet.app.commands.deduplication import Deduplication
 from whippet.app.config.system import Limits, MessageDeduplication, System
-from whippet.app.model.duplicates import Bounds
+from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage.batch import Message, build, header, messages
 from whippet.storage.catalog import StreamDocument, TopicDocument

@@ -119,9 +119,9 @@ def without_effect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_table_is_about_all_commands() -> None:
-    assert COMMANDS.keys() == registry.BY_CODE.keys()
-    for code, (_, request) in COMMANDS.items():
-        assert registry.BY_CODE[code].request is type(request)
+    assert {code: type(request) for code, (_, request) in COMMANDS.items()} == {
+        command.code: command.request for command in registry.COMMANDS
+    }
     named = {flag for right in RIGHTS.values() for flag in right.split()}
     assert named == {name for name, _ in grants() if name not in ("", "everything")}
 

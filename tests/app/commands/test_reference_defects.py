@@ -13,8 +13,8 @@ from tests.app.access.support.world import SECOND, everywhere, make_group, refus
 from tests.storage.support.world import texts
 from whippet.app.access.permissions import ALL
 from whippet.app.commands import requests
-from whippet.app.commands.names import UNLIMITED
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.topic_options import UNLIMITED
 
 
 async def test_1_a_changed_topic_has_the_limits_of_the_server_and_not_none_at_all(tmp_path: Path) -> None:

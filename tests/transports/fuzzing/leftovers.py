@@ -46,7 +46,7 @@ CACHED = {
     "whippet.app.commands.requests.Consumer": 1100,
     "whippet.app.access.tickets.Ticket": 70,
     "whippet.app.access.throttle._Count": 100,
-    "whippet.app.telemetry.measured.Histogram": 1000,
+    "whippet.app.telemetry.measurements.Histogram": 1000,
 }
 """What is kept within a bound because it may come again."""
 

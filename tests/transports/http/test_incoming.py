@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from tests.transports.http.support.calling import Caller, Calling, with_topic
 from tests.transports.http.support.messages import MESSAGES, header_entry, payloads, poll, stored
 from tests.transports.http.support.serving import Serving, serving
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.app.config.listeners import Http
 from whippet.storage.batch import Message, build, check, header
 from whippet.storage.options import Durability

@@ -11,7 +11,7 @@ import pytest
 
 from tests.transports.http.support.calling import Calling, calling, with_topic
 from tests.transports.http.support.messages import MESSAGES, message, payloads, sent
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 
 TEXT, BATCH = "text/plain", "application/vnd.iggy.batch"
 

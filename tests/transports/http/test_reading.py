@@ -20,7 +20,7 @@ from tests.transports.http.support.messages import MESSAGES, b64, header_entry, 
 from tests.transports.http.support.serving import Link, Serving, serving
 from whippet.app.access.permissions import GlobalPermissions, Permissions
 from whippet.app.client import Client
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.app.commands import requests
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders

@@ -17,7 +17,7 @@ from tests.transports.http.support.calling import permissions
 from tests.transports.http.support.events import MESSAGES, Event, Events, tail
 from tests.transports.http.support.serving import Serving, serving
 from whippet.app.access.permissions import GlobalPermissions, Permissions
-from whippet.app.client.packing import pack
+from whippet.app.client.batching import pack
 from whippet.app.commands import requests
 from whippet.app.config.listeners import Http, HttpLimits, HttpReaders
 from whippet.storage.batch import Message, build

@@ -20,7 +20,7 @@ import pytest
 from tests.storage.support.world import partition_in
 from tests.transports.websocket.support.browsing import Browser, root, sending, with_topic
 from tests.transports.websocket.support.talking import Talking, talking
-from whippet.app.feeds import Feed, Feeds
+from whippet.app.shared_feeds import SharedFeed, SharedFeeds
 from whippet.storage.batch import Message, build
 from whippet.storage.partition import Partition
 from whippet.transports.http.forms import batch_decoder, user_headers
@@ -69,8 +69,8 @@ def matches(wanted: Filter, headers: Sequence[HeaderEntry]) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def indexed(partition: Partition) -> AsyncIterator[Feed[EncodedPiece]]:
-    feeds = Feeds()
+async def indexed(partition: Partition) -> AsyncIterator[SharedFeed[EncodedPiece]]:
+    feeds = SharedFeeds()
     feed = feeds.join("x", (partition,), encoder((0,), is_indexed=True))
     yield feed
     feeds.leave("x", feed)
@@ -89,7 +89,7 @@ async def test_a_filter_finds_what_a_look_at_every_message_finds(tmp_path: Path,
             made = [Message(b"x", user_headers=user_headers.encode(headers)) for headers in some]
             await partition.append(build(made, 1, random.randbytes))
             sent += some
-        piece = (await feed.piece(feed.cursor((0,)))).content
+        piece = (await feed.next_piece(feed.cursor((0,)))).content
         offsets = [behind - 1 for _, _, behind in piece.cuts]
         assert offsets == [offset for offset, headers in enumerate(sent) if headers]
         values = [None, *(value for _, _, value in VALUES if value is not None)]
@@ -107,7 +107,7 @@ async def test_copies_for_many_filters_are_not_kept(tmp_path: Path) -> None:
     headers = user_headers.encode([entry(key, "string", b"x") for key in keys])
     async with partition_in(tmp_path) as partition, indexed(partition) as feed:
         await partition.append(build([Message(b"x" * 100, user_headers=headers)] * 5, 1, random.randbytes))
-        piece = (await feed.piece(feed.cursor((0,)))).content
+        piece = (await feed.next_piece(feed.cursor((0,)))).content
         first = Filter(header=keys[0]).selector
         for selector in [Filter(header=key).selector for key in keys]:
             piece.joined(selector, piece.matching(selector))
@@ -133,7 +133,7 @@ async def test_what_takes_long_to_encode_is_encoded_beside_the_loop(
         for count in (1, 5_000 // max(headers_of_each // 40, 1)):
             cursor = feed.cursor((partition.readable,))
             await partition.append(build([Message(b"x", user_headers=headers)] * count, 1, random.randbytes))
-            await feed.piece(cursor)
+            await feed.next_piece(cursor)
         first, second = threads
         assert first == threading.get_ident() != second
 

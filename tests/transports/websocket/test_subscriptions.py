@@ -703,7 +703,7 @@ async def test_who_goes_before_his_subscription_has_begun_leaves_nothing(
         await browser.ask("ping")
         assert {task for task in asyncio.all_tasks() if task.get_name() in ("a feed", "rates")} == before
         assert len(world.serves.api.tails.feeds) == 0
-        assert not world.gateway.news._listeners
+        assert not world.gateway.catalogue_events._listeners
         group = await browser.ask("get_consumer_group", stream="s", topic="t", group="g")
         assert group["members_count"] == 0
 

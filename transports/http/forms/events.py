@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from whippet.app.feeds import Encode, Part, Position
+from whippet.app.shared_feeds import Encode, Part, Position
 from whippet.storage.batch import FRAME_BYTES
 from whippet.storage.partition import Partition
 from whippet.transports import offload

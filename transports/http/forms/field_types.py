@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from whippet.app.access import tokens, users
+from whippet.app.access import personal_tokens, users
 from whippet.app.model import topic_options
 from whippet.app.model.options import ValueKind
 from whippet.transports.http.forms.parameters import NAME_BYTES, schema_of_text
@@ -141,7 +141,7 @@ def _schema_of_option(key: str) -> dict[str, object]:
 Name = Annotated[str, _of_length(NAME_BYTES)]
 Username = Annotated[str, _of_length(users.NAME_BYTES)]
 Password = Annotated[str, _of_length(users.PASSWORD_BYTES)]
-TokenName = Annotated[str, _of_length(tokens.NAME_BYTES)]
+TokenName = Annotated[str, _of_length(personal_tokens.NAME_BYTES)]
 Key = Annotated[str, _of_length(range(1, 256))]
 """Of messages that belong together."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from whippet.app.commands import fetching, requests
+from whippet.app.commands import deferred_polls, requests
 from whippet.transports.http.forms.field_types import U64, check_u64
 from whippet.transports.http.operation import Call
 
@@ -29,4 +29,4 @@ class Context(msgspec.Struct, frozen=True):
 def check(call: Call, request: requests.SendMessages | requests.StoreConsumerOffset, context: Context | None) -> None:
     """Refuses a request whose client knows another incarnation. To be called right before it is carried out."""
     if context is not None:
-        fetching.check_incarnation(call.api.gateway, call.session.login, request, context.incarnation)
+        deferred_polls.check_incarnation(call.api.gateway, call.session.login, request, context.incarnation)

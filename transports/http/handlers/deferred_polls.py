@@ -12,9 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.requests import ClientDisconnect
 
-from whippet.app.commands import fetching, requests, responses
+from whippet.app.commands import deferred_polls, requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind
-from whippet.app.waiting import Wait
+from whippet.app.long_poll import LongPoll
 from whippet.transports import reservations
 from whippet.transports.http.forms import parameters, poll_formats
 from whippet.transports.http.forms.batch_decoder import PolledMessages
@@ -44,13 +44,13 @@ class DeferredQuery(msgspec.Struct, frozen=True, kw_only=True):
     value: U64 = 0
     count: Some = 10
     auto_commit: Literal["true", "false"] = "false"
-    wait_us: Annotated[int, Meta(ge=0, le=fetching.WAIT_US_MAX)] = 0
+    wait_us: Annotated[int, Meta(ge=0, le=deferred_polls.WAIT_US_MAX)] = 0
     """How long to wait for messages, in microseconds."""
     min_count: Some = 1
     """Messages that are waited for; at most `count`."""
-    max_bytes: Annotated[int, Meta(ge=fetching.BYTES_MIN, le=U32_MAX)] = 1 << 20
+    max_bytes: Annotated[int, Meta(ge=deferred_polls.BYTES_MIN, le=U32_MAX)] = 1 << 20
     """Bytes of the messages; one message is returned however large it is."""
-    request_timeout_us: Annotated[int, Meta(ge=1, le=fetching.TIMEOUT_US_MAX)] = fetching.TIMEOUT_US_MAX
+    request_timeout_us: Annotated[int, Meta(ge=1, le=deferred_polls.TIMEOUT_US_MAX)] = deferred_polls.TIMEOUT_US_MAX
     """When the client gives up, in microseconds: a second or more after `wait_us`."""
     context: Annotated[str, Meta(pattern=CONTEXT)] | UnsetType = UNSET
     """What an earlier poll was answered with, as JSON: refused if the partition was created again meanwhile."""
@@ -81,14 +81,14 @@ async def poll(call: Call) -> HttpResponse:
         query.max_bytes,
         query.request_timeout_us,
     )
-    fetching.check_deferral(request)
+    deferred_polls.check_deferral(request)
     if query.incarnation is not None:
-        fetching.check_incarnation(call.api.gateway, call.session.login, request, query.incarnation)
-    wait = Wait(call.api.gateway, call.session, request)
+        deferred_polls.check_incarnation(call.api.gateway, call.session.login, request, query.incarnation)
+    wait = LongPoll(call.api.gateway, call.session, request)
     if await wait.is_needed() and not call.is_head:
-        with call.api.waiting.taken_by(call.login):
+        with call.api.waiting.reserved_by(call.login):
             await _until_over(call, wait)
-    most = min(query.max_bytes - fetching.POLL_HEAD_BYTES, answer_bytes * 3 // 4)
+    most = min(query.max_bytes - deferred_polls.POLL_HEAD_BYTES, answer_bytes * 3 // 4)
     turn = call.response_reservation()
     granted = reservations.reserve_response(turn, most)
     room = await turn.wait() if granted is None else granted
@@ -102,9 +102,9 @@ async def poll(call: Call) -> HttpResponse:
     return answer
 
 
-async def _until_over(call: Call, wait: Wait) -> None:
+async def _until_over(call: Call, wait: LongPoll) -> None:
     loop = asyncio.get_running_loop()
-    over, gone = loop.create_task(wait.over()), loop.create_task(until_disconnected(call.receive))
+    over, gone = loop.create_task(wait.until_ready()), loop.create_task(until_disconnected(call.receive))
     try:
         await asyncio.wait((over, gone, call.api.parting), return_when=asyncio.FIRST_COMPLETED)
         if gone.done():

@@ -31,7 +31,7 @@ async def poll(call: Call, request: requests.PollMessages, seconds: float) -> re
     polled = await call.poll(request)
     if polled.messages_count or not request.count or not polled.owned:
         return polled
-    with call.api.waiting.taken_by(call.login):
+    with call.api.waiting.reserved_by(call.login):
         return await _wait(call, request, polled, seconds)
 
 

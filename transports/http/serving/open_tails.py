@@ -27,8 +27,8 @@ from whippet.app.commands import requests
 from whippet.app.commands.messages import Followed
 from whippet.app.config.listeners import HttpReaders
 from whippet.app.errors import CommandError, of_storage
-from whippet.app.feeds import Cursor, Feed, Feeds, Piece
-from whippet.app.places import Places, Setting
+from whippet.app.quota import Limit, Quota
+from whippet.app.shared_feeds import Cursor, Piece, SharedFeed, SharedFeeds
 from whippet.storage.errors import StorageError
 from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.errors import limit_reached
@@ -116,7 +116,7 @@ class Tail:
             while True:
                 if feed.has_more(cursor):
                     await self.call.response_reservation().reserve(POLL_BYTES_MIN)
-                piece = await feed.piece(cursor)
+                piece = await feed.next_piece(cursor)
                 self._note(piece)
                 self._hold(len(piece.content))
                 await writer.write(piece.content)
@@ -126,7 +126,7 @@ class Tail:
         finally:
             self._tails.feeds.leave(name, feed)
 
-    async def _stay(self, writer: ConnectionWriter, feed: Feed[bytes], cursor: Cursor) -> None:
+    async def _stay(self, writer: ConnectionWriter, feed: SharedFeed[bytes], cursor: Cursor) -> None:
         """As long as the reader keeps up: it costs a call for a piece, and no turn of the event loop."""
         push, note = writer.push, self._note
 
@@ -134,7 +134,7 @@ class Tail:
             note(piece)
             return len(piece.content) if push(piece.content) else None
 
-        await feed.stay(cursor, take)
+        await feed.follow(cursor, take)
         await writer.room()
 
     def _hold(self, size: int) -> None:
@@ -236,12 +236,12 @@ class Tails:
     """All of a server. Looked at together, once a second, so that none needs a timer of its own."""
 
     def __init__(self, limits: HttpReaders) -> None:
-        self.feeds = Feeds()
+        self.feeds = SharedFeeds()
         self._limits = limits
-        self.places = Places(
+        self.places = Quota(
             "tails",
-            Setting("http.readers.tails", limits.tails),
-            Setting("http.readers.tails_per_user", limits.tails_per_user),
+            Limit("http.readers.tails", limits.tails),
+            Limit("http.readers.tails_per_user", limits.tails_per_user),
             partial(limit_reached, "too_many_tails"),
         )
         self._tails: set[Tail] = set()
@@ -252,7 +252,7 @@ class Tails:
 
     def open(self, call: Call, followed: Followed, form: Form) -> Events:
         tail = Tail(self, call, followed, form)
-        self.places.take(tail.login)
+        self.places.reserve(tail.login)
         self._tails.add(tail)
         if self._sweeping is None:
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep(), name="tails")
@@ -261,7 +261,7 @@ class Tails:
     def leave(self, tail: Tail) -> None:
         if tail in self._tails:
             self._tails.remove(tail)
-            self.places.give_back(tail.login)
+            self.places.release(tail.login)
 
     def part(self) -> None:
         for tail in list(self._tails):

@@ -10,8 +10,8 @@ from tests.storage.support.world import opened
 from tests.support.clocks import Clock
 from whippet.app.access.passwords import Cost, Passwords
 from whippet.app.access.permissions import GlobalPermissions, Permissions
+from whippet.app.access.personal_tokens import Tokens
 from whippet.app.access.throttle import Limits, Throttle
-from whippet.app.access.tokens import Tokens
 from whippet.app.access.users import Users
 from whippet.app.commands import registry, requests
 from whippet.app.config import Config

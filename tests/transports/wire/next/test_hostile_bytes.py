@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.transports.wire.next.support import vectors
 from whippet.app.commands import requests as commands
-from whippet.app.commands.fetching import check_deferral
+from whippet.app.commands.deferred_polls import check_deferral
 from whippet.app.errors import CommandError
 from whippet.storage.batch import check, forget_numbers
 from whippet.storage.errors import InvalidBatch

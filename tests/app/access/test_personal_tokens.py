@@ -13,7 +13,7 @@ import pytest
 from blake3 import blake3
 
 from tests.app.access.support.world import SECOND, refusal, refused, world
-from whippet.app.access.tokens import TIME_MAX
+from whippet.app.access.personal_tokens import TIME_MAX
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 

@@ -1,4 +1,4 @@
-"""Feeds: whoever reads them, however they come and go, gets everything once and in order."""
+"""SharedFeeds: whoever reads them, however they come and go, gets everything once and in order."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from tests.storage.support.world import opened, split
 from tests.support.turns import TurnCounter
-from whippet.app.client.packing import pack
-from whippet.app.feeds import HANDED_OUT_BYTES, Cursor, Feed, Feeds, Part, Piece, Position
+from whippet.app.client.batching import pack
+from whippet.app.shared_feeds import HANDED_OUT_BYTES, Cursor, Part, Piece, Position, SharedFeed, SharedFeeds
 from whippet.storage.batch import messages
 from whippet.storage.catalog import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionClosed
@@ -30,18 +30,20 @@ async def encode(position: Position, parts: Sequence[Part]) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def started(tmp_path: Path, partitions: int = 1) -> AsyncIterator[tuple[Feeds, tuple[Partition, ...], Store]]:
+async def started(
+    tmp_path: Path, partitions: int = 1
+) -> AsyncIterator[tuple[SharedFeeds, tuple[Partition, ...], Store]]:
     async with opened(tmp_path) as store:
         await store.create_stream(StreamDocument(id=0, name="s", created_at=1))
         await store.create_topic(0, TopicDocument(id=0, name="t", created_at=1, partitions_count=partitions))
         found = [store.partition(0, 0, number) for number in range(partitions)]
-        yield Feeds(), tuple(each for each in found if each is not None), store
+        yield SharedFeeds(), tuple(each for each in found if each is not None), store
 
 
 class Reader:
     """Reads all that comes; now and then it is full, and a little later has room again."""
 
-    def __init__(self, feed: Feed[bytes], cursor: Cursor, chance: random.Random) -> None:
+    def __init__(self, feed: SharedFeed[bytes], cursor: Cursor, chance: random.Random) -> None:
         self.found: list[str] = []
         self._feed = feed
         self._cursor = cursor
@@ -53,9 +55,9 @@ class Reader:
 
     async def read(self) -> None:
         while True:
-            if self.take(await self._feed.piece(self._cursor)) is None:
+            if self.take(await self._feed.next_piece(self._cursor)) is None:
                 await asyncio.sleep(self._chance.random() / 1000)
-            await self._feed.stay(self._cursor, self.take)
+            await self._feed.follow(self._cursor, self.take)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -128,7 +130,7 @@ async def test_what_cannot_be_encoded_is_heard_by_its_readers(tmp_path: Path) ->
 
     async with started(tmp_path) as (feeds, them, _):
         feed = feeds.join("broken", them, broken)
-        waiting = asyncio.create_task(feed.piece(feed.cursor((0,))))
+        waiting = asyncio.create_task(feed.next_piece(feed.cursor((0,))))
         await asyncio.sleep(0)
         await them[0].append(pack([b"x"]))
         with pytest.raises(ZeroDivisionError):
@@ -148,7 +150,7 @@ async def test_many_readers_leave_others_their_turns_of_the_loop(
 
     async with started(tmp_path, 2) as (feeds, them, _):
         reading: list[asyncio.Task[None]] = []
-        joined: list[Feed[bytes]] = []
+        joined: list[SharedFeed[bytes]] = []
         counted, taken = TurnCounter(), [0]
 
         def take(piece: Piece[bytes]) -> int | None:
@@ -156,11 +158,11 @@ async def test_many_readers_leave_others_their_turns_of_the_loop(
             taken[0] += 1
             return len(piece.content) if stays else None
 
-        async def read(feed: Feed[bytes]) -> None:
+        async def read(feed: SharedFeed[bytes]) -> None:
             cursor = feed.cursor((0,))
             while True:
-                take(await feed.piece(cursor))
-                await feed.stay(cursor, take)
+                take(await feed.next_piece(cursor))
+                await feed.follow(cursor, take)
 
         for partition in them:
             for _ in range(500):

@@ -1,4 +1,4 @@
-"""Places for what stays: waiting polls, tails, subscriptions. There are so many for all users, and so many for each.
+"""Quota for what stays: waiting polls, tails, subscriptions. There are so many for all users, and so many for each.
 
 Without the second limit, one user could take all places and nobody else would get any.
 """
@@ -13,15 +13,15 @@ from typing import NamedTuple
 from whippet.app.model.identity import Login
 
 
-class Setting(NamedTuple):
+class Limit(NamedTuple):
     """A limit, and the key that it is set with."""
 
     key: str
     limit: int
 
 
-class Places:
-    def __init__(self, what: str, in_all: Setting, per_user: Setting, refusal: Callable[[str], Exception]) -> None:
+class Quota:
+    def __init__(self, what: str, in_all: Limit, per_user: Limit, refusal: Callable[[str], Exception]) -> None:
         """`what` is their name in sentences, in the plural; `refusal` makes an error of a sentence."""
         self._what = what
         self._refusal = refusal
@@ -39,14 +39,14 @@ class Places:
         return len(self._taken)
 
     @contextlib.contextmanager
-    def taken_by(self, login: Login) -> Iterator[None]:
-        self.take(login)
+    def reserved_by(self, login: Login) -> Iterator[None]:
+        self.reserve(login)
         try:
             yield
         finally:
-            self.give_back(login)
+            self.release(login)
 
-    def take(self, login: Login, count: int = 1) -> None:
+    def reserve(self, login: Login, count: int = 1) -> None:
         """Refused if there are not so many places left, for this user or for anybody."""
         if self._count + count > self._in_all.limit:
             raise self._refused("The server has", self._in_all)
@@ -55,12 +55,12 @@ class Places:
         self._taken[login.mark] += count
         self._count += count
 
-    def give_back(self, login: Login, count: int = 1) -> None:
+    def release(self, login: Login, count: int = 1) -> None:
         """`login` is the one that the places were taken for."""
         self._count -= count
         self._taken[login.mark] -= count
         if not self._taken[login.mark]:
             del self._taken[login.mark]
 
-    def _refused(self, whose: str, setting: Setting) -> Exception:
+    def _refused(self, whose: str, setting: Limit) -> Exception:
         return self._refusal(f"{whose} as many {self._what} as are allowed ({setting.key} = {setting.limit})")

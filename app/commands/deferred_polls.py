@@ -1,6 +1,6 @@
 """Reading as clients of 0.12 do it: where a partition is, polls that may be deferred, fetches over many partitions.
 
-None of these waits for messages: app/waiting.py does that before, so that who asks is looked at again afterwards.
+None of these waits for messages: app/long_poll.py does that before, so that who asks is looked at again afterwards.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import offsets, requests, responses
-from whippet.app.commands.asking import who_asks
+from whippet.app.commands.authorization import current_user
 from whippet.app.commands.messages import Followed, poll_messages, start_of
 from whippet.app.commands.partitions import find_partition
 from whippet.app.commands.requests import ConsumerKind, StrategyKind
@@ -58,7 +58,7 @@ def check_incarnation(
 ) -> None:
     """Refuses a request for one partition whose client knows another incarnation of it. To be called in the same turn
     in which the request is carried out; what is not there is for that to refuse."""
-    who_asks(gateway, login)
+    current_user(gateway, login)
     if isinstance(request, requests.SendMessages):
         is_named = request.partitioning.kind is requests.PartitioningKind.PARTITION_ID
         partition_id = request.partitioning.partition_id if is_named else None
@@ -180,7 +180,7 @@ async def fetch_messages(
         left -= section.messages_count
         room -= sum(map(len, section.batches))
         sections.append(section)
-    gateway.measured.messages_polled += request.count - left
+    gateway.measurements.messages_polled += request.count - left
     return responses.Fetched(tuple(sections), gateway.catalogue_version)
 
 

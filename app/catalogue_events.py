@@ -1,7 +1,8 @@
-"""News of the catalogue: what was made, changed, emptied and deleted, and whose partitions in a group have moved.
+"""Events of the catalogue: what was created, changed, purged and deleted, and which consumer groups were rebalanced.
 
-The table of commands tells it, and that costs nothing while nobody listens. Who is in a group changes without any, so
-the groups are looked at often, for as long as somebody wants to know. For the event loop; nothing is kept.
+`registry.execute` publishes the changes, which costs nothing while nobody is subscribed. Membership of a group changes
+without a command, so groups are checked at short intervals while somebody is subscribed. For the event loop; nothing is
+kept.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from whippet.app.commands.target import Target
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
 
-LOOK_SECONDS = 0.25
+CHECK_SECONDS = 0.25
 
-WORDS = {
+EVENTS = {
     requests.CreateStream: ("created", "stream"),
     requests.UpdateStream: ("updated", "stream"),
     requests.PatchStream: ("updated", "stream"),
@@ -38,12 +39,12 @@ WORDS = {
 }
 
 
-class Place(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True):
     id: int
     name: str
 
 
-class Share(msgspec.Struct, frozen=True):
+class MemberShare(msgspec.Struct, frozen=True):
     member_id: int
     client_id: int
     partitions: list[int]
@@ -56,69 +57,69 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """created, updated, purged, deleted, rebalanced."""
     kind: str
     """stream, topic, partitions, consumer_group."""
-    stream: Place
-    topic: Place | None = None
-    consumer_group: Place | None = None
+    stream: Reference
+    topic: Reference | None = None
+    consumer_group: Reference | None = None
     partitions_count: int | None = None
     """How many were made or deleted."""
     generation: int | None = None
     """Of the group; with it come its members."""
-    members: list[Share] | None = None
+    members: list[MemberShare] | None = None
 
 
-Hear = Callable[[Event], None]
-Telling = Callable[[Any], None]
+Listener = Callable[[Event], None]
+Announce = Callable[[Any], None]
 
 
-class News:
+class CatalogueEvents:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._listeners: set[Hear] = set()
-        self._looking: asyncio.Task[None] | None = None
+        self._listeners: set[Listener] = set()
+        self._watching: asyncio.Task[None] | None = None
 
-    def listen(self, hear: Hear) -> None:
-        self._listeners.add(hear)
-        if self._looking is None:
+    def subscribe(self, listener: Listener) -> None:
+        self._listeners.add(listener)
+        if self._watching is None:
             known = self._generations()
-            self._looking = asyncio.get_running_loop().create_task(self._look(known), name="news of groups")
+            self._watching = asyncio.get_running_loop().create_task(self._watch_groups(known), name="news of groups")
 
-    def leave(self, hear: Hear) -> None:
-        self._listeners.discard(hear)
-        if not self._listeners and self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+    def unsubscribe(self, listener: Listener) -> None:
+        self._listeners.discard(listener)
+        if not self._listeners and self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
-    def of(self, request: requests.Request, target: Target) -> Telling | None:
+    def announcement(self, request: requests.Request, target: Target) -> Announce | None:
         """To be called with the answer, when the command is carried out; what is deleted is asked its name before."""
-        words = WORDS.get(type(request)) if self._listeners else None
-        if words is None:
+        event = EVENTS.get(type(request)) if self._listeners else None
+        if event is None:
             return None
-        what, kind = words
+        what, kind = event
         stream, topic = target.found_stream, target.found_topic
-        group: Place | None = None
+        group: Reference | None = None
         if isinstance(request, requests.DeleteConsumerGroup) and topic is not None:
             found = topic.groups.find(request.group)
-            group = None if found is None else Place(found.id, found.name)
+            group = None if found is None else Reference(found.id, found.name)
         count = getattr(request, "partitions_count", None) if kind == "partitions" else None
 
-        def tell(answer: Any) -> None:
-            of_stream = None if stream is None else place(stream)
-            of_topic = None if topic is None else place(topic)
+        def announce(response: Any) -> None:
+            of_stream = None if stream is None else reference(stream)
+            of_topic = None if topic is None else reference(topic)
             of_group = group
-            if isinstance(answer, responses.StreamDetails):
-                of_stream = place(answer.info)
-            elif isinstance(answer, responses.TopicDetails):
-                of_topic = place(answer.info)
-            elif isinstance(answer, responses.GroupDetails):
-                of_group = place(answer.info)
+            if isinstance(response, responses.StreamDetails):
+                of_stream = reference(response.info)
+            elif isinstance(response, responses.TopicDetails):
+                of_topic = reference(response.info)
+            elif isinstance(response, responses.GroupDetails):
+                of_group = reference(response.info)
             if of_stream is not None:
-                self._tell(Event(self._gateway.clock(), what, kind, of_stream, of_topic, of_group, count))
+                self._publish(Event(self._gateway.clock(), what, kind, of_stream, of_topic, of_group, count))
 
-        return tell
+        return announce
 
-    def _tell(self, event: Event) -> None:
-        for hear in list(self._listeners):
-            hear(event)
+    def _publish(self, event: Event) -> None:
+        for listener in list(self._listeners):
+            listener(event)
 
     def _generations(self) -> dict[tuple[int, int, int], int]:
         return {
@@ -128,35 +129,35 @@ class News:
             for group in topic.groups
         }
 
-    async def _look(self, known: dict[tuple[int, int, int], int]) -> None:
+    async def _watch_groups(self, known: dict[tuple[int, int, int], int]) -> None:
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
             now = self._generations()
             for key, generation in now.items():
                 if known.get(key, 0) != generation:
-                    self._tell_of_group(*key)
+                    self._publish_rebalance(*key)
             known = now
 
-    def _tell_of_group(self, stream_id: int, topic_id: int, group_id: int) -> None:
+    def _publish_rebalance(self, stream_id: int, topic_id: int, group_id: int) -> None:
         stream = self._gateway.streams.find(stream_id)
         topic = None if stream is None else stream.topics.find(topic_id)
         group = None if topic is None else topic.groups.find(group_id)
         if stream is None or topic is None or group is None:
             return
-        members = [Share(member.id, member.client_id, list(member.partitions)) for member in group.members]
-        self._tell(
+        members = [MemberShare(member.id, member.client_id, list(member.partitions)) for member in group.members]
+        self._publish(
             Event(
                 self._gateway.clock(),
                 "rebalanced",
                 "consumer_group",
-                place(stream),
-                place(topic),
-                place(group),
+                reference(stream),
+                reference(topic),
+                reference(group),
                 generation=group.generation,
                 members=members,
             )
         )
 
 
-def place(thing: Any) -> Place:
-    return Place(thing.id, thing.name)
+def reference(thing: Any) -> Reference:
+    return Reference(thing.id, thing.name)

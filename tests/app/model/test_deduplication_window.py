@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from whippet.app.model.duplicates import Bounds, Taken, Window
+from whippet.app.model.deduplication_window import Bounds, Taken, Window
 from whippet.app.model.recent_ids import Ids
 
 NOTHING, A, B, C = range(4)

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 from whippet.app.errors import Code, CommandError
 
 
-class _Asked(NamedTuple):
+class _Remembered(NamedTuple):
     operation: int
     digest: int
     answer: asyncio.Future[Any]
 
 
-class Answered:
+class ReplayCache:
     """Of one client. Each time it registers a session begins, and its numbers with it."""
 
     __slots__ = ("_kept", "_kept_max", "_newest", "client", "connections", "left_at", "session", "user_mark")
@@ -32,7 +32,7 @@ class Answered:
         self.session = 0
         self.connections = 0
         self.left_at = 0
-        self._kept: OrderedDict[tuple[int, int], _Asked] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, int], _Remembered] = OrderedDict()
         """By session and number, the oldest first; under `~number` where the client does not count the request."""
         self._kept_max = kept_max
         self._newest = 0
@@ -44,7 +44,7 @@ class Answered:
         for key in [key for key, asked in self._kept.items() if asked.operation in ended]:
             del self._kept[key]
 
-    def before(
+    def find(
         self, session: int, number: int, operation: int, digest: int, *, append: bool, counted: bool
     ) -> asyncio.Future[Any] | None:
         """The answer to a request that was asked before, perhaps still on its way; None for one that is new, or that
@@ -62,16 +62,16 @@ class Answered:
         if session != self.session:
             return None
         if not counted:
-            return self._append_before(~number, digest) if append else None
+            return self._find_append(~number, digest) if append else None
         if number < 1:
             raise CommandError(Code.INVALID_COMMAND, "requests are numbered from 1")
         if number > self._newest:
-            return self._append_before(number, digest) if append else None
+            return self._find_append(number, digest) if append else None
         if known is None:
             raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
         raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
 
-    def _append_before(self, number: int, digest: int) -> asyncio.Future[Any] | None:
+    def _find_append(self, number: int, digest: int) -> asyncio.Future[Any] | None:
         """In earlier sessions, which lie before this one: what many requests have pushed out is not looked for."""
         for (session, other), asked in self._kept.items():
             if session == self.session:
@@ -80,25 +80,25 @@ class Answered:
                 return asked.answer
         return None
 
-    def begin(self, number: int, operation: int, digest: int, *, counted: bool) -> asyncio.Future[Any]:
+    def start(self, number: int, operation: int, digest: int, *, counted: bool) -> asyncio.Future[Any]:
         """The request is new and is being carried out; whoever does that sets the answer, whatever happens."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if counted:
             self._newest = number
         key = self.session, number if counted else ~number
-        self._kept[key] = _Asked(operation, digest, answer)
+        self._kept[key] = _Remembered(operation, digest, answer)
         self._kept.move_to_end(key)
         while len(self._kept) > self._kept_max:
             self._kept.popitem(last=False)
         return answer
 
-    def forget(self, session: int, number: int, *, counted: bool) -> None:
+    def discard(self, session: int, number: int, *, counted: bool) -> None:
         """Nothing was done: it may be asked again."""
-        self.lose(session, number, counted=counted)
+        self.evict(session, number, counted=counted)
         if counted and session == self.session and number == self._newest:
             self._newest -= 1
 
-    def lose(self, session: int, number: int, *, counted: bool) -> None:
+    def evict(self, session: int, number: int, *, counted: bool) -> None:
         """It was done, and the answer is not worth its memory."""
         self._kept.pop((session, number if counted else ~number), None)
 
@@ -107,7 +107,7 @@ class Answered:
         return bool(self._kept)
 
 
-class AnsweredSessions:
+class ReplayCaches:
     """Of all sessions, by the name that the client gives itself."""
 
     def __init__(self, kept_max: int, memory_us: int, away_max: int, clock: Callable[[], int]) -> None:
@@ -117,45 +117,45 @@ class AnsweredSessions:
         self._memory_us = memory_us
         self._away_max = away_max
         self._clock = clock
-        self._sessions: dict[bytes, Answered] = {}
-        self._away: OrderedDict[bytes, Answered] = OrderedDict()
+        self._sessions: dict[bytes, ReplayCache] = {}
+        self._away: OrderedDict[bytes, ReplayCache] = OrderedDict()
         """In the order in which their connections ended."""
 
-    def enter(self, client: bytes, user_mark: str, session: int, ended: frozenset[int]) -> Answered:
+    def register(self, client: bytes, user_mark: str, session: int, ended: frozenset[int]) -> ReplayCache:
         """Begins a session; what the same client of the same user was answered in earlier ones is still known."""
-        self.forget_old()
+        self.expire()
         known = self._sessions.get(client)
         if known is None or known.user_mark != user_mark:
-            known = self._sessions[client] = Answered(client, user_mark, self._kept_max)
+            known = self._sessions[client] = ReplayCache(client, user_mark, self._kept_max)
         known.begin_session(session, ended)
         self._away.pop(client, None)
         known.connections += 1
         return known
 
-    def leave(self, answered: Answered) -> None:
+    def disconnect(self, answered: ReplayCache) -> None:
         """One of its connections has ended."""
         answered.connections -= 1
         if answered.connections or self._sessions.get(answered.client) is not answered:
             return
         if not answered:
             # Whoever only comes and goes pushes nobody out.
-            self.end(answered)
+            self.remove(answered)
             return
         answered.left_at = self._clock()
         self._away[answered.client] = answered
-        self.forget_old()
+        self.expire()
 
-    def end(self, answered: Answered) -> None:
+    def remove(self, answered: ReplayCache) -> None:
         """It has logged out, or was away for too long. Another user may go by the same name by now."""
         if self._sessions.get(answered.client) is answered:
             del self._sessions[answered.client]
             self._away.pop(answered.client, None)
 
-    def forget_old(self) -> None:
+    def expire(self) -> None:
         """Those who have been away for too long."""
         oldest = self._clock() - self._memory_us
         while self._away:
             answered = next(iter(self._away.values()))
             if answered.left_at > oldest and len(self._away) <= self._away_max:
                 return
-            self.end(answered)
+            self.remove(answered)

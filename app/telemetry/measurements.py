@@ -53,7 +53,7 @@ def _by_transport() -> list[Histogram]:
     return [Histogram() for _ in range(len(Transport) + 1)]
 
 
-class Measured:
+class Measurements:
     def __init__(self) -> None:
         self.commands: defaultdict[type[Any], list[Histogram]] = defaultdict(_by_transport)
         """By the type of the request, then by its transport."""

@@ -24,7 +24,7 @@ PAUSE_SECONDS = 0.0005
 Deferred = requests.PollMessagesDeferred | requests.FetchMessages | requests.AwaitMessages
 
 
-class Wait:
+class LongPoll:
     """One of them. Made before anything is waited for, so that it can be ended at any time."""
 
     __slots__ = ("_deadline", "_emptied", "_gateway", "_request", "_session", "ended", "followed")
@@ -68,7 +68,7 @@ class Wait:
     def partitions_count(self) -> int:
         return len(self.followed.partitions)
 
-    async def over(self) -> None:
+    async def until_ready(self) -> None:
         """Returns when there is enough, or nothing more to wait for."""
         loop = asyncio.get_running_loop()
         while not self.ended.done() and (missing := self._missing()) > 0 and loop.time() < self._deadline:

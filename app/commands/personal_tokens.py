@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import requests, responses
-from whippet.app.commands.asking import who_asks
+from whippet.app.commands.authorization import current_user
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.storage.completion import to_the_end
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def get_tokens(
     gateway: Gateway, session: Session, request: requests.GetPersonalAccessTokens, target: Target
 ) -> tuple[responses.TokenInfo, ...]:
-    tokens = gateway.tokens.of(who_asks(gateway, session.login))
+    tokens = gateway.tokens.of(current_user(gateway, session.login))
     return tuple(responses.TokenInfo(token.name, token.expires_at) for token in tokens)
 
 
@@ -27,7 +27,7 @@ async def create_token(
     gateway: Gateway, session: Session, request: requests.CreatePersonalAccessToken, target: Target
 ) -> responses.RawToken:
     login = session.login
-    text = await gateway.tokens.create(who_asks(gateway, login), request.name, request.expiry)
+    text = await gateway.tokens.create(current_user(gateway, login), request.name, request.expiry)
     if gateway.users.of(login) is None:
         # All that was logged in as this user has ended while the token was written, for fear of whoever asked for it.
         await gateway.tokens.revoke(text)
@@ -39,4 +39,4 @@ async def create_token(
 async def delete_token(
     gateway: Gateway, session: Session, request: requests.DeletePersonalAccessToken, target: Target
 ) -> None:
-    await gateway.tokens.delete(who_asks(gateway, session.login), request.name)
+    await gateway.tokens.delete(current_user(gateway, session.login), request.name)

@@ -1,4 +1,4 @@
-"""Feeds: what those read who stay, each piece of it read and encoded once for all that are at the same place.
+"""SharedFeeds: what those read who stay, each piece of it read and encoded once for all that are at the same place.
 
 A reader has a cursor, the next offset of each partition that it follows, and asks for the piece behind it until it has
 read everything. Then it stays, and is handed the pieces that come, as one call for each and no task of its own to wake:
@@ -123,7 +123,7 @@ class Cursor:
         self.emptied = emptied
 
 
-class Feed(Generic[Content]):
+class SharedFeed(Generic[Content]):
     def __init__(self, partitions: Sequence[Partition], encode: Encode[Content], turns: Turns) -> None:
         self.partitions = tuple(partitions)
         self.readers = 0
@@ -148,7 +148,7 @@ class Feed(Generic[Content]):
         """There is something behind the cursor already."""
         return self._is_behind(cursor.position)
 
-    async def piece(self, cursor: Cursor, most: int | None = None) -> Piece[Content]:
+    async def next_piece(self, cursor: Cursor, most: int | None = None) -> Piece[Content]:
         """What is behind the cursor, as soon as there is something; the cursor is moved behind it. An error is the end:
         a StorageError, or a defect. `most` is for readers that take few messages: no more of each partition are read.
         """
@@ -176,7 +176,7 @@ class Feed(Generic[Content]):
                 # Nothing can be read there now: perhaps a little later.
                 await asyncio.sleep(PAUSE_SECONDS_MAX)
 
-    async def stay(self, cursor: Cursor, take: Take[Content]) -> None:
+    async def follow(self, cursor: Cursor, take: Take[Content]) -> None:
         """Hands over what comes, and moves the cursor behind it, until `take` says that it is full; at once if there
         is something behind the cursor already, which is to be asked for."""
         if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
@@ -339,26 +339,26 @@ def _set(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class Feeds:
+class SharedFeeds:
     """The feeds that have readers, by what is read in which form."""
 
     def __init__(self) -> None:
-        self._feeds: dict[tuple[Hashable, tuple[Partition, ...]], Feed[Any]] = {}
+        self._feeds: dict[tuple[Hashable, tuple[Partition, ...]], SharedFeed[Any]] = {}
         self._turns = Turns()
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, form: Hashable, partitions: tuple[Partition, ...], encode: Encode[Content]) -> Feed[Content]:
+    def join(self, form: Hashable, partitions: tuple[Partition, ...], encode: Encode[Content]) -> SharedFeed[Content]:
         """`encode` always makes the same for a form; that of the first reader is used as long as there are any."""
         key = form, partitions
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(partitions, encode, self._turns)
+            feed = self._feeds[key] = SharedFeed(partitions, encode, self._turns)
         feed.readers += 1
         return feed
 
-    def leave(self, form: Hashable, feed: Feed[Any]) -> None:
+    def leave(self, form: Hashable, feed: SharedFeed[Any]) -> None:
         feed.readers -= 1
         if not feed.readers:
             feed.close()

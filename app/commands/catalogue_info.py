@@ -7,7 +7,7 @@ from whippet.app.model.catalogue import Stream, Topic
 from whippet.app.model.topic_options import TopicDefaults
 
 
-def stream(stream: Stream) -> responses.StreamInfo:
+def stream_info(stream: Stream) -> responses.StreamInfo:
     return responses.StreamInfo(
         id=stream.id,
         created_at=stream.document.created_at,
@@ -20,10 +20,10 @@ def stream(stream: Stream) -> responses.StreamInfo:
 
 
 def stream_details(whole: Stream, defaults: TopicDefaults) -> responses.StreamDetails:
-    return responses.StreamDetails(stream(whole), tuple(topic(one, defaults) for one in whole.topics))
+    return responses.StreamDetails(stream_info(whole), tuple(topic_info(one, defaults) for one in whole.topics))
 
 
-def topic(topic: Topic, defaults: TopicDefaults) -> responses.TopicInfo:
+def topic_info(topic: Topic, defaults: TopicDefaults) -> responses.TopicInfo:
     document = topic.document
     explicit, derived = defaults.describe(document)
     return responses.TopicInfo(
@@ -44,7 +44,7 @@ def topic(topic: Topic, defaults: TopicDefaults) -> responses.TopicInfo:
 
 
 def topic_details(whole: Topic, defaults: TopicDefaults) -> responses.TopicDetails:
-    return responses.TopicDetails(topic(whole, defaults), tuple(_partitions(whole)))
+    return responses.TopicDetails(topic_info(whole, defaults), tuple(_partitions(whole)))
 
 
 def _partitions(whole: Topic) -> list[responses.PartitionInfo]:

@@ -15,7 +15,7 @@ DAY_SECONDS = 24 * 3600
 SOON_DAYS = 14
 
 
-class CertificateEnds:
+class CertificateExpiry:
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._ends_at: dict[str, float] = {}

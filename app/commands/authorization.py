@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from whippet.app.model.identity import Login
 
 
-def who_asks(gateway: Gateway, login: Login | None) -> User:
+def current_user(gateway: Gateway, login: Login | None) -> User:
     user = gateway.users.of(login)
     if user is None:
         raise CommandError(Code.UNAUTHENTICATED)
     return user
 
 
-def refuse_root_of_others(asker: User, user: User) -> None:
+def refuse_changing_root(asker: User, user: User) -> None:
     if user.id == ROOT and asker is not user:
         raise CommandError(Code.UNAUTHORIZED, "only the root user may change the root user")
 
 
-def refuse_beyond(asker: User, before: Permissions | None, after: Permissions | None) -> None:
+def refuse_escalation(asker: User, before: Permissions | None, after: Permissions | None) -> None:
     """Nobody grants or revokes what they may not do themselves."""
     right = beyond(asker.permissions, before, after)
     if right is not None:

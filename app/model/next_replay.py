@@ -34,7 +34,7 @@ class _Done(NamedTuple):
     answer: asyncio.Future[Any]
 
 
-class Remembered:
+class ReplayMemory:
     """Memory that the answers of all sessions take."""
 
     __slots__ = ("size",)
@@ -43,11 +43,11 @@ class Remembered:
         self.size = 0
 
 
-class DoneRequests:
-    __slots__ = ("_bytes", "_forgotten", "_in_all", "_requests", "_sizes")
+class ReplayWindow:
+    __slots__ = ("_bytes", "_forgotten", "_memory", "_requests", "_sizes")
 
-    def __init__(self, in_all: Remembered) -> None:
-        self._in_all = in_all
+    def __init__(self, memory: ReplayMemory) -> None:
+        self._memory = memory
         self._requests: OrderedDict[int, _Done] = OrderedDict()
         """By number, in the order in which they were done; those that are not done yet, in which they were begun."""
         self._sizes: dict[int, int] = {}
@@ -55,7 +55,7 @@ class DoneRequests:
         self._forgotten = 0
         """The highest number whose answer was forgotten."""
 
-    def before(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any] | None:
+    def find(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any] | None:
         """The answer to a request that was made before, perhaps still on its way; None for a new one."""
         done = self._requests.get(number)
         if done is not None:
@@ -70,7 +70,7 @@ class DoneRequests:
             )
         return None
 
-    def begin(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any]:
+    def start(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any]:
         """The request is new and is being carried out; `finish` or `forget` follows, whatever happens."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._requests[number] = _Done(operation, mark, answer)
@@ -84,27 +84,27 @@ class DoneRequests:
         self._requests.move_to_end(number)
         self._sizes[number] = size
         self._bytes += size
-        self._in_all.size += REQUEST_BYTES + size
-        while len(self._sizes) > 1 and self._are_too_many():
+        self._memory.size += REQUEST_BYTES + size
+        while len(self._sizes) > 1 and self._is_over_limit():
             oldest = next(number for number in self._requests if number in self._sizes)
             size = self._sizes.pop(oldest)
             self._bytes -= size
-            self._in_all.size -= REQUEST_BYTES + size
+            self._memory.size -= REQUEST_BYTES + size
             del self._requests[oldest]
             self._forgotten = max(self._forgotten, oldest)
 
-    def _are_too_many(self) -> bool:
-        if self._in_all.size > ALL_BYTES_MAX:
+    def _is_over_limit(self) -> bool:
+        if self._memory.size > ALL_BYTES_MAX:
             return len(self._sizes) > SCARCE_REQUESTS_MAX or self._bytes > SCARCE_BYTES_MAX
         return len(self._sizes) > REQUESTS_MAX or self._bytes > BYTES_MAX
 
     def clear(self) -> None:
         """The session is over."""
-        self._in_all.size -= self._bytes + REQUEST_BYTES * len(self._sizes)
+        self._memory.size -= self._bytes + REQUEST_BYTES * len(self._sizes)
         self._requests.clear()
         self._sizes.clear()
         self._bytes = 0
 
-    def forget(self, number: int) -> None:
+    def discard(self, number: int) -> None:
         """Nothing was done: it may be asked again."""
         self._requests.pop(number, None)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.storage.support.world import texts
 from tests.support.clocks import NOON
-from whippet.app.client.packing import as_batch, pack
+from whippet.app.client.batching import as_batch, pack
 from whippet.app.errors import Code, CommandError
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message

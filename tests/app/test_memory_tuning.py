@@ -9,7 +9,7 @@ import pytest
 
 READ_AND_FREE = """
 import resource, threading
-from whippet.app.allocator import keep_freed_memory
+from whippet.app.memory_tuning import keep_freed_memory
 
 if not keep_freed_memory():
     raise SystemExit(77)

@@ -11,29 +11,29 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 
-from whippet.app.model.done_requests import DoneRequests, Remembered
 from whippet.app.model.identity import Login
+from whippet.app.model.next_replay import ReplayMemory, ReplayWindow
 from whippet.app.model.sessions import Session
 
 
-class BoundSession:
+class ResumableSession:
     __slots__ = ("client", "connection", "left_at", "login", "number", "requests", "secret_digest", "session")
 
     def __init__(
-        self, number: int, client: bytes, secret_digest: bytes, session: Session, login: Login, remembered: Remembered
+        self, number: int, client: bytes, secret_digest: bytes, session: Session, login: Login, memory: ReplayMemory
     ) -> None:
         self.number = number
         self.client = client
         self.secret_digest = secret_digest
         self.session = session
         self.login = login
-        self.requests = DoneRequests(remembered)
+        self.requests = ReplayWindow(memory)
         self.connection: object | None = None
         """What it is bound to; None: the client is away."""
         self.left_at = 0
 
 
-class BoundSessions:
+class ResumableSessions:
     def __init__(
         self, memory_us: int, away_max: int, clock: Callable[[], int], on_end: Callable[[Session], None]
     ) -> None:
@@ -42,12 +42,12 @@ class BoundSessions:
         self._away_max = away_max
         self._clock = clock
         self._on_end = on_end
-        self.remembered = Remembered()
-        self._by_number: dict[int, BoundSession] = {}
-        self._by_client: dict[bytes, list[BoundSession]] = {}
-        self._away: dict[int, BoundSession] = {}
+        self.replay_memory = ReplayMemory()
+        self._by_number: dict[int, ResumableSession] = {}
+        self._by_client: dict[bytes, list[ResumableSession]] = {}
+        self._away: dict[int, ResumableSession] = {}
         """In the order in which their connections ended, and the same for each user."""
-        self._away_of: dict[str, dict[int, BoundSession]] = {}
+        self._away_of: dict[str, dict[int, ResumableSession]] = {}
 
     def __len__(self) -> int:
         return len(self._by_number)
@@ -56,15 +56,15 @@ class BoundSessions:
     def away_count(self) -> int:
         return len(self._away)
 
-    def begin(self, bound: BoundSession, connection: object) -> None:
-        self.forget_old()
+    def add(self, bound: ResumableSession, connection: object) -> None:
+        self.expire()
         bound.connection = connection
         self._by_number[bound.number] = bound
         self._by_client.setdefault(bound.client, []).append(bound)
 
-    def find(self, client: bytes, number: int, secret_digest: bytes) -> BoundSession | None:
+    def find(self, client: bytes, number: int, secret_digest: bytes) -> ResumableSession | None:
         """Of a client that knows the secret; number 0 is that of any session of the client."""
-        self.forget_old()
+        self.expire()
         found = None
         for bound in self._by_client.get(client, ()):
             is_known = hmac.compare_digest(bound.secret_digest, secret_digest)
@@ -72,12 +72,12 @@ class BoundSessions:
                 found = bound
         return found
 
-    def bind(self, bound: BoundSession, connection: object) -> None:
+    def resume(self, bound: ResumableSession, connection: object) -> None:
         """Another connection takes over."""
         bound.connection = connection
-        self._come_back(bound)
+        self._forget_absence(bound)
 
-    def leave(self, bound: BoundSession, connection: object) -> None:
+    def disconnect(self, bound: ResumableSession, connection: object) -> None:
         """A connection has ended. Nothing happens if it is not the session's any more."""
         if bound.connection is not connection or self._by_number.get(bound.number) is not bound:
             return
@@ -91,13 +91,13 @@ class BoundSessions:
         session.is_watched = True
         self._away[bound.number] = bound
         self._away_of.setdefault(bound.login.mark, {})[bound.number] = bound
-        self.forget_old()
+        self.expire()
 
-    def end(self, bound: BoundSession) -> None:
+    def end(self, bound: ResumableSession) -> None:
         """The client has logged out, has been away for too long, or may not act as its user any more."""
         if self._by_number.pop(bound.number, None) is None:
             return
-        self._come_back(bound)
+        self._forget_absence(bound)
         bound.requests.clear()
         others = self._by_client[bound.client]
         others.remove(bound)
@@ -105,7 +105,7 @@ class BoundSessions:
             del self._by_client[bound.client]
         self._on_end(bound.session)
 
-    def forget_old(self) -> None:
+    def expire(self) -> None:
         """Those that have waited for too long, and those that are too many."""
         oldest = self._clock() - self._memory_us
         while self._away and next(iter(self._away.values())).left_at <= oldest:
@@ -114,7 +114,7 @@ class BoundSessions:
             most = max(self._away_of.values(), key=len)
             self.end(next(iter(most.values())))
 
-    def _come_back(self, bound: BoundSession) -> None:
+    def _forget_absence(self, bound: ResumableSession) -> None:
         if self._away.pop(bound.number, None) is None:
             return
         of_user = self._away_of[bound.login.mark]
