@@ -37,8 +37,8 @@ from whippet.app.telemetry.log_files import LogFiles
 from whippet.app.telemetry.machine import Machine
 from whippet.app.telemetry.measurements import Measurements
 from whippet.app.unique_numbers import UniqueNumbers
-from whippet.storage.catalog import Stream as StoredStream
-from whippet.storage.catalog import Topic as StoredTopic
+from whippet.storage.documents import Stream as StoredStream
+from whippet.storage.documents import Topic as StoredTopic
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
 

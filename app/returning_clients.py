@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from whippet.storage import files
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.documents import NOT_UNDERSTOOD
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from whippet.bench.load import Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
 from whippet.bench.world import Unsynced
 from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.options import StoreOptions
 from whippet.storage.store import Store
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from whippet.bench.measure import Bench
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout, log_file
 from whippet.storage.options import StoreOptions

@@ -458,7 +458,7 @@ class Log:
 
     # ----------------------------------------------------------------------------------------------------- producers
 
-    def remembered(self) -> list[Record]:
+    def load_records(self) -> list[Record]:
         """What producers were answered: once, before anything is written."""
         records, found = self.producers.load(self._counts)
         for damage in found:

@@ -25,7 +25,6 @@ import msgspec
 
 from whippet.storage import batch as batches
 from whippet.storage.batch import Limits
-from whippet.storage.completion import to_the_end
 from whippet.storage.consumer_offsets import ConsumerOffsets
 from whippet.storage.errors import (
     InvalidOffset,
@@ -43,6 +42,7 @@ from whippet.storage.producers import Bounds, Producer, Producers, Record
 from whippet.storage.retention import believable
 from whippet.storage.segment import Segment
 from whippet.storage.shard import Order, Shard, Written
+from whippet.storage.shielding import shielded
 from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
 from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
 
@@ -74,7 +74,7 @@ class Appended(msgspec.Struct, frozen=True):
         return self.base_offset + self.messages
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class Shared(msgspec.Struct, frozen=True):
     """What all partitions of a store share."""
 
     options: StoreOptions
@@ -139,7 +139,7 @@ class Partition:
         last_timestamp: int,
         records: list[Record],
         settings: TopicSettings,
-        shared: Surroundings,
+        shared: Shared,
     ) -> None:
         self.place = place
         self.durability = settings.durability
@@ -309,7 +309,7 @@ class Partition:
             self._last_timestamp = now
         return self._last_timestamp
 
-    @to_the_end
+    @shielded
     async def append_once(
         self,
         batch: batches.Writable,
@@ -712,7 +712,7 @@ class Partition:
 
     # ------------------------------------------------------------------------------ deleting, re-opening and closing
 
-    @to_the_end
+    @shielded
     async def trim(self, before: int, purges: int | None = None) -> int:
         """Deletes the closed segments that end at or before an offset; says how many. None of them if the log was
         purged, and perhaps filled again, since the caller looked at it and its `purges`."""
@@ -758,7 +758,7 @@ class Partition:
             segment.last_timestamp = self._doubted_at if time is None else time
         return closed
 
-    @to_the_end
+    @shielded
     async def purge(self) -> None:
         """Deletes all messages, consumer offsets and what producers were answered; the next message gets offset 0."""
         log, offset_files = self._log, self._offsets.files
@@ -795,7 +795,7 @@ class Partition:
         self._producers.forget()
         self._readers.look_again()
 
-    @to_the_end
+    @shielded
     async def reopen(self, recovered: Callable[[], tuple[Log, int, list[Record]]]) -> None:
         """Takes the place of what failed: `recovered` opens and checks the files again, on the shard's thread."""
         await self._enter()
@@ -856,7 +856,7 @@ class Partition:
         self._gathered, self._gathered_bytes = [], 0
         self._free(self._unflushed_bytes)
 
-    @to_the_end
+    @shielded
     async def close(self, reason: str = "the store is stopping", *, keep: bool = True) -> None:
         """Writes and syncs everything (unless it is being deleted), lets go of the files and refuses what comes.
 

@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from whippet.storage import scan
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.files import Files, make_folders, read_all, replace, write_all
 from whippet.storage.index import Index, decode, encode, entries_in
 from whippet.storage.layout import (

@@ -11,6 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from whippet.storage import producer_file, recovery, scan
+from whippet.storage.data_folder import locked_offline
 from whippet.storage.files import Files, read_all
 from whippet.storage.index import Index
 from whippet.storage.layout import (
@@ -20,7 +21,6 @@ from whippet.storage.layout import (
     producers_file,
     segment_of,
 )
-from whippet.storage.offline import locked
 from whippet.storage.options import StoreOptions
 from whippet.storage.segment import Damage, Segment
 
@@ -40,7 +40,7 @@ class Surveyed(msgspec.Struct, frozen=True):
 def survey(options: StoreOptions, files: Files | None = None) -> Iterator[Surveyed]:
     """Every partition in turn, found by its folder, whether or not a document knows it."""
     files = files or Files()
-    with locked(options, files) as layout:
+    with locked_offline(options, files) as layout:
         for stream in _numbered(files, layout.streams):
             for topic in _numbered(files, layout.topics(stream)):
                 for partition in _numbered(files, layout.partitions(stream, topic)):

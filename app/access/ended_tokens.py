@@ -20,7 +20,7 @@ import msgspec
 
 from whippet.app.errors import Code, CommandError
 from whippet.storage import files
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.documents import NOT_UNDERSTOOD
 
 _log = logging.getLogger(__name__)
 

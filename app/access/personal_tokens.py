@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from whippet.app.access.users import User, Users
 from whippet.app.errors import Code, CommandError
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import StorageError
 from whippet.storage.store import Store
 

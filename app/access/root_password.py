@@ -14,11 +14,11 @@ import msgspec
 from whippet.app.access.passwords import Passwords
 from whippet.app.access.users import ROOT, UserDocument, check_password, encoded, with_sessions_ended
 from whippet.app.model.identity import UserStatus
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.data_folder import locked_offline
+from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.files import Files, read_all, write_beside
 from whippet.storage.layout import USERS_FOLDER
-from whippet.storage.offline import locked
 from whippet.storage.options import StoreOptions
 
 
@@ -27,7 +27,7 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
     too, which otherwise end only if the user was inactive."""
     check_password(password)
     files = Files()
-    with locked(options, files) as layout:
+    with locked_offline(options, files) as layout:
         path = f"{layout.below(USERS_FOLDER)}/{ROOT}.json"
         if not files.exists(path):
             raise CatalogueError(f"{path} is missing: the next start of the server makes a root user")

@@ -27,7 +27,7 @@ from whippet.app.config import ConfigError
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Directory
 from whippet.app.model.identity import Login, UserStatus
-from whippet.storage.catalog import NOT_UNDERSTOOD
+from whippet.storage.documents import NOT_UNDERSTOOD
 from whippet.storage.errors import CatalogueError
 from whippet.storage.store import Store
 

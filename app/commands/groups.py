@@ -15,7 +15,7 @@ from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Topic, check_name
 from whippet.app.model.groups import Group
-from whippet.storage.catalog import GroupDocument
+from whippet.storage.documents import GroupDocument
 from whippet.storage.offsets import Kind
 
 if TYPE_CHECKING:

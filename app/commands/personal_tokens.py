@@ -8,7 +8,7 @@ from whippet.app.commands import requests, responses
 from whippet.app.commands.authorization import current_user
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
-from whippet.storage.completion import to_the_end
+from whippet.storage.shielding import shielded
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
@@ -22,7 +22,7 @@ async def get_tokens(
     return tuple(responses.TokenInfo(token.name, token.expires_at) for token in tokens)
 
 
-@to_the_end
+@shielded
 async def create_token(
     gateway: Gateway, session: Session, request: requests.CreatePersonalAccessToken, target: Target
 ) -> responses.RawToken:
@@ -35,7 +35,7 @@ async def create_token(
     return responses.RawToken(text)
 
 
-@to_the_end
+@shielded
 async def delete_token(
     gateway: Gateway, session: Session, request: requests.DeletePersonalAccessToken, target: Target
 ) -> None:

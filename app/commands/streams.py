@@ -12,7 +12,7 @@ from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.catalogue import Directory, Stream, check_name
 from whippet.app.model.options import OptionScope, refuse_any
-from whippet.storage.catalog import StreamDocument
+from whippet.storage.documents import StreamDocument
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway

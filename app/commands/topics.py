@@ -13,7 +13,7 @@ from whippet.app.errors import Code, CommandError
 from whippet.app.model import topic_options
 from whippet.app.model.catalogue import Directory, Stream, Topic, check_name
 from whippet.app.model.topic_options import COMPRESSIONS, TopicDefaults
-from whippet.storage.catalog import TopicDocument
+from whippet.storage.documents import TopicDocument
 from whippet.storage.options import TopicOptions, TopicSettings, settings_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from whippet.app.commands.authorization import current_user, refuse_changing_roo
 from whippet.app.commands.target import Target
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import OptionScope, refuse_any
-from whippet.storage.completion import to_the_end
+from whippet.storage.shielding import shielded
 
 if TYPE_CHECKING:
     from whippet.app.gateway import Gateway
@@ -35,7 +35,7 @@ async def get_users(
     return tuple(_info(user) for user in gateway.users)
 
 
-@to_the_end
+@shielded
 async def create_user(
     gateway: Gateway, session: Session, request: requests.CreateUser, target: Target
 ) -> responses.UserDetails:
@@ -49,7 +49,7 @@ async def create_user(
     return _details(user)
 
 
-@to_the_end
+@shielded
 async def delete_user(gateway: Gateway, session: Session, request: requests.DeleteUser, target: Target) -> None:
     """The tokens of a user who is gone are of no use, so it does no harm if their files cannot be removed at once."""
     user = await gateway.users.delete(request.user, _may_change(gateway, session.login))
@@ -57,7 +57,7 @@ async def delete_user(gateway: Gateway, session: Session, request: requests.Dele
     await gateway.tokens.forget_user(user)
 
 
-@to_the_end
+@shielded
 async def update_user(gateway: Gateway, session: Session, request: requests.UpdateUser, target: Target) -> None:
     refuse_any(request.options, OptionScope.USER)
     allowed = _may_change(gateway, session.login)
@@ -67,7 +67,7 @@ async def update_user(gateway: Gateway, session: Session, request: requests.Upda
         await gateway.tokens.forget_void(gateway.users)
 
 
-@to_the_end
+@shielded
 async def update_permissions(
     gateway: Gateway, session: Session, request: requests.UpdatePermissions, target: Target
 ) -> None:
@@ -79,7 +79,7 @@ async def update_permissions(
     await gateway.users.change_permissions(request.user, request.permissions, allowed)
 
 
-@to_the_end
+@shielded
 async def change_password(gateway: Gateway, session: Session, request: requests.ChangePassword, target: Target) -> None:
     """Whoever has stolen a session or an access token loses it; a personal access token only if that is asked for."""
     login = session.login
@@ -101,7 +101,7 @@ async def change_password(gateway: Gateway, session: Session, request: requests.
         await gateway.tokens.forget_void(gateway.users)
 
 
-@to_the_end
+@shielded
 async def end_sessions(gateway: Gateway, session: Session, request: requests.EndSessions, target: Target) -> None:
     ends_tokens = request.personal_access_tokens
     allowed = _may_change(gateway, session.login)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from whippet.storage.catalog import GroupDocument
+from whippet.storage.documents import GroupDocument
 
 Committed = Callable[[int], int | None]
 """What the group has stored in a partition; None when nothing is."""

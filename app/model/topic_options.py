@@ -16,7 +16,7 @@ from whippet.app.config.system import System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model import options
 from whippet.app.model.options import Option, Value, ValueKind, short
-from whippet.storage.catalog import TopicDocument
+from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
 UNLIMITED = 2**64 - 1

@@ -40,7 +40,7 @@ from whippet.app.config.store import store_options
 from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
 from whippet.app.model.sessions import Session, Transport
-from whippet.storage.catalog import StreamDocument
+from whippet.storage.documents import StreamDocument
 from whippet.storage.files import Files
 from whippet.storage.handles import IndexCache
 from whippet.storage.options import MIB, Durability, StoreOptions

@@ -15,7 +15,7 @@ from tests.support.turns import TurnCounter
 from whippet.app.client.batching import pack
 from whippet.app.shared_feeds import HANDED_OUT_BYTES, Cursor, Part, Piece, Position, SharedFeed, SharedFeeds
 from whippet.storage.batch import messages
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionClosed
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store

@@ -23,7 +23,7 @@ from tests.storage.support.promises import read_everything
 from tests.storage.support.scenario import open_store, run
 from tests.support.sizes import mostly_long, sized
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import ProducerFenced, StorageError
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition

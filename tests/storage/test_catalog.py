@@ -12,7 +12,7 @@ import pytest
 
 from tests.storage.support.world import SlowDisk, opened, payloads, settled, texts, with_topic
 from tests.support.clocks import Clock
-from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
+from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError
 from whippet.storage.layout import PartitionId
 from whippet.storage.options import TopicOptions
@@ -102,9 +102,9 @@ async def test_an_id_that_is_taken_is_refused_and_what_is_there_stays(tmp_path: 
         (partition,) = await with_topic(store)
         await partition.append(texts("a"))
         before = picture(store)
-        with pytest.raises(CatalogueError, match="already there"):
+        with pytest.raises(CatalogueError, match="already exists"):
             await store.create_stream(stream(0, "other"))
-        with pytest.raises(CatalogueError, match="already there"):
+        with pytest.raises(CatalogueError, match="already exists"):
             await store.create_topic(0, topic(0, 4))
         with pytest.raises(CatalogueError, match="cannot lose 2"):
             await store.remove_partitions(0, 0, 2)

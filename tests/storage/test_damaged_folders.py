@@ -430,7 +430,7 @@ def test_a_partition_folder_that_is_missing_is_not_served_and_not_made_up(spoilt
 def test_a_partition_folder_that_is_missing_is_made_anew_if_asked_for(spoilt: Spoilt) -> None:
     shutil.rmtree(spoilt.partition())
     seen = reopened(spoilt, lost=range(MESSAGES), recreate_missing_state=True)
-    assert seen.says(spoilt.partition(), "made anew")
+    assert seen.says(spoilt.partition(), "recreated")
     assert seen.appended_at[0] == 0
 
 
@@ -500,7 +500,7 @@ def test_without_its_document_a_stream_or_topic_is_served_if_asked_for(
 ) -> None:
     spoil(spoilt.stream / document, content)
     seen = reopened(spoilt, recreate_missing_state=True)
-    assert seen.says(spoilt.stream / document, "made up as")
+    assert seen.says(spoilt.stream / document, "recreated as")
     assert seen.appended_at[0] == MESSAGES
     assert look(spoilt.root).appended_at[0] == MESSAGES + 2 * BATCH_MESSAGES
 
@@ -533,8 +533,8 @@ def test_a_stream_that_was_copied_by_hand_is_served_beside_the_first_under_anoth
 def test_an_impossible_number_of_partitions_is_refused_not_tried(spoilt: Spoilt, count: int) -> None:
     path = spoilt.topic / "topic.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"partitions_count": count}))
-    assert look(spoilt.root).says(path, "cannot be understood")
-    assert reopened(spoilt, recreate_missing_state=True).says(path, "made up as")
+    assert look(spoilt.root).says(path, "cannot be decoded")
+    assert reopened(spoilt, recreate_missing_state=True).says(path, "recreated as")
 
 
 def test_many_missing_partitions_are_told_in_one_line(spoilt: Spoilt) -> None:
@@ -611,7 +611,7 @@ def test_a_folder_in_the_place_of_format_is_refused_in_one_line(spoilt: Spoilt) 
 def test_a_missing_format_is_made_up_if_asked_for(spoilt: Spoilt) -> None:
     (spoilt.root / "FORMAT").unlink()
     seen = reopened(spoilt, recreate_missing_state=True)
-    assert seen.says(spoilt.root / "FORMAT", "made anew")
+    assert seen.says(spoilt.root / "FORMAT", "recreated")
 
 
 async def test_a_folder_that_is_open_elsewhere_is_refused_in_one_line(spoilt: Spoilt) -> None:

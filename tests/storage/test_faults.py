@@ -22,7 +22,7 @@ from tests.storage.support.promises import Promises, check, read_everything
 from tests.storage.support.scenario import Scenario, open_store, run
 from tests.support.sizes import mostly_long, sized
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import PartitionFailed, StorageError, WriteFailed
 from whippet.storage.layout import PartitionId
 from whippet.storage.options import Durability, TopicOptions

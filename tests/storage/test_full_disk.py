@@ -18,7 +18,7 @@ import pytest
 from tests.storage.support.segments import messages_in
 from tests.storage.support.small_disk import exhaust, on_a_small_disk
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import DiskError, StorageError, WriteFailed
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.storage.support.world import opened, sized
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import TopicFull
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition

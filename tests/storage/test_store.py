@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage.support.world import opened, payloads, settled, sized, texts, with_topic
 from tests.support.clocks import NOON, Clock
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
 from whippet.storage.layout import PartitionId
 from whippet.storage.offsets import Kind

@@ -14,7 +14,7 @@ import pytest
 from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.world import offsets, opened, payloads, settled, sized, texts
 from tests.support.running import run
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.files import Files
 from whippet.storage.layout import Layout, log_file
 from whippet.storage.offsets import Kind

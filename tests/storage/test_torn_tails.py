@@ -32,7 +32,7 @@ from tests.storage.support.segments import (
 )
 from tests.support.sizes import sized
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.index import Index, encode
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition import Partition

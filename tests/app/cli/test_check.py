@@ -11,7 +11,7 @@ import pytest
 
 from whippet.app.cli.main import main
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.options import StoreOptions
 from whippet.storage.producer_file import encode
 from whippet.storage.producers import Producer, Record

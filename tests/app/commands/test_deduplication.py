@@ -17,7 +17,7 @@ from whippet.app.config.system import Limits, MessageDeduplication, System
 from whippet.app.model.deduplication_window import Bounds
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage.batch import Message, build, header, messages
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import WriteFailed
 from whippet.storage.files import Buffer, Files
 from whippet.storage.options import StoreOptions, TopicOptions

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from whippet.app.model.groups import Group
-from whippet.storage.catalog import GroupDocument
+from whippet.storage.documents import GroupDocument
 
 ANNE, BERT, CARL, DORA, EMIL = 70, 60, 50, 40, 30
 """Client ids; their order is not that of joining."""

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.sizes import sized
 from whippet.app.model.groups import Group
-from whippet.storage.catalog import GroupDocument
+from whippet.storage.documents import GroupDocument
 
 CLIENTS = st.integers(0, 4)
 PARTITIONS_MAX = 7

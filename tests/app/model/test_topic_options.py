@@ -9,7 +9,7 @@ from whippet.app.config.system import MessageDeduplication, System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
 from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
-from whippet.storage.catalog import TopicDocument
+from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
 
 DAY = 86_400_000_000

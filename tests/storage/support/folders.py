@@ -18,7 +18,7 @@ import msgspec
 from tests.storage.support.segments import messages_in, payload_of, tree
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.offsets import Kind
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition import Partition

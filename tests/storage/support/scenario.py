@@ -17,7 +17,7 @@ import msgspec
 from tests.storage.support.disk import PowerCut, SimulatedDisk
 from tests.storage.support.promises import Epoch, PartitionKey, Promises, State, check, facts, served
 from whippet.storage.batch import Message, build
-from whippet.storage.catalog import GroupDocument, StreamDocument, TopicDocument
+from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import StorageError
 from whippet.storage.files import Files
 from whippet.storage.log import Fetched

@@ -16,7 +16,7 @@ from tests.support.clocks import NOON
 from tests.support.running import HANGS_S
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, StoredMessage, build
-from whippet.storage.catalog import StreamDocument, TopicDocument
+from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.files import Buffer, Files
 from whippet.storage.log import Fetched
 from whippet.storage.options import StoreOptions
