@@ -74,5 +74,5 @@ def test_what_producers_were_answered_is_looked_at(folder: Path, capsys: pytest.
 
 def test_a_folder_that_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"whippet: {tmp_path}/FORMAT: missing; this is no data folder of Whippet\n"
+    assert capsys.readouterr().err == f"whippet: {tmp_path}/FORMAT: missing; this is not a data folder of Whippet\n"
     assert not list(tmp_path.iterdir())

@@ -194,7 +194,7 @@ def test_a_folder_that_is_no_data_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reset(monkeypatch, tmp_path / "nothing", "--generate") == 2
-    assert "this is no data folder of Whippet" in capsys.readouterr().err
+    assert "this is not a data folder of Whippet" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
