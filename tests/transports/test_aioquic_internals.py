@@ -18,7 +18,7 @@ import aioquic
 from whippet import transports
 from whippet.transports import quic_engine, quic_pacing
 
-OURS = ("quic_engine.py", "quic_pacing.py", "quic_connection.py", "quic.py", "http3.py")
+OURS = ("quic_engine.py", "quic_pacing.py", "quic_connection.py", "quic.py", "http3.py", "http3_exchange.py")
 VERSION = "1.7.2"
 PRIVATE_NAMES_MAX = 76
 """It may become fewer."""

@@ -22,7 +22,7 @@ from tests.transports.support.quic import Client, World, served
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import HttpLimits
 from whippet.transports.http.serving.protocol import Listener
-from whippet.transports.http3 import AHEAD_BYTES_MAX, PIECE_BYTES
+from whippet.transports.http3_exchange import BUFFERED_BYTES_MAX, PIECE_BYTES
 
 MIB = 1 << 20
 
@@ -197,7 +197,7 @@ async def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
         await until(lambda: bool(connection.engine._held))
         await asyncio.sleep(0.1)
         window = world.gateway.config.quic.stream_receive_window
-        assert sender.highest_offset <= AHEAD_BYTES_MAX + 2 * window
+        assert sender.highest_offset <= BUFFERED_BYTES_MAX + 2 * window
         read.set()
         assert (await client.done[stream_id])[0] == 200
 
@@ -347,7 +347,7 @@ async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path
         assert (await client.ask("GET", "/"))[0] == 200
         connection = next(iter(world.listener._connections))
         http: Any = connection._speaker
-        kept = len(http.fields._stream)
+        kept = len(http.framing._stream)
         for _ in range(20):
             for path, ends in (("/breaks", ()), ("/waits", ("reset",)), ("/waits", ("stop",)), ("/waits", ENDS)):
                 stream_id = client.begin("PUT" if ends else "GET", path, end=not ends)
@@ -370,8 +370,8 @@ async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path
             with pytest.raises(ConnectionResetError):
                 await client.done[stream_id]
         assert (await client.ask("GET", "/"))[0] == 200
-        await until(lambda: not http._exchanges and not http._begun and not http._heard)
-        assert len(http.fields._stream) == kept
+        await until(lambda: not http._exchanges and not http._awaiting_headers and not http._receiving)
+        assert len(http.framing._stream) == kept
         await until(lambda: len(connection.engine._streams) <= 8)
 
 
@@ -524,7 +524,7 @@ async def test_a_stop_rejects_a_request_whose_fields_have_not_arrived(tmp_path: 
         client.client.quic.send_stream_data(stream_id, encode_frame(FrameType.HEADERS, bytes(20))[:10])
         client.client.transmit()
         http: Any = next(iter(world.listener._connections))._speaker
-        await until(lambda: bool(http._begun))
+        await until(lambda: bool(http._awaiting_headers))
         await world.listener.stop(10)
         with pytest.raises(ConnectionResetError) as rejected:
             await client.done[stream_id]
