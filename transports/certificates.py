@@ -11,7 +11,6 @@ import ipaddress
 import logging
 import os
 import ssl
-import stat
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from whippet.app import secret_files
 from whippet.app.certificate_expiry import CertificateExpiry
 from whippet.app.config import ConfigError
 from whippet.app.config.listeners import HttpTls, QuicCertificate, Tls
@@ -34,7 +34,7 @@ RENEWED_DAYS = 30
 FOLDER = "certificates"
 KEPT = "self-signed.pem"
 """The key, then the certificate."""
-OWNER_ALONE = 0o600
+FILE_BYTES_MAX = 1 << 20
 
 
 class Pair(NamedTuple):
@@ -170,12 +170,12 @@ def kept(data_folder: str) -> Pair:
     folder = os.path.join(data_folder, FOLDER)
     path = os.path.join(folder, KEPT)
     try:
-        octets = _read(path)
+        octets = secret_files.read(path, FILE_BYTES_MAX)
         if octets is not None and (pair := _usable(octets)) is not None:
             return pair
         os.makedirs(folder, mode=0o750, exist_ok=True)
         pair = self_signed()
-        _write(path, pair.key + pair.certificate)
+        secret_files.write(path, pair.key + pair.certificate)
     except OSError as error:
         raise ConfigError(f"{path}, the certificate made here, cannot be kept: {error.strerror or error}") from error
     if octets is not None:
@@ -194,30 +194,6 @@ def _usable(octets: bytes) -> Pair | None:
     certificate = x509.load_pem_x509_certificates(pair.certificate)[0]
     left = certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
     return pair if left > datetime.timedelta(days=RENEWED_DAYS) else None
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    with open(handle, "rb") as file:
-        if stat.S_IMODE(os.fstat(handle).st_mode) != OWNER_ALONE:
-            _log.warning("%s was open to others: now it is not, but they may have the key", path)
-            os.fchmod(handle, OWNER_ALONE)
-        return file.read(1 << 20)
-
-
-def _write(path: str, octets: bytes) -> None:
-    """Under another name first, so that a crash leaves no half of it."""
-    temporary = f"{path}.new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ALONE)
-    with open(handle, "wb") as file:
-        os.fchmod(handle, OWNER_ALONE)
-        file.write(octets)
-        file.flush()
-        os.fsync(handle)
-    os.rename(temporary, path)
 
 
 def self_signed() -> Pair:

@@ -7,6 +7,7 @@ import logging
 import time
 from typing import Any, Protocol
 
+from whippet.app.config.formats import host_and_port
 from whippet.app.config.system import Limits
 from whippet.app.gateway import Gateway
 from whippet.transports.admission.budgets import Budgets
@@ -18,8 +19,29 @@ MAPPED = "::ffff:"
 """Before an IPv4 address where a socket speaks both."""
 SCRATCH_BYTES = 256 << 10
 SWEEP_SECONDS = 1.0
-FULL_SAID_SECONDS = 60.0
-"""How often the log is told, at most, that there are too many connections."""
+WARNING_SECONDS_BETWEEN = 60.0
+"""The log reports at most this often that connections are refused."""
+
+
+class ConnectionLimit:
+    """A limit of open connections. While it refuses some, it warns of that now and then."""
+
+    __slots__ = ("_key", "_warned_at", "limit")
+
+    def __init__(self, key: str, limit: int) -> None:
+        """`key` is the setting of the limit."""
+        self._key = key
+        self.limit = limit
+        self._warned_at = float("-inf")
+
+    def allows_one_more(self, count: int) -> bool:
+        if count < self.limit:
+            return True
+        now = time.monotonic()
+        if now - self._warned_at > WARNING_SECONDS_BETWEEN:
+            self._warned_at = now
+            _log.warning("connections are refused: %s = %d", self._key, self.limit)
+        return False
 
 
 class Member(Protocol):
@@ -55,7 +77,7 @@ class Connections:
         self._connections: set[Member] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._empty: asyncio.Future[None] | None = None
-        self._full_said_at = float("-inf")
+        self._limit = ConnectionLimit("system.limits.connections", self.limits.connections)
 
     def start_sweeping(self, name: str) -> None:
         self._sweeper = asyncio.create_task(self._sweep(), name=name)
@@ -67,13 +89,7 @@ class Connections:
         return True
 
     def has_room(self, more: int = 0) -> bool:
-        if len(self._connections) + more < self.limits.connections:
-            return True
-        now = time.monotonic()
-        if now - self._full_said_at > FULL_SAID_SECONDS:
-            self._full_said_at = now
-            _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
-        return False
+        return self._limit.allows_one_more(len(self._connections) + more)
 
     def count_connections(self) -> int:
         return len(self._connections)
@@ -112,6 +128,5 @@ class Connections:
             self._sweeper.cancel()
 
 
-def text_of(peer: Any) -> str:
-    host, port = peer[:2] if peer else ("?", 0)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+def peer_address(peer: Any) -> str:
+    return host_and_port(*peer[:2]) if peer else "?:0"

@@ -34,7 +34,7 @@ from whippet.transports import certificates, datagrams, listening, quic_engine
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.certificates import Pair
-from whippet.transports.connections import FULL_SAID_SECONDS, SWEEP_SECONDS
+from whippet.transports.connections import SWEEP_SECONDS, ConnectionLimit
 from whippet.transports.datagrams import Datagrams, PeerAddress
 from whippet.transports.quic_connection import Connection
 from whippet.transports.quic_engine import CONNECTION_ID_BYTES, HTTP3, Engine, Rules
@@ -95,7 +95,7 @@ class QuicListener:
         self._sweeper: asyncio.Task[None] | None = None
         self._empty: asyncio.Future[None] | None = None
         self._stopping = False
-        self._full_said_at = float("-inf")
+        self._limit = ConnectionLimit("system.limits.connections", self.limits.connections)
         self._resets_left = RESETS_A_SECOND
 
     async def listen(self, address: Address, setting: str, data_folder: str) -> None:
@@ -179,7 +179,7 @@ class QuicListener:
 
     def _meet(self, header: QuicHeader, peer: PeerAddress) -> Connection | None:
         shaking = len(self._connections) - self._established
-        if shaking >= HANDSHAKES_MAX or not self._has_room():
+        if shaking >= HANDSHAKES_MAX or not self._limit.allows_one_more(self._established):
             return None
         now = time.monotonic()
         original, retried = header.destination_cid, None
@@ -256,24 +256,15 @@ class QuicListener:
         self._by_id.pop(connection_id, None)
 
     def welcome(self, connection: Connection) -> bool:
-        if not self._has_room():
+        if not self._limit.allows_one_more(self._established):
             return False
         if connection.is_http and self._door is not None:
-            if not self._door.has_room(time.monotonic()):
+            if not self._door.has_room():
                 return False
             self._door.over_quic += 1
         self._established += 1
         connection.is_counted = True
         return True
-
-    def _has_room(self) -> bool:
-        if self._established < self.limits.connections:
-            return True
-        now = time.monotonic()
-        if now - self._full_said_at > FULL_SAID_SECONDS:
-            self._full_said_at = now
-            _log.warning("connections are refused: system.limits.connections = %d", self.limits.connections)
-        return False
 
     def count_connections(self) -> int:
         return self._established

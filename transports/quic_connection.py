@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 from aioquic.quic import events
 from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 
+from whippet.app.config.formats import host_and_port
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
@@ -179,7 +180,9 @@ class Connection:
     def __init__(self, listener: QuicListener, engine: Engine, peer: PeerAddress) -> None:
         self.listener = listener
         self.engine = engine
-        self.session = Session(Transport.QUIC, text(peer), listener.gateway.clock(), self.end, listener.address.host)
+        self.session = Session(
+            Transport.QUIC, host_and_port(*peer[:2]), listener.gateway.clock(), self.end, listener.address.host
+        )
         self.ids: set[bytes] = set()
         """By which its datagrams are known."""
         self.is_established = False
@@ -773,8 +776,3 @@ def _bounded(talk: Conversation, frame: memoryview, buffers: list[Readable]) -> 
     if sum(map(len, buffers)) > ANSWER_BYTES_MAX:
         return talk.refuse(frame, Code.INVALID_SIZE_BYTES)
     return buffers
-
-
-def text(peer: PeerAddress) -> str:
-    host, port = peer[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

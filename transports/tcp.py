@@ -27,7 +27,7 @@ from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
 from whippet.transports.admission.stall_detector import STALLED_SECONDS, StallDetector
-from whippet.transports.connections import MAPPED, Connections, Member, text_of
+from whippet.transports.connections import MAPPED, Connections, Member, peer_address
 from whippet.transports.conversation import BEGINNING_BYTES, Conversation
 from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
@@ -106,7 +106,7 @@ class Connection(asyncio.BufferedProtocol):
         reached_at = transport.get_extra_info("sockname")
         self._session = Session(
             self.TRANSPORT,
-            text_of(transport.get_extra_info("peername")),
+            peer_address(transport.get_extra_info("peername")),
             gateway.clock(),
             self.end,
             reached_at[0].removeprefix(MAPPED) if reached_at else "",

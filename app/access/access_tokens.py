@@ -102,7 +102,7 @@ class AccessTokens:
     @classmethod
     async def open(cls, config: HttpJwt, data_folder: str, users: Users, clock: Callable[[], int]) -> AccessTokens:
         folder = os.path.join(data_folder, FOLDER)
-        keys = await asyncio.to_thread(signing_key.read_or_make, config, folder)
+        keys = await asyncio.to_thread(signing_key.read_or_create, config, folder)
         try:
             ended = await asyncio.to_thread(EndedTokens.read, folder, clock() // SECOND)
         except OSError as error:

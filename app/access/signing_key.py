@@ -1,7 +1,7 @@
-"""access/signing.key: the secret that signs access tokens, where the configuration has none.
+"""access/signing.key: the secret that signs access tokens, unless the configuration sets one.
 
-It is made once, for this folder. Tokens survive a restart with it. Whoever can read the file can be everybody, so its
-owner alone may.
+It is created once for the data folder, so that access tokens survive a restart. Anybody who can read it can act as any
+user, so only its owner may read the file.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 
+from whippet.app import secret_files
 from whippet.app.config.error import ConfigError
 from whippet.app.config.listeners import HttpJwt
 from whippet.storage import files
@@ -18,67 +19,40 @@ from whippet.storage import files
 _log = logging.getLogger(__name__)
 
 NAME = "signing.key"
-SECRET_BYTES = 64
-OWNER_ALONE = 0o600
+KEY_BYTES = 64
+KEY_BYTES_MAX = 4096
 
 
-def read_or_make(configured: HttpJwt, folder: str) -> list[bytes]:
-    """The first one signs, all of them verify. Blocks: for a thread, or before the loop is needed."""
+def read_or_create(configured: HttpJwt, folder: str) -> list[bytes]:
+    """Returns the keys: the first one signs, all of them verify. Blocks: for a thread."""
     texts = [secret for secret in (configured.encoding_secret, configured.decoding_secret) if secret]
     if not texts:
-        return [_kept(os.path.join(folder, NAME))]
+        return [_key_in(os.path.join(folder, NAME))]
     if len(set(texts)) > 1:
         _log.warning(
-            "http.jwt.encoding_secret and http.jwt.decoding_secret differ: tokens are signed with the first, and "
-            "those that were signed with the second are accepted until they end"
+            "http.jwt.encoding_secret and http.jwt.decoding_secret differ: new tokens are signed with the first, and "
+            "tokens signed with the second are accepted until they expire"
         )
     if configured.use_base64_secret:
         return [base64.b64decode(text, validate=True) for text in texts]
     return [text.encode() for text in texts]
 
 
-def _kept(path: str) -> bytes:
+def _key_in(path: str) -> bytes:
+    """Returns the key in the file, which is created if it is missing."""
     disk = files.Files()
     try:
-        found = _read(path)
-        if found is None:
+        key = secret_files.read(path, KEY_BYTES_MAX)
+        if key is None:
+            key = secrets.token_bytes(KEY_BYTES)
             files.make_folders(disk, os.path.dirname(path))
-            found = _make(path)
+            secret_files.write(path, key)
             disk.sync_folder(os.path.dirname(path))
     except OSError as error:
         raise ConfigError(
-            f"{path}, the key of access tokens, cannot be used: {error.strerror or error}; "
-            "mend that, or set http.jwt.encoding_secret"
+            f"{path}, the key that signs access tokens, cannot be used: {error.strerror or error}; "
+            "repair it, or set http.jwt.encoding_secret"
         ) from error
-    if len(found) < SECRET_BYTES:
-        raise ConfigError(f"{path} is not a key as Whippet makes it: remove it and a new one is made")
-    return found
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return None
-    try:
-        if os.fstat(handle).st_mode & 0o077:
-            _log.warning("%s was readable for others: now it is not, but they may have it", path)
-            os.fchmod(handle, OWNER_ALONE)
-        return os.read(handle, 4096)
-    finally:
-        os.close(handle)
-
-
-def _make(path: str) -> bytes:
-    """Under another name first, so that a crash leaves no half of a key."""
-    secret = secrets.token_bytes(SECRET_BYTES)
-    temporary = f"{path}.new"
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, OWNER_ALONE)
-    try:
-        os.fchmod(handle, OWNER_ALONE)
-        os.write(handle, secret)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    os.rename(temporary, path)
-    return secret
+    if len(key) < KEY_BYTES:
+        raise ConfigError(f"{path} is not a key as Whippet creates it: remove it, and the next start creates a new one")
+    return key

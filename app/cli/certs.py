@@ -19,6 +19,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from whippet.app import secret_files
+
 AUTHORITY_DAYS = 3650
 LEAF_DAYS_MAX = 397
 """Longer ones are refused by Apple's systems."""
@@ -163,9 +165,12 @@ def pem_of_key(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def write(path: Path, octets: bytes, *, secret: bool = False) -> None:
     """Under another name first: a server may read it at any moment."""
+    if secret:
+        secret_files.write(str(path), octets)
+        return
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
     with open(handle, "wb") as file:
         file.write(octets)
     temporary.rename(path)

@@ -19,7 +19,7 @@ import msgspec
 
 from whippet.app.client.wires import WIRES
 from whippet.app.commands.requests import LoginUser, LoginWithPersonalAccessToken
-from whippet.app.config.formats import Invalid, parse_duration
+from whippet.app.config.formats import Invalid, host_and_port, parse_duration
 from whippet.app.version import version
 
 PORTS = {"tcp": 8090}
@@ -52,7 +52,7 @@ class Destination(msgspec.Struct, frozen=True):
 
     @property
     def address(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
 
 
 def parse(text: str) -> Destination:

@@ -139,7 +139,7 @@ async def locate_messages(
             if partition is None or known.get(number, topic.incarnation(number)) != topic.incarnation(number):
                 continue
             partitions.append(partition)
-            starts.append(await start_of(partition, strategy, partition.offset_of(*consumer)))
+            starts.append(await start_of(partition, strategy, partition.offset_of(*consumer), strategy.value))
     return Followed(tuple(partitions), tuple(starts))
 
 
@@ -207,7 +207,7 @@ async def _fetch(
         if owned is None:
             return responses.Section(number, Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, 0, 0, incarnation, start)
         if wanted.strategy.kind is StrategyKind.NEXT:
-            start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer))
+            start = await start_of(partition, wanted.strategy, partition.offset_of(*consumer), 0)
         nothing = responses.Section(number, 0, max(partition.readable - 1, 0), 0, incarnation, start)
         if not left or room <= 0:
             return nothing

@@ -16,7 +16,6 @@ from whippet.app.errors import Code, CommandError, of_storage
 from whippet.app.model.catalogue import Topic
 from whippet.app.model.sessions import NOT_REGISTERED
 from whippet.storage.errors import ProducerFenced
-from whippet.storage.log import Fetched
 from whippet.storage.options import Durability
 from whippet.storage.partition import Appended, Partition
 from whippet.storage.producers import OWNER_BYTES, Producer
@@ -174,7 +173,8 @@ async def poll_messages(
     if partition_id is None:
         return responses.Polled(request.partition_id or 0, 0, 0, (), owned=False)
     partition = find_partition(target, partition_id)
-    found = await _read(partition, request, partition.offset_of(*consumer))
+    start = await start_of(partition, request.strategy, partition.offset_of(*consumer), request.count)
+    found = await partition.read(start, request.count, request.room)
     if found.messages and not await offsets.after_poll(
         gateway, session, topic, consumer, partition, found.next_offset - 1, request
     ):
@@ -192,7 +192,7 @@ async def poll_messages(
 async def follow_messages(
     gateway: Gateway, session: Session, request: requests.FollowMessages, target: Target
 ) -> Followed:
-    """Where nothing is said of a start: what comes from now on."""
+    """Without a start, reading begins with the next message that is appended."""
     topic = target.topic
     if request.partition_id is None:
         partitions = tuple(find_partition(target, number) for number in range(len(topic.partitions)))
@@ -203,41 +203,27 @@ async def follow_messages(
         partition.offset_of(*offsets.consumer_of(topic, consumer)) if consumer is not None else None
         for partition in partitions
     ]
+    if start is None:
+        return Followed(partitions, tuple(partition.readable for partition in partitions))
     return Followed(
-        partitions, tuple([await start_of(one, start, found) for one, found in zip(partitions, stored, strict=True)])
+        partitions,
+        tuple([await start_of(one, start, found, start.value) for one, found in zip(partitions, stored, strict=True)]),
     )
 
 
-async def start_of(partition: Partition, start: requests.Strategy | None, stored: int | None) -> int:
-    """The first offset that is to be read; without a start, that of the next message that comes."""
-    if start is None:
-        return partition.readable
-    match start.kind:
+async def start_of(partition: Partition, strategy: requests.Strategy, stored: int | None, last: int) -> int:
+    """Returns the first offset to read; `last` is how many messages LAST goes back."""
+    match strategy.kind:
         case StrategyKind.OFFSET:
-            return start.value
+            return strategy.value
         case StrategyKind.TIMESTAMP:
-            return await partition.offset_at(start.value)
+            return await partition.offset_at(strategy.value)
         case StrategyKind.FIRST:
             return partition.first_offset
         case StrategyKind.LAST:
-            return max(partition.readable - start.value, partition.first_offset)
+            return max(partition.readable - last, partition.first_offset)
         case StrategyKind.NEXT:
             return partition.first_offset if stored is None else stored + 1
-
-
-async def _read(partition: Partition, request: requests.PollMessages, stored: int | None) -> Fetched:
-    count, room, strategy = request.count, request.room, request.strategy
-    match strategy.kind:
-        case StrategyKind.OFFSET:
-            return await partition.read(strategy.value, count, room)
-        case StrategyKind.TIMESTAMP:
-            return await partition.read_from_time(strategy.value, count, room)
-        case StrategyKind.FIRST:
-            return await partition.read(partition.first_offset, count, room)
-        case StrategyKind.LAST:
-            return await partition.read_last(count, room)
-        case StrategyKind.NEXT:
-            return await partition.read(partition.first_offset if stored is None else stored + 1, count, room)
 
 
 async def get_routing(

@@ -62,7 +62,11 @@ class Address(msgspec.Struct, frozen=True):
         return re.fullmatch(r"\d+(\.\d+){3}", self.host, re.ASCII) is not None
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return host_and_port(self.host, self.port)
+
+
+def host_and_port(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 # Making one format from another.

@@ -418,12 +418,12 @@ async def test_a_connection_counts_among_those_of_http(tmp_path: Path) -> None:
     door = Listener(HttpLimits(connections=2), Address("127.0.0.1", 0))
     async with served(tmp_path, application=echo, door=door) as world:
         first, _ = await browser(world), await browser(world)
-        assert not door.has_room(0.0)
+        assert not door.has_room()
         refused = await world.beginning(QuicConfiguration(**BROWSER))
         assert (await refused.terminated).error_code == QuicErrorCode.CONNECTION_REFUSED
         assert await (await world.stranger()).is_alive(), "who speaks something else is no client of HTTP"
         first.client.close()
-        await until(lambda: door.has_room(0.0))
+        await until(door.has_room)
         assert (await (await browser(world)).ask("GET", "/"))[0] == 200
 
 

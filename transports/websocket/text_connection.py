@@ -23,7 +23,7 @@ from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.frame_intake import AHEAD_MAX
 from whippet.transports.admission.stall_detector import StallDetector
 from whippet.transports.admission.text_intake import TextIntake
-from whippet.transports.connections import MAPPED, text_of
+from whippet.transports.connections import MAPPED, peer_address
 from whippet.transports.reservations import Reservation
 from whippet.transports.websocket import framing
 from whippet.transports.websocket.binary_connection import READ_BYTES, incoming
@@ -98,7 +98,7 @@ class TextConnection(asyncio.BufferedProtocol):
         at = transport.get_extra_info("sockname")
         self.session = Session(
             Transport.WEBSOCKET,
-            text_of(transport.get_extra_info("peername")),
+            peer_address(transport.get_extra_info("peername")),
             listener.gateway.clock(),
             self._removed,
             at[0].removeprefix(MAPPED) if at else "",

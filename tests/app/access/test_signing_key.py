@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from whippet.app.access.signing_key import NAME, read_or_make
+from whippet.app.access.signing_key import NAME, read_or_create
 from whippet.app.config import ConfigError
 from whippet.app.config.formats import Secret
 from whippet.app.config.listeners import HttpJwt
 
 
 def key(folder: Path) -> bytes:
-    (found,) = read_or_make(HttpJwt(), str(folder))
+    (found,) = read_or_create(HttpJwt(), str(folder))
     return found
 
 
@@ -105,7 +105,7 @@ def test_the_secrets_of_the_configuration_come_in_their_order(
         return Secret("" if text is None else base64.b64encode(text.encode()).decode() if in_base64 else text)
 
     config = HttpJwt(encoding_secret=secret(encoding), decoding_secret=secret(decoding), use_base64_secret=in_base64)
-    assert read_or_make(config, str(tmp_path)) == expected
+    assert read_or_create(config, str(tmp_path)) == expected
     assert os.listdir(tmp_path) == []
     assert ("differ" in caplog.text) is (len(set(expected)) > 1)
 
@@ -113,4 +113,4 @@ def test_the_secrets_of_the_configuration_come_in_their_order(
 def test_a_secret_that_is_no_base64_is_refused_and_not_read_as_far_as_it_is(tmp_path: Path) -> None:
     config = HttpJwt(encoding_secret=Secret("QUJD%QUJD"), use_base64_secret=True)
     with pytest.raises(ValueError, match="base64"):
-        read_or_make(config, str(tmp_path))
+        read_or_create(config, str(tmp_path))

@@ -13,11 +13,12 @@ import xxhash
 
 from tests.app.access.support.world import refusal
 from tests.app.commands.support.reading import FIRST, GROUP, Reader, Reading, payloads, reading
-from whippet.app.commands import groups, messages, requests, responses
+from whippet.app.commands import groups, requests, responses
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Registration
 from whippet.storage.offsets import Kind
+from whippet.storage.partition import Partition
 
 ONE = Consumer(ConsumerKind.CONSUMER, 1)
 BILLING = Consumer(ConsumerKind.CONSUMER, "billing")
@@ -334,7 +335,7 @@ class Poll:
 @asynccontextmanager
 async def a_slow_poll(reader: Reader, patch: pytest.MonkeyPatch, **how: Any) -> AsyncIterator[asyncio.Task[Any]]:
     """What is done in the block happens between the reading and the handing out."""
-    read: Callable[..., Awaitable[Any]] = messages._read
+    read: Callable[..., Awaitable[Any]] = Partition.read
     slow = Poll()
 
     async def stop(*arguments: Any) -> Any:
@@ -344,7 +345,7 @@ async def a_slow_poll(reader: Reader, patch: pytest.MonkeyPatch, **how: Any) -> 
         return found
 
     with patch.context() as patched:
-        patched.setattr(messages, "_read", stop)
+        patched.setattr(Partition, "read", stop)
         task = asyncio.create_task(reader.poll(**how))
         await slow.has_read.wait()
     yield task

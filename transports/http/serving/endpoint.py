@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from whippet.app.config.formats import host_and_port
 from whippet.app.errors import CommandError
 from whippet.app.model.sessions import Session, Transport
 from whippet.transports import offload
@@ -192,10 +193,7 @@ def _announced(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
 
 def peer(scope: Scope) -> str:
     client = scope.get("client")
-    if client is None:
-        return "?:0"
-    host, port = client[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return "?:0" if client is None else host_and_port(*client[:2])
 
 
 def _stay() -> None:

@@ -40,6 +40,7 @@ from whippet.app.config.listeners import HttpLimits
 from whippet.transports.admission.budget import RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import StallDetector
+from whippet.transports.connections import ConnectionLimit
 from whippet.transports.http.errors import Refused, refusal_response
 from whippet.transports.reservations import CUT
 from whippet.transports.websocket.handshake import Upgrade
@@ -56,7 +57,6 @@ LINGER_BYTES_MAX = 4 << 20
 CHUNKS_FREE = 4096
 CHUNK_BYTES_MIN = 16
 """How long chunks have to be on average, once there are more than that: each costs as much as many bytes."""
-FULL_SAID_SECONDS = 60.0
 
 
 class Phase(enum.Enum):
@@ -114,15 +114,10 @@ class Listener:
         """Where those go who ask for an upgrade; None: nobody is heard who does."""
         self.budgets: Budgets | None = None
         """What is overdue in them is ended with what is overdue here."""
-        self._full_said_at = float("-inf")
+        self._limit = ConnectionLimit("http.limits.connections", limits.connections)
 
-    def has_room(self, now: float, more: int = 0) -> bool:
-        if len(self.connections) + self.over_quic + more < self.limits.connections:
-            return True
-        if now - self._full_said_at > FULL_SAID_SECONDS:
-            self._full_said_at = now
-            _log.warning("connections are refused: http.limits.connections = %d", self.limits.connections)
-        return False
+    def has_room(self, more: int = 0) -> bool:
+        return self._limit.allows_one_more(len(self.connections) + self.over_quic + more)
 
     def sweep(self, now: float) -> None:
         for connection in list(self.connections):
@@ -161,7 +156,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         now = self.loop.time()
-        if not self.listener.has_room(now):
+        if not self.listener.has_room():
             headers = ((b"retry-after", b"1"),)
             refused = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=headers)
             transport.write(_written(refused))

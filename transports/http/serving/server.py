@@ -125,8 +125,7 @@ class _Uvicorn(uvicorn.Server):
             return Protocol(listener, config=self.config, server_state=self.server_state, app_state={}, _loop=loop)
 
         def has_room() -> bool:
-            there = 0 if self._handshakes is None else len(self._handshakes)
-            return listener.has_room(loop.time(), there)
+            return listener.has_room(0 if self._handshakes is None else len(self._handshakes))
 
         seconds_max = listener.limits.first_byte_time
         self._handshakes = TlsHandshakes(sockets[0], self._tls, connection, has_room, seconds_max)
