@@ -72,7 +72,7 @@ def test_a_key_has_at_least_64_bytes(tmp_path: Path, size: int, used: bool) -> N
     if used:
         assert key(tmp_path) == b"k" * size
     else:
-        with pytest.raises(ConfigError, match="is not a key as Whippet makes it"):
+        with pytest.raises(ConfigError, match="is not a key as Whippet creates it"):
             key(tmp_path)
 
 
