@@ -237,6 +237,11 @@ TABLE: dict[Code, Row] = {
         "invalid_partitions_count", "Invalid partitions count", "the topic has fewer partitions."
     ),
     C.TOO_MANY_TOPICS: E("too_many_topics", "Too many topics", "the stream has as many as are allowed."),
+    C.PARTITION_RESIZE_DISABLED: E(
+        "partition_resize_disabled",
+        "Partition resizing is disabled for this fixed topic",
+        "it was created with partition_resize_policy = fixed.",
+    ),
     C.CANNOT_CREATE_PARTITION: E("cannot_create_partition", "Cannot create partition"),
     C.CANNOT_CREATE_PARTITION_DIRECTORY: E(
         "cannot_create_partition_directory", "Failed to create directory for partition"

@@ -96,6 +96,9 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
 Promise = Literal["replicated", "persisted"]
 """What a topic may be told about an acknowledgement: what the server promises anyway, or that the disk has it."""
 
+ResizePolicy = Literal["mutable", "fixed"]
+"""Whether partitions can be added to a topic and deleted from it."""
+
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -113,7 +116,9 @@ class TopicOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Another name of `durability`: true is `persisted`, false is `replicated`."""
     messages_required_to_save: Positive | None = None
     size_of_messages_required_to_save: Positive | None = None
+    partition_resize_policy: ResizePolicy | None = None
     preallocate_segments: bool | None = None
+    replication_factor: Literal[1] | None = None
     message_deduplication: bool | None = None
     message_deduplication_max_entries: int | None = None
     message_deduplication_expiry: int | None = None

@@ -8,6 +8,7 @@ from whippet.app.commands import groups, requests
 from whippet.app.commands.target import Target
 from whippet.app.commands.topics import PARTITIONS_MAX, check_partitions_count, check_reserved
 from whippet.app.errors import Code, CommandError
+from whippet.app.model.topic_options import FIXED
 from whippet.storage.options import settings_of
 from whippet.storage.partition import Partition
 
@@ -20,6 +21,7 @@ async def create_partitions(
     gateway: Gateway, session: Session, request: requests.CreatePartitions, target: Target
 ) -> None:
     _check_count(request.count)
+    _refuse_fixed(target)
     document = target.topic.document
     check_partitions_count(gateway, document.partitions_count, request.count)
     check_reserved(settings_of(document.options, gateway.store.options), document.partitions_count + request.count)
@@ -32,6 +34,7 @@ async def delete_partitions(
     gateway: Gateway, session: Session, request: requests.DeletePartitions, target: Target
 ) -> None:
     _check_count(request.count)
+    _refuse_fixed(target)
     have = len(target.topic.partitions)
     if request.count > have:
         raise CommandError(
@@ -63,6 +66,11 @@ def _take_over(gateway: Gateway, target: Target) -> None:
     if topic.turn >= len(topic.partitions):
         topic.turn = 0
     groups.partitions_changed(topic)
+
+
+def _refuse_fixed(target: Target) -> None:
+    if target.topic.document.options.partition_resize_policy == FIXED:
+        raise CommandError(Code.PARTITION_RESIZE_DISABLED)
 
 
 def _check_count(count: int) -> None:

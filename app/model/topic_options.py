@@ -31,6 +31,10 @@ RESERVED_BYTES_MAX = 64 * GIB
 COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
 """By their numbers in the protocol; the last one is for classic clients, which alone can say it."""
 NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
+MUTABLE, FIXED = "mutable", "fixed"
+"""Values of `partition_resize_policy`."""
+REPLICATION_FACTOR_MAX = 32
+"""What clients of 0.12 may send; more than 1 needs more nodes."""
 PROMISES = ("replicated", "persisted")
 """Values of `durability`, by whether `enforce_fsync` is true."""
 
@@ -135,6 +139,19 @@ def _promise(value: Value) -> str:
     return _word(value, PROMISES)
 
 
+def _resize_policy(value: Value) -> str:
+    return _word(value, (MUTABLE, FIXED))
+
+
+def _replication_factor(value: Value) -> int:
+    number = _number(value)
+    if not number or number > REPLICATION_FACTOR_MAX:
+        raise Invalid(value)
+    if number > 1:
+        raise CommandError(Code.INVALID_REPLICATION_FACTOR, f"'replication_factor' is {number}: there is one node")
+    return number
+
+
 def _truth(value: Value) -> bool:
     return value if isinstance(value, bool) else _word(value, ("true", "false")) == "true"
 
@@ -227,6 +244,14 @@ CATALOGUE: Mapping[str, TopicOption] = {
         False,
         "Messages of a partition that are gathered before they are written; above 1 they are acknowledged from memory.",
     ),
+    "partition_resize_policy": O(
+        ValueKind.STRING,
+        "mutable or fixed",
+        _resize_policy,
+        lambda *_: MUTABLE,
+        False,
+        "Whether partitions can be added and deleted later: mutable, they can; fixed, they cannot.",
+    ),
     "preallocate_segments": O(
         ValueKind.BOOL,
         "true or false",
@@ -234,6 +259,14 @@ CATALOGUE: Mapping[str, TopicOption] = {
         lambda *_: False,
         False,
         "Whether the space of a whole segment is reserved on the disk when it is begun.",
+    ),
+    "replication_factor": O(
+        ValueKind.UINT32,
+        "1",
+        _replication_factor,
+        lambda *_: 1,
+        False,
+        "How many nodes have each partition: 1, because there is one node.",
     ),
     "segment_size": O(
         ValueKind.UINT64,
@@ -254,6 +287,8 @@ CATALOGUE: Mapping[str, TopicOption] = {
 }
 """In the order of the keys, as all answers are."""
 
+NEWER = frozenset({"partition_resize_policy", "replication_factor"})
+"""Options of clients from 0.12 on, which assume the defaults where a topic is described without them."""
 OWN = frozenset(key for key in CATALOGUE if key.startswith("message_deduplication"))
 """Not of Iggy, where programs may count on nine options: topics are described with them where they have a meaning."""
 
@@ -337,7 +372,7 @@ class TopicDefaults:
         `durability` for every topic and know no `enforce_fsync`."""
         if key == "enforce_fsync":
             return chosen.durability is not None
-        return key in OWN and not self._deduplicates(chosen)
+        return key in NEWER or (key in OWN and not self._deduplicates(chosen))
 
     def _deduplicates(self, chosen: TopicOptions) -> bool:
         enabled = chosen.message_deduplication

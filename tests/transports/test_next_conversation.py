@@ -962,9 +962,11 @@ async def test_options_are_described_with_what_can_be_done_with_them(tmp_path: P
 async def test_what_has_no_meaning_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         client = await root(made)
-        for code in (0, 2, 14, 17, 35, 102, 103, 104, 123, 204, 205, 304, 305, 999):
+        for code in (0, 2, 14, 35, 102, 103, 104, 123, 204, 205, 304, 305, 999):
             octets = frame(READ, b"body", number=5, session=client.session, code=code)
             assert (await client.reply(octets)).refused == Code.INVALID_COMMAND, code
+        changes = frame(READ, bytes(60), number=5, session=client.session, code=17)
+        assert (await client.reply(changes)).refused == Code.FEATURE_UNAVAILABLE
         for operation in (0, 4, 64, 72, 129, 131, 133, 135, 142, 151, 163, 255):
             octets = frame(operation, b"body", number=5, session=client.session)
             assert (await client.reply(octets)).refused == Code.INVALID_COMMAND, operation

@@ -14,7 +14,7 @@ from whippet.app.config.system import System
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option, OptionScope, ValueKind, from_text, to_text
-from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults
+from whippet.app.model.topic_options import CATALOGUE, NEWER, OWN, UNLIMITED, TopicDefaults
 from whippet.storage.options import GIB, MIB, Durability
 
 DAY = 86_400 * SECOND
@@ -28,7 +28,7 @@ def described(info: responses.TopicInfo) -> tuple[dict[str, str], dict[str, str]
     """The explicit ones and the derived ones."""
     explicit, derived = ({one.key: to_text(one) for one in part} for part in (info.explicit, info.derived))
     same = {"enforce_fsync"} if "durability" in explicit and "enforce_fsync" not in explicit else set()
-    assert sorted([*explicit, *derived]) == sorted(CATALOGUE.keys() - OWN - same)
+    assert sorted([*explicit, *derived]) == sorted(CATALOGUE.keys() - OWN - (NEWER - explicit.keys()) - same)
     assert (list(explicit), list(derived)) == (sorted(explicit), sorted(derived))
     return explicit, derived
 
@@ -154,11 +154,12 @@ async def test_what_is_not_chosen_is_the_servers_default(tmp_path: Path) -> None
         ({"max_topic_size": MIB, "options": options(segment_size="2 MiB")}, Code.INVALID_TOPIC_SIZE),
         ({"options": options(max_topic_size="2 MiB")}, Code.INVALID_TOPIC_SIZE),
         ({"partitions": 65, "options": options(preallocate_segments="true")}, Code.INVALID_OPTION_VALUE),
+        ({"options": options(replication_factor="2")}, Code.INVALID_REPLICATION_FACTOR),
         ({"compression_algorithm": 4}, Code.INVALID_COMMAND),
     ],
     ids=[
         *("key", "contradiction", "value", "kind", "many", "size", "size field", "size and default", "reserved"),
-        "compression",
+        *("replication", "compression"),
     ],
 )
 async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, Any], code: Code) -> None:
@@ -168,6 +169,18 @@ async def test_what_cannot_be_makes_no_topic(tmp_path: Path, fields: dict[str, A
         assert await refusal(made(root, **fields)) == code
         assert await root.ask(requests.GetTopics("s")) == ()
         assert (await made(root)).id == 0
+
+
+async def test_a_fixed_topic_keeps_its_partitions(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        root = await here.root()
+        chosen = options(partition_resize_policy="fixed", replication_factor="1")
+        explicit, _ = described(await made(root, 2, options=chosen))
+        assert explicit == {"partition_resize_policy": "fixed", "replication_factor": "1"}
+        for resize in (requests.CreatePartitions("s", 0, 1), requests.DeletePartitions("s", 0, 1)):
+            assert await refusal(root.ask(resize)) == Code.PARTITION_RESIZE_DISABLED
+        assert (await root.ask(requests.GetTopic("s", 0))).info.partitions_count == 2
+        await root.ask(requests.PurgeTopic("s", 0))
 
 
 async def test_a_segment_of_its_own_lets_a_topic_be_smaller_than_the_segments_of_the_server(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from whippet.app.config.system import MessageDeduplication, System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
-from whippet.app.model.topic_options import CATALOGUE, OWN, UNLIMITED, TopicDefaults, choose
+from whippet.app.model.topic_options import CATALOGUE, NEWER, OWN, UNLIMITED, TopicDefaults, choose
 from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
 
@@ -24,7 +24,9 @@ KINDS = {
     "message_deduplication_max_entries": ValueKind.UINT64,
     "message_expiry": ValueKind.UINT64,
     "messages_required_to_save": ValueKind.UINT32,
+    "partition_resize_policy": ValueKind.STRING,
     "preallocate_segments": ValueKind.BOOL,
+    "replication_factor": ValueKind.UINT32,
     "segment_size": ValueKind.UINT64,
     "size_of_messages_required_to_save": ValueKind.UINT64,
 }
@@ -87,6 +89,8 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
         ("size_of_messages_required_to_save", "4 KiB", 4096),
         ("size_of_messages_required_to_save", "1", 1),
         ("size_of_messages_required_to_save", "0", None),
+        ("partition_resize_policy", "Fixed", "fixed"),
+        ("replication_factor", "1", 1),
         ("preallocate_segments", "true", True),
         ("preallocate_segments", "False", False),
         ("message_deduplication", "true", True),
@@ -158,6 +162,9 @@ def test_the_compression_may_be_said_with_its_number() -> None:
         (from_text("messages_required_to_save", "many"), "'many'"),
         (of_kind("size_of_messages_required_to_save", GIB + 1), "at most 1 GiB"),
         (from_text("enforce_fsync", "persisted"), "'persisted': true or false is needed"),
+        (from_text("partition_resize_policy", "elastic"), "'elastic': mutable or fixed is needed"),
+        (from_text("replication_factor", "0"), "'0': 1 is needed"),
+        (Option("replication_factor", ValueKind.UINT32, b"\x21\0\0\0"), r"33 \(uint32\): 1 is needed"),
         (from_text("preallocate_segments", "yes"), "'yes': true or false is needed"),
         (Option("preallocate_segments", ValueKind.BOOL, b"\x02"), r"b'\\x02' \(bool\): true or false is needed"),
         (Option("segment_size", ValueKind.UINT64, b"\x00\x00\x10"), r"b'\\x00\\x00\\x10' \(uint64\)"),
@@ -239,7 +246,7 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
         "segment_size": "1073741824",
         "size_of_messages_required_to_save": "1048576",
     }
-    assert list(texts(derived)) == sorted(KINDS.keys() - OWN)
+    assert list(texts(derived)) == sorted(KINDS.keys() - OWN - NEWER)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +324,7 @@ def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None
     explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
     assert texts(derived)["compression_algorithm"] == "zstd"
-    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN - {"enforce_fsync"})
+    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN - NEWER - {"enforce_fsync"})
 
 
 def test_what_was_chosen_can_be_said_again() -> None:

@@ -93,6 +93,8 @@ _WORDS: dict[str, Sequence[str]] = {
     "compression_algorithm": ("none", "gzip"),
     "consumer_offset_durability": topic_options.PROMISES,
     "durability": topic_options.PROMISES,
+    "partition_resize_policy": (topic_options.MUTABLE, topic_options.FIXED),
+    "replication_factor": ("1",),
 }
 _NUMBERS = {
     "max_topic_size": "^([1-9][0-9]{0,3} ?(GiB|TiB)|unlimited)$",

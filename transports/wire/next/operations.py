@@ -7,6 +7,8 @@ from whippet.transports.wire.modern import operations as modern
 BIND_SESSION, CANCEL = 15, 108
 """Codes that concern the connection; they are no commands."""
 UPDATE_RESOURCE = 16
+GET_METADATA_CHANGES = 17
+"""Refused: only the CLI's `metadata changes` asks for the log of a cluster, which does not exist here."""
 POLL, POLL_DEFERRED, AWAIT, FETCH = 100, 106, 107, 109
 """AWAIT is what clients of 0.12.0 have instead of FETCH."""
 

@@ -14,7 +14,7 @@ from whippet.transports.wire.classic.frames import SEND_MESSAGES
 from whippet.transports.wire.modern import requests as modern
 from whippet.transports.wire.modern import sends, tlv
 from whippet.transports.wire.next import sends as numbered
-from whippet.transports.wire.next.operations import RETIRED, UPDATE_RESOURCE
+from whippet.transports.wire.next.operations import GET_METADATA_CHANGES, RETIRED, UPDATE_RESOURCE
 from whippet.transports.wire.primitives import (
     CONSUMER,
     FLAG,
@@ -142,6 +142,8 @@ def decode(code: int, body: memoryview) -> requests.Request:
         return numbered.decode(body)
     if code == UPDATE_RESOURCE:
         return _read_patch(body)
+    if code == GET_METADATA_CHANGES:
+        raise CommandError(Code.FEATURE_UNAVAILABLE, "GetMetadataChanges (17): no log of metadata changes is kept")
     read = _READS.get(code)
     if read is None:
         raise CommandError(Code.INVALID_COMMAND, f"there is no command {code}")
