@@ -20,7 +20,7 @@ class CertificateExpiry:
         self._clock = clock
         self._ends_at: dict[str, float] = {}
 
-    def note(self, section: str, ends_at: float) -> None:
+    def record(self, section: str, ends_at: float) -> None:
         """By the section of the configuration that it is for; in seconds since 1970."""
         self._ends_at[section] = ends_at
         if (problem := self._problem(section)) is not None:

@@ -15,7 +15,7 @@ from functools import partial
 from whippet.app import housekeeping
 from whippet.app.access.access_tokens import FOLDER as ACCESS_FOLDER
 from whippet.app.access.known_logins import KnownLogins
-from whippet.app.access.personal_tokens import Tokens
+from whippet.app.access.personal_tokens import PersonalTokens
 from whippet.app.access.throttle import Throttle
 from whippet.app.access.users import Users
 from whippet.app.catalogue_events import CatalogueEvents
@@ -54,13 +54,15 @@ class Addresses:
 
 
 class Gateway:
-    def __init__(self, config: Config, store: Store, users: Users, tokens: Tokens, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, config: Config, store: Store, users: Users, tokens: PersonalTokens, clock: Callable[[], int]
+    ) -> None:
         self.config = config
         self.store = store
         self.streams = _living(store)
         self.topic_defaults = TopicDefaults(config.system, store.options)
         self.users = users
-        self.tokens = tokens
+        self.personal_tokens = tokens
         self.clock = clock
         self.sessions = Sessions()
         self.catalogue_events = CatalogueEvents(self)
@@ -112,7 +114,7 @@ class Gateway:
         known = KnownLogins(os.path.join(store.options.path, ACCESS_FOLDER))
         throttle = Throttle(known=await asyncio.to_thread(known.read), on_known=lambda: known.keep(throttle.known))
         users = await Users.open(store, environment, default_root=default_root, clock=store.clock, throttle=throttle)
-        tokens = Tokens(store, config.personal_access_token.max_tokens_per_user, store.clock)
+        tokens = PersonalTokens(store, config.personal_access_token.max_tokens_per_user, store.clock)
         await tokens.forget_void(users)
         gateway = cls(config, store, users, tokens, store.clock)
         gateway.known_logins = known

@@ -35,12 +35,12 @@ def start(gateway: Gateway) -> list[asyncio.Task[None]]:
     cleaner, heartbeat = config.data_maintenance.messages, config.heartbeat
     token_cleaner, hand_over = config.personal_access_token.cleaner, config.consumer_group
     chores: list[tuple[bool, float, Chore]] = [
-        (cleaner.cleaner_enabled, cleaner.interval, retain),
+        (cleaner.cleaner_enabled, cleaner.interval, apply_retention),
         (heartbeat.enabled, heartbeat.interval, evict_silent_clients),
         (token_cleaner.enabled, token_cleaner.interval, remove_expired_tokens),
-        (True, hand_over.rebalancing_check_interval, finish_overdue_hand_overs),
-        (True, max(config.system.limits.session_memory, 1.0), forget_old_answers),
-        (log.sysinfo_print_interval > 0, log.sysinfo_print_interval, reporting_system()),
+        (True, hand_over.rebalancing_check_interval, reassign_overdue_partitions),
+        (True, max(config.system.limits.session_memory, 1.0), expire_sessions),
+        (log.sysinfo_print_interval > 0, log.sysinfo_print_interval, system_reporter()),
         (log.file_enabled, log.rotation_check_interval, tidy_log_files),
         (True, DAY_SECONDS, report_certificates),
     ]
@@ -69,7 +69,7 @@ async def fill_deduplication(gateway: Gateway) -> None:
         await gateway.deduplication.fill(topic, gateway.clock())
 
 
-async def retain(gateway: Gateway) -> None:
+async def apply_retention(gateway: Gateway) -> None:
     """Deletes what topics' limits allow to go. The limits are read anew each time, so a changed one counts at once."""
     deletes_oldest = gateway.store.options.delete_oldest_segments
     for stream in gateway.streams:
@@ -102,7 +102,7 @@ async def evict_silent_clients(gateway: Gateway) -> None:
 
 
 async def remove_expired_tokens(gateway: Gateway) -> None:
-    await gateway.tokens.remove_expired()
+    await gateway.personal_tokens.remove_expired()
 
 
 async def report_certificates(gateway: Gateway) -> None:
@@ -116,7 +116,7 @@ async def tidy_log_files(gateway: Gateway) -> None:
         await asyncio.to_thread(gateway.log_files.tidy)
 
 
-def reporting_system() -> Chore:
+def system_reporter() -> Chore:
     # Its own, because usage of the CPU is told since the last reading.
     machine = Machine()
 
@@ -136,11 +136,11 @@ def reporting_system() -> Chore:
     return report_system
 
 
-async def forget_old_answers(gateway: Gateway) -> None:
+async def expire_sessions(gateway: Gateway) -> None:
     """Of clients that do not come back; when others come and go that is looked after, too."""
     gateway.replay_caches.expire()
     gateway.resumable_sessions.expire()
 
 
-async def finish_overdue_hand_overs(gateway: Gateway) -> None:
-    groups.overdue(gateway, gateway.clock())
+async def reassign_overdue_partitions(gateway: Gateway) -> None:
+    groups.reassign_overdue(gateway, gateway.clock())

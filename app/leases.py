@@ -78,7 +78,7 @@ class Leases:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    async def take(
+    async def acquire(
         self, login: Login, address: str, membership: requests.JoinConsumerGroup, expiry: float | None = None
     ) -> Lease:
         """`expiry` in seconds; None: the usual one."""
@@ -88,13 +88,13 @@ class Leases:
         session.login = login
         lease = Lease(session, login, lasts)
         # The sessions of its user may end at any time.
-        session.end = partial(self.give_back, lease)
+        session.end = partial(self.release, lease)
         self._gateway.sessions.add(session)
         self._by_id[lease.id] = lease
         try:
             await execute(self._gateway, session, membership)
         except BaseException:
-            self.give_back(lease)
+            self.release(lease)
             raise
         self._renew(lease)
         self._watch(lease)
@@ -126,7 +126,7 @@ class Leases:
         found: responses.GroupAssignment | None = await execute(self._gateway, lease.session, group)
         if found is None:
             if not lease.session.groups:
-                self.give_back(lease)
+                self.release(lease)
             raise LeaseGone
         return found
 
@@ -134,7 +134,7 @@ class Leases:
         """In us since 1970."""
         return self._gateway.clock() + round((lease.until - self._loop.time()) * 1_000_000)
 
-    def give_back(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> None:
         """Leaves the group; idempotent."""
         if self._by_id.pop(lease.id, None) is None:
             return
@@ -145,7 +145,7 @@ class Leases:
 
     def close(self) -> None:
         for lease in list(self._by_id.values()):
-            self.give_back(lease)
+            self.release(lease)
 
     def _checked(self, expiry: float | None) -> float:
         limits = self._limits
@@ -180,7 +180,7 @@ class Leases:
             self._renew(lease)
         elif now >= lease.until:
             _log.info("%s: its lease has lapsed", lease.session.address)
-            self.give_back(lease)
+            self.release(lease)
             return
         lease.timer = self._loop.call_at(lease.until, self._watch, lease)
 

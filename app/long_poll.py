@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from whippet.app.commands import requests
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.registry import execute
 from whippet.storage.errors import StorageError
 
@@ -27,7 +27,7 @@ Deferred = requests.PollMessagesDeferred | requests.FetchMessages | requests.Awa
 class LongPoll:
     """One of them. Made before anything is waited for, so that it can be ended at any time."""
 
-    __slots__ = ("_deadline", "_emptied", "_gateway", "_request", "_session", "ended", "followed")
+    __slots__ = ("_deadline", "_emptied", "_gateway", "_request", "_session", "ended", "positions")
 
     def __init__(self, gateway: Gateway, session: Session, request: Deferred) -> None:
         loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ class LongPoll:
         self._deadline = loop.time() + request.wait_us / 1_000_000
         self.ended: asyncio.Future[None] = loop.create_future()
         """Done when nobody wants to wait any more."""
-        self.followed = Followed((), ())
+        self.positions = ReadPositions((), ())
         self._emptied: list[int] = []
 
     def end(self) -> None:
@@ -52,8 +52,8 @@ class LongPoll:
         located = requests.LocateMessages(
             request.consumer, request.stream, request.topic, _starts(request), _incarnations(request)
         )
-        self.followed = await execute(self._gateway, self._session, located)
-        self._emptied = [partition.emptied for partition in self.followed.partitions]
+        self.positions = await execute(self._gateway, self._session, located)
+        self._emptied = [partition.emptied for partition in self.positions.partitions]
         if self.partitions_count < len(located.starts):
             # A partition does not exist, or was recreated: the read reports that at once.
             return False
@@ -66,13 +66,13 @@ class LongPoll:
 
     @property
     def partitions_count(self) -> int:
-        return len(self.followed.partitions)
+        return len(self.positions.partitions)
 
     async def until_ready(self) -> None:
         """Returns when there is enough, or nothing more to wait for."""
         loop = asyncio.get_running_loop()
         while not self.ended.done() and (missing := self._missing()) > 0 and loop.time() < self._deadline:
-            partitions, starts = self.followed
+            partitions, starts = self.positions
             awaited: list[asyncio.Future[None]] = []
             try:
                 for partition, start in zip(partitions, starts, strict=True):
@@ -102,13 +102,13 @@ class LongPoll:
     def _missing(self) -> int:
         there = sum(
             max(partition.readable - start, 0)
-            for partition, start in zip(self.followed.partitions, self.followed.start, strict=True)
+            for partition, start in zip(self.positions.partitions, self.positions.start, strict=True)
         )
         return self._request.min_count - there
 
     def _has_begun_anew(self) -> bool:
         """After a purge offsets begin anew: whoever waits for a later one hears that there is nothing."""
-        return [partition.emptied for partition in self.followed.partitions] != self._emptied
+        return [partition.emptied for partition in self.positions.partitions] != self._emptied
 
 
 def _starts(request: Deferred) -> tuple[tuple[int | None, requests.Strategy], ...]:

@@ -73,7 +73,7 @@ class Renewals:
         except ValueError as error:
             _log.warning("%s: when the certificate expires is not known: %s", section, error)
         else:
-            self._ends.note(section, min(each.not_valid_after_utc.timestamp() for each in chain))
+            self._ends.record(section, min(each.not_valid_after_utc.timestamp() for each in chain))
 
     def renew(self) -> None:
         """Blocks for as long as files take to read."""

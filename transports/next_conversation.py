@@ -342,7 +342,7 @@ class NextConversation:
         except CommandError as refused:
             raise login_checks.refused_login(refused) from refused
         number = await gateway.unique_numbers.next()
-        login, user = session.login, gateway.users.of(session.login)
+        login, user = session.login, gateway.users.by_login(session.login)
         if self._closed or login is None or user is None:
             session.login = None
             raise CommandError(Code.UNAUTHENTICATED)
@@ -375,7 +375,7 @@ class NextConversation:
         bound = gateway.resumable_sessions.find(wanted.client, wanted.session, wanted.secret_digest)
         if bound is None or wanted.client != asked.client:
             raise CommandError(Code.UNAUTHENTICATED, "there is no such session; log in again")
-        user = gateway.users.of(bound.session.login)
+        user = gateway.users.by_login(bound.session.login)
         if user is None or bound.session.stale:
             gateway.resumable_sessions.end(bound)
             raise CommandError(Code.UNAUTHENTICATED, "the session is over; log in again")

@@ -116,7 +116,7 @@ class AccessTokens:
 
     # ------------------------------------------------------------------------------------------------------- giving
 
-    def give(self, user: User, generation: str | None = None) -> Issued:
+    def issue(self, user: User, generation: str | None = None) -> Issued:
         now = self._clock() // SECOND
         config = self._config
         lasts = NEVER_SECONDS if config.access_token_expiry is None else config.access_token_expiry // SECOND
@@ -132,7 +132,7 @@ class AccessTokens:
             epoch=user.login.epoch,
             generation=generation,
         )
-        return Issued(user.id, self._keys[0].sign(_encoded(claims)), claims.exp)
+        return Issued(user.id, self._keys[0].sign(_encode(claims)), claims.exp)
 
     async def refresh(self, text: str) -> Issued:
         """A new token for one that still counts. Each can be refreshed once."""
@@ -151,17 +151,17 @@ class AccessTokens:
         if self._has(End.REVOKED, claims) or self._has(End.REFRESHED, claims):
             raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was revoked or refreshed already")
         user = self._user_of(claims)
-        if user is None or not self._counts_now(claims):
+        if user is None or not self._is_valid_now(claims):
             raise CommandError(Code.UNAUTHENTICATED)
         await self._end(End.REFRESHED, claims)
-        return self.give(user, claims.generation)
+        return self.issue(user, claims.generation)
 
     async def revoke(self, claims: Claims) -> None:
         await self._end(End.REVOKED, claims)
 
     # ------------------------------------------------------------------------------------------------------ believing
 
-    async def caller(self, text: str) -> Caller | None:
+    async def authenticate(self, text: str) -> Caller | None:
         """Whom a token speaks for; None if for nobody."""
         claims = self._remembered.get(text)
         if claims is None:
@@ -170,11 +170,11 @@ class AccessTokens:
             except NotAToken:
                 return None
             except Forged:
-                return await self._from_elsewhere(text)
+                return await self._trusted_caller(text)
             if len(self._remembered) >= REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[text] = claims
-        if not self._counts_now(claims) or self._has(End.REVOKED, claims):
+        if not self._is_valid_now(claims) or self._has(End.REVOKED, claims):
             return None
         user = self._user_of(claims)
         return None if user is None else Caller(user, claims, claims.generation)
@@ -186,12 +186,12 @@ class AccessTokens:
             claims = self._verified(text)
         except (NotAToken, Forged):
             return False
-        user = self._users.marked(claims.mark)
+        user = self._users.by_mark(claims.mark)
         if user is None or not user.is_active or user.login.epoch == claims.epoch:
             return False
-        return self._counts_now(claims) and not self._has(End.REVOKED, claims)
+        return self._is_valid_now(claims) and not self._has(End.REVOKED, claims)
 
-    async def _from_elsewhere(self, text: str) -> Caller | None:
+    async def _trusted_caller(self, text: str) -> Caller | None:
         user_id = await self._issuers.user_id(text, self._clock() // SECOND)
         user = self._users.active(user_id)
         if user is None:
@@ -208,7 +208,7 @@ class AccessTokens:
 
     def _verified(self, text: str) -> Claims:
         """Signed here, for here. When it counts is not looked at."""
-        token = jws.take_apart(text)
+        token = jws.parse(text)
         self._verify(token)
         try:
             claims = _CLAIMS.decode(token.payload)
@@ -231,14 +231,14 @@ class AccessTokens:
             return
         last.verify(token)
 
-    def _counts_now(self, claims: Claims) -> bool:
+    def _is_valid_now(self, claims: Claims) -> bool:
         now, skew = self._clock() / SECOND, self._config.clock_skew
         return claims.nbf - skew <= now < claims.exp + skew
 
     def _user_of(self, claims: Claims) -> User | None:
         if not claims.sub.isascii() or not claims.sub.isdigit() or len(claims.sub) > 10:
             return None
-        user = self._users.of(Login(claims.mark, claims.epoch))
+        user = self._users.by_login(Login(claims.mark, claims.epoch))
         return user if user is not None and user.id == int(claims.sub) else None
 
     def _has(self, end: End, claims: Claims) -> bool:
@@ -253,7 +253,7 @@ class AccessTokens:
             raise CommandError(Code.CANNOT_WRITE_TO_FILE, "that the token has ended could not be kept") from error
 
 
-def _encoded(claims: Claims) -> bytes:
+def _encode(claims: Claims) -> bytes:
     named = msgspec.to_builtins(claims)
     if claims.generation is None:
         del named["whippet_client"]

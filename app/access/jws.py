@@ -57,7 +57,7 @@ _HEADER = msgspec.json.Decoder(Header)
 _TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
-def take_apart(text: str) -> Token:
+def parse(text: str) -> Token:
     if len(text) > TOKEN_BYTES_MAX or not text.isascii():
         raise NotAToken
     octets = text.encode()

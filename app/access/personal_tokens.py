@@ -45,7 +45,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """The epoch of the user's tokens when this one was made; it is void as soon as the user has another epoch."""
 
 
-class Tokens:
+class PersonalTokens:
     def __init__(self, store: Store, per_user_max: int, clock: Callable[[], int]) -> None:
         self._store = store
         self._per_user_max = per_user_max
@@ -133,7 +133,7 @@ class Tokens:
         users who are not there stay: their documents may have been damaged, and come back."""
 
         def has_ended(token: Token) -> bool:
-            user = users.marked(token.user_mark)
+            user = users.by_mark(token.user_mark)
             return user is not None and _is_void(token, user)
 
         await self._forget(has_ended)

@@ -33,19 +33,19 @@ class Tickets:
     def __len__(self) -> int:
         return len(self._tickets)
 
-    def give(self, authorization: bytes, mark: str) -> tuple[str, int]:
+    def issue(self, authorization: bytes, mark: str) -> tuple[str, int]:
         """The ticket, and when it ends; `mark` is that of the user."""
         self._forget()
         text = secrets.token_urlsafe(TICKET_BYTES)
         ends_at = self._clock() + self._life_us
         self._tickets[text] = Ticket(authorization, ends_at)
-        his = self._of_user.setdefault(mark, deque())
-        his.append(text)
-        if len(his) > PER_USER_MAX:
-            self._tickets.pop(his.popleft(), None)
+        of_user = self._of_user.setdefault(mark, deque())
+        of_user.append(text)
+        if len(of_user) > PER_USER_MAX:
+            self._tickets.pop(of_user.popleft(), None)
         return text, ends_at
 
-    def take(self, text: str) -> bytes | None:
+    def redeem(self, text: str) -> bytes | None:
         """What it stands for; None if it was used, has ended, or never was."""
         ticket = self._tickets.pop(text, None)
         return None if ticket is None or ticket.ends_at < self._clock() else ticket.authorization
@@ -57,8 +57,8 @@ class Tickets:
             if ticket.ends_at >= now:
                 break
             del self._tickets[text]
-        for mark, his in list(self._of_user.items()):
-            while his and his[0] not in self._tickets:
-                his.popleft()
-            if not his:
+        for mark, of_user in list(self._of_user.items()):
+            while of_user and of_user[0] not in self._tickets:
+                of_user.popleft()
+            if not of_user:
                 del self._of_user[mark]

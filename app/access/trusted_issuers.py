@@ -85,7 +85,7 @@ class TrustedIssuers:
 
     def _issuer_of(self, text: str) -> tuple[_Issuer, jws.Token, Claims] | None:
         try:
-            token = jws.take_apart(text)
+            token = jws.parse(text)
             claims = _CLAIMS.decode(token.payload)
         except (NotAToken, Forged, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None

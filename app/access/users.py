@@ -67,11 +67,11 @@ class RootPassword(enum.Enum):
     GENERATED = enum.auto()
 
 
-Allowed = Callable[["User"], None]
+Authorize = Callable[["User"], None]
 """Raises CommandError if the user must not be changed so, or not by the one who asks."""
 
 
-def _by_anybody(user: User) -> None:
+def _anybody(user: User) -> None:
     """For what the server does by itself."""
 
 
@@ -136,7 +136,7 @@ class Users:
         users_max: int,
     ) -> None:
         self._store = store
-        self._shelf = found
+        self._directory = found
         self._by_mark = {user.mark: user for user in found}
         self.changes = 0
         """How often any user was changed: what was decided before a wait still holds if this is the same after it."""
@@ -232,21 +232,21 @@ class Users:
         return self.root.username, self.root_password, self.generated_root_password
 
     def find(self, identifier: int | str) -> User | None:
-        return self._shelf.find(identifier)
+        return self._directory.find(identifier)
 
     def get(self, identifier: int | str) -> User:
         """Refused if there is no such user."""
-        user = self._shelf.find(identifier)
+        user = self._directory.find(identifier)
         if user is None:
             raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
         return user
 
     def active(self, user_id: int | None) -> User | None:
         """None for nobody, for a user who is gone, and for one who is inactive."""
-        user = None if user_id is None else self._shelf.find(user_id)
+        user = None if user_id is None else self._directory.find(user_id)
         return user if user is not None and user.is_active else None
 
-    def of(self, login: Login | None) -> User | None:
+    def by_login(self, login: Login | None) -> User | None:
         """The user whom a session or an access token acts as; None once that is over, for whatever reason."""
         if login is None:
             return None
@@ -255,22 +255,22 @@ class Users:
             return None
         return user
 
-    def marked(self, mark: str) -> User | None:
+    def by_mark(self, mark: str) -> User | None:
         return self._by_mark.get(mark)
 
     def is_same(self, user: User, identifier: int | str) -> bool:
-        return self._shelf.find(identifier) is user
+        return self._directory.find(identifier) is user
 
     def is_current(self, user: User) -> bool:
         """Whether he has not been deleted meanwhile."""
-        return self._shelf.find(user.id) is user
+        return self._directory.find(user.id) is user
 
     def __iter__(self) -> Iterator[User]:
         """In the order of the ids."""
-        return iter(self._shelf)
+        return iter(self._directory)
 
     def __len__(self) -> int:
-        return len(self._shelf)
+        return len(self._directory)
 
     # --------------------------------------------------------------------------------------------------- logging in
 
@@ -282,7 +282,7 @@ class Users:
         """
         check_name(username)
         check_password(password)
-        user = self._shelf.find(username)
+        user = self._directory.find(username)
         if not await self._is_password_of(user, username, password, peer) or user is None:
             raise CommandError(Code.INVALID_CREDENTIALS)
         if not user.is_active:
@@ -306,18 +306,18 @@ class Users:
         password: str,
         status: UserStatus,
         permissions: Permissions | None,
-        allowed: Callable[[], None] = lambda: None,
+        authorize: Callable[[], None] = lambda: None,
     ) -> User:
         check_name(username)
         check_password(password)
-        allowed()
+        authorize()
         self._refuse_new(username)
         password_hash = await self._passwords.hash(password)
         async with self._changing:
-            allowed()
+            authorize()
             self._refuse_new(username)
             return await self._add(
-                self._document(self._shelf.next_id(), username, status, permissions, password_hash),
+                self._document(self._directory.next_id(), username, status, permissions, password_hash),
             )
 
     async def update(
@@ -325,14 +325,14 @@ class Users:
         identifier: int | str,
         username: str | None,
         status: UserStatus | None,
-        allowed: Allowed = _by_anybody,
+        authorize: Authorize = _anybody,
     ) -> User:
         """None leaves it as it is. A user who becomes inactive has neither sessions nor tokens any more."""
         if username is not None:
             check_name(username)
         async with self._changing:
             user = self.get(identifier)
-            allowed(user)
+            authorize(user)
             old_name = user.username
             name = old_name if username is None else username
             if name != old_name:
@@ -341,17 +341,17 @@ class Users:
             if user.is_active and changed.status is not UserStatus.ACTIVE:
                 changed = with_sessions_ended(changed, tokens=True)
             await self._change(user, changed)
-            self._shelf.rename(user, old_name)
+            self._directory.rename(user, old_name)
             return user
 
     async def change_permissions(
-        self, identifier: int | str, permissions: Permissions | None, allowed: Allowed = _by_anybody
+        self, identifier: int | str, permissions: Permissions | None, authorize: Authorize = _anybody
     ) -> None:
         async with self._changing:
             user = self.get(identifier)
             if user.id == ROOT:
                 raise CommandError(Code.CANNOT_CHANGE_PERMISSIONS, "it is the root user", about=(user.id,))
-            allowed(user)
+            authorize(user)
             await self._change(user, msgspec.structs.replace(user.document, permissions=permissions))
 
     async def change_password(
@@ -362,12 +362,12 @@ class Users:
         peer: str,
         *,
         end_tokens: bool = False,
-        allowed: Allowed = _by_anybody,
+        authorize: Authorize = _anybody,
     ) -> User:
         """Whoever asks has to know the current password, which is guessed at no faster here than at a login. The user's
         sessions end; `end_tokens` ends the personal access tokens, too."""
         user = self.get(identifier)
-        allowed(user)
+        authorize(user)
         check_password(current)
         check_password(new)
         if not await self._is_password_of(user, user.username, current, peer):
@@ -377,29 +377,29 @@ class Users:
         async with self._changing:
             if not self.is_current(user):
                 raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
-            allowed(user)
+            authorize(user)
             if user.document.password_hash != checked:
                 raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
             changed = msgspec.structs.replace(user.document, password_hash=password_hash)
             await self._change(user, with_sessions_ended(changed, tokens=end_tokens))
         return user
 
-    async def end_sessions(self, identifier: int | str, *, end_tokens: bool, allowed: Allowed = _by_anybody) -> User:
+    async def end_sessions(self, identifier: int | str, *, end_tokens: bool, authorize: Authorize = _anybody) -> User:
         """All sessions, access tokens and refreshes of a user; with `end_tokens` also the personal access tokens."""
         async with self._changing:
             user = self.get(identifier)
-            allowed(user)
+            authorize(user)
             await self._change(user, with_sessions_ended(user.document, tokens=end_tokens))
             return user
 
-    async def delete(self, identifier: int | str, allowed: Allowed = _by_anybody) -> User:
+    async def delete(self, identifier: int | str, authorize: Authorize = _anybody) -> User:
         async with self._changing:
             user = self.get(identifier)
             if user.id == ROOT:
                 raise CommandError(Code.CANNOT_DELETE_USER, "it is the root user", about=(user.id,))
-            allowed(user)
+            authorize(user)
             await self._store.remove_user(user.id)
-            self._shelf.remove(user)
+            self._directory.remove(user)
             del self._by_mark[user.mark]
             self.changes += 1
             return user
@@ -414,7 +414,7 @@ class Users:
 
     async def _forget(self, without: Callable[[Permissions], Permissions]) -> None:
         async with self._changing:
-            for user in self._shelf:
+            for user in self._directory:
                 if user.permissions is not None and (left := without(user.permissions)) is not user.permissions:
                     await self._change(user, msgspec.structs.replace(user.document, permissions=left))
 
@@ -439,7 +439,7 @@ class Users:
 
     def _put(self, document: UserDocument) -> User:
         user = User(document)
-        self._shelf.put(user)
+        self._directory.put(user)
         self._by_mark[user.mark] = user
         self.changes += 1
         return user
@@ -452,11 +452,11 @@ class Users:
 
     def _refuse_new(self, username: str) -> None:
         self._refuse_taken(username)
-        if len(self._shelf) >= self._users_max or self._shelf.next_id() >= USERS_MAX:
+        if len(self._directory) >= self._users_max or self._directory.next_id() >= USERS_MAX:
             raise CommandError(Code.USERS_LIMIT_REACHED)
 
     def _refuse_taken(self, username: str) -> None:
-        if self._shelf.find(username) is not None:
+        if self._directory.find(username) is not None:
             raise CommandError(Code.USER_ALREADY_EXISTS, repr(username))
 
 

@@ -92,9 +92,9 @@ class Client(Commands):
             return self._connection.request(request)
         if self.is_connected and not _repeatable(request):
             return self._connection.request(request)
-        return self._loop.create_task(self._patiently(request))
+        return self._loop.create_task(self._call_when_connected(request))
 
-    async def _patiently(self, request: requests.Request) -> Any:
+    async def _call_when_connected(self, request: requests.Request) -> Any:
         while True:
             await self.restored()
             try:
@@ -161,7 +161,7 @@ class Client(Commands):
 
     def _ping(self) -> None:
         if self._connection.is_open:
-            self._connection.request(requests.Ping()).add_done_callback(_heard)
+            self._connection.request(requests.Ping()).add_done_callback(_ignore_outcome)
         self._schedule_beat()
 
     async def close(self) -> None:
@@ -189,7 +189,7 @@ def _repeatable(request: requests.Request) -> bool:
     return type(request) in REPEATABLE
 
 
-def _heard(ping: asyncio.Future[Any]) -> None:
+def _ignore_outcome(ping: asyncio.Future[Any]) -> None:
     """A ping that fails is no news: what its failure means is said to the next real request."""
     if not ping.cancelled():
         ping.exception()

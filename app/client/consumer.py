@@ -88,7 +88,7 @@ class _Reader(ABC):
         return self
 
     async def __anext__(self) -> Received:
-        self._done()
+        self._mark_processed()
         await self._commit_if_due()
         while True:
             message = next(self._messages, None)
@@ -104,7 +104,7 @@ class _Reader(ABC):
         """Whole polls, batches as they came: for whoever needs no object for each message. Endless, as the messages
         are, unless the consumer does not follow."""
         while True:
-            self._done()
+            self._mark_processed()
             await self._commit_if_due()
             polled = await self._poll()
             if polled is None:
@@ -117,7 +117,7 @@ class _Reader(ABC):
         while True:
             if self._mode.after_poll:
                 await self.commit()
-            polled = await self._ask()
+            polled = await self._poll_once()
             if polled is not None:
                 return polled
             if not self._follow:
@@ -126,7 +126,7 @@ class _Reader(ABC):
             await self._commit_if_due()
 
     @abstractmethod
-    async def _ask(self) -> Polled | None:
+    async def _poll_once(self) -> Polled | None:
         """One poll, or as many as it takes to know that there is nothing: None."""
 
     def _poll_server(self, strategy: Strategy, partition_id: int | None) -> asyncio.Future[Polled]:
@@ -142,16 +142,16 @@ class _Reader(ABC):
 
     # ----------------------------------------------------------------------------------------------------- committing
 
-    def _done(self) -> None:
+    def _mark_processed(self) -> None:
         """What was handed out is processed."""
         message, self._handed_out = self._handed_out, None
         if message is not None:
-            self._note(message.partition_id, message.offset, 1)
+            self._record_processed(message.partition_id, message.offset, 1)
         polled, self._last = self._last, None
         if polled is not None:
-            self._note(polled.partition_id, _last_offset(polled), polled.messages_count)
+            self._record_processed(polled.partition_id, _last_offset(polled), polled.messages_count)
 
-    def _note(self, partition_id: int, offset: int, count: int) -> None:
+    def _record_processed(self, partition_id: int, offset: int, count: int) -> None:
         if not self._mode.on_poll:
             self._processed[partition_id] = offset
             self._uncommitted[partition_id] = self._uncommitted.get(partition_id, 0) + count
@@ -181,7 +181,7 @@ class _Reader(ABC):
                 await self._store(partition_id, offset)
             except Disconnected:
                 # It stays to be stored.
-                self._note(partition_id, offset, 0)
+                self._record_processed(partition_id, offset, 0)
                 raise
 
     async def _store(self, partition_id: int, offset: int) -> None:
@@ -192,7 +192,7 @@ class _Reader(ABC):
     async def close(self, *, processed: bool = True) -> None:
         """Stores what was processed; `processed` says whether the message handed out last was. The client stays."""
         if processed:
-            self._done()
+            self._mark_processed()
         self._handed_out = self._last = None
         self._messages = iter(())
         if not self._mode.is_off:
@@ -232,7 +232,7 @@ class Consumer(_Reader):
     async def __aenter__(self) -> Consumer:
         return self
 
-    async def _ask(self) -> Polled | None:
+    async def _poll_once(self) -> Polled | None:
         strategy = self._strategy if self._position is None else from_offset(self._position)
         polled = await self._poll_server(strategy, self._partition_id)
         if polled.messages_count:
@@ -298,13 +298,13 @@ class GroupConsumer(_Reader):
                     if refused.code not in _NOTHING_TO_LEAVE:
                         raise
 
-    async def _ask(self) -> Polled | None:
+    async def _poll_once(self) -> Polled | None:
         """The server goes through the partitions of a member in turn: nothing is there when a whole round was empty."""
         empty: set[int] = set()
         while True:
             if not self._mode.is_off:
                 await self.commit()
-            polled = await self._as_member(NEXT, None)
+            polled = await self._poll_as_member(NEXT, None)
             if polled.messages_count:
                 fresh = await self._unseen(polled) if self._mode.is_off else polled
                 if fresh is not None:
@@ -325,10 +325,10 @@ class GroupConsumer(_Reader):
             return polled
         if batches.first_offset(polled.batches[0]) >= position:
             return polled
-        more = await self._as_member(from_offset(position), partition_id)
+        more = await self._poll_as_member(from_offset(position), partition_id)
         return more if more.messages_count and more.partition_id == partition_id else None
 
-    async def _as_member(self, strategy: Strategy, partition_id: int | None) -> Polled:
+    async def _poll_as_member(self, strategy: Strategy, partition_id: int | None) -> Polled:
         """A member that is one no longer, because its connection is a new one, joins again."""
         try:
             return await self._poll_server(strategy, partition_id)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from whippet.app.client.address import Destination
 from whippet.app.client.connection import Disconnected
-from whippet.app.client.wires import WIRES, NoAnswer, Prepared, Wire
+from whippet.app.client.wires import WIRES, Prepared, UnexpectedBytes, Wire
 from whippet.app.commands.requests import Request
 from whippet.app.errors import Code, CommandError
 
@@ -114,8 +114,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         if self._body is None:
             self._filled += nbytes
             try:
-                self._take_apart()
-            except NoAnswer:
+                self._split_frames()
+            except UnexpectedBytes:
                 self._reason = "the server sends what is no answer to anything"
                 self._transport.abort()
             return
@@ -124,14 +124,14 @@ class TcpConnection(asyncio.BufferedProtocol):
             body, self._body = self._body, None
             self._answered(self._head, body)
 
-    def _take_apart(self) -> None:
+    def _split_frames(self) -> None:
         scratch, position, end = self._scratch, 0, self._filled
         head_bytes = self._wire.head_bytes
         while end - position >= head_bytes and self._body is None:
             head = scratch[position : position + head_bytes]
             length = self._wire.body_bytes(head)
             if length and not self._pending:
-                raise NoAnswer
+                raise UnexpectedBytes
             position += head_bytes
             if end - position >= length:
                 self._answered(head, scratch[position : position + length])
@@ -148,7 +148,7 @@ class TcpConnection(asyncio.BufferedProtocol):
     def _answered(self, head: memoryview, body: memoryview) -> None:
         """Both may lie in the scratch buffer: what is made of them is a copy."""
         if not self._pending:
-            self._reason = self._reason or self._wire.unasked(head)
+            self._reason = self._reason or self._wire.unsolicited(head)
             return
         asked, future = self._pending.popleft()
         if future.done():

@@ -31,11 +31,11 @@ Answer = TypeVar("Answer")
 PROTOCOL = registration.packed(0, 11, 0)
 """What we say that we speak."""
 SDK = "whippet"
-ANSWER_BYTES_MAX = 2 << 30
+RESPONSE_BYTES_MAX = 2 << 30
 """Nothing that a server answers is larger; a length above it is no answer."""
 
 
-class NoAnswer(Exception):
+class UnexpectedBytes(Exception):
     """What came is no answer to anything; what follows cannot be told apart."""
 
 
@@ -69,7 +69,7 @@ class Wire(Protocol):
     def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
         """What was answered, as a copy; a refusal is raised."""
 
-    def unasked(self, head: memoryview) -> str:
+    def unsolicited(self, head: memoryview) -> str:
         """What the server says to somebody who has asked nothing."""
 
 
@@ -110,8 +110,8 @@ class ClassicWire:
         status, length = frames.response_header(head)
         if status != frames.OK:
             return 0
-        if length > ANSWER_BYTES_MAX:
-            raise NoAnswer
+        if length > RESPONSE_BYTES_MAX:
+            raise UnexpectedBytes
         return length
 
     def is_success(self, head: memoryview) -> bool:
@@ -123,7 +123,7 @@ class ClassicWire:
             raise refusal(status)
         return _understood(asked, lambda: responses.decode_answer(asked.code, body, self._dialect))
 
-    def unasked(self, head: memoryview) -> str:
+    def unsolicited(self, head: memoryview) -> str:
         return f"the server refused the connection: error {frames.response_header(head).status}"
 
 
@@ -166,8 +166,8 @@ class ModernWire:
 
     def body_bytes(self, head: memoryview) -> int:
         size = modern_frames.reply_of(head).size
-        if not self.head_bytes <= size <= ANSWER_BYTES_MAX:
-            raise NoAnswer
+        if not self.head_bytes <= size <= RESPONSE_BYTES_MAX:
+            raise UnexpectedBytes
         return size - self.head_bytes
 
     def is_success(self, head: memoryview) -> bool:
@@ -192,7 +192,7 @@ class ModernWire:
             return LoggedIn(registered.user_id)
         return _understood(asked, lambda: modern_responses.decode(asked.code, body))
 
-    def unasked(self, head: memoryview) -> str:
+    def unsolicited(self, head: memoryview) -> str:
         reply = modern_frames.reply_of(head)
         return f"the server has ended the connection: {_code_of(reply.reason).name.lower()}"
 

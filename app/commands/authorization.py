@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def current_user(gateway: Gateway, login: Login | None) -> User:
-    user = gateway.users.of(login)
+    user = gateway.users.by_login(login)
     if user is None:
         raise CommandError(Code.UNAUTHENTICATED)
     return user

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from whippet.app.config.system import System
-from whippet.app.model.deduplication_window import Bounds, Taken, Window
+from whippet.app.model.deduplication_window import Bounds, DeduplicationWindow, PendingWrite
 from whippet.app.model.topic_options import UNLIMITED
 from whippet.storage import batch as batches
 from whippet.storage.batch import Message, Writable
@@ -42,7 +42,7 @@ class Deduplication:
         self._room_bytes = system.limits.deduplication_bytes
         self.left_out = 0
         """Messages since the start."""
-        self._windows: dict[Partition, asyncio.Task[Window]] = {}
+        self._windows: dict[Partition, asyncio.Task[DeduplicationWindow]] = {}
         self._out_of_room = False
 
     @property
@@ -89,17 +89,17 @@ class Deduplication:
                     appended = await partition.append_once(batch, producer, durability, checked=checked)
             decided_at = now
         finally:
-            window.decided(taken, decided_at)
+            window.end_write(taken, decided_at)
         return appended
 
     async def _take(
         self, partition: Partition, bounds: Bounds, batch: Writable, checked: batches.Checked, now: int
-    ) -> tuple[Window, Taken]:
+    ) -> tuple[DeduplicationWindow, PendingWrite]:
         ids = batches.ids(batch, checked.frames)
         while True:
             window = await self._window(partition, bounds, now)
-            taken = window.take(ids, now)
-            if isinstance(taken, Taken):
+            taken = window.begin_write(ids, now)
+            if isinstance(taken, PendingWrite):
                 self.left_out += checked.message_count - len(taken.fresh)
                 return window, taken
             await asyncio.shield(taken)
@@ -110,7 +110,7 @@ class Deduplication:
             if partition is not None:
                 self._windows.pop(partition, None)
 
-    async def _window(self, partition: Partition, bounds: Bounds, now: int) -> Window:
+    async def _window(self, partition: Partition, bounds: Bounds, now: int) -> DeduplicationWindow:
         while True:
             filling = self._windows.get(partition)
             if filling is None or (filling.done() and _failed(filling)):
@@ -122,8 +122,8 @@ class Deduplication:
                 window.bounds = bounds
                 return window
 
-    async def _fill(self, partition: Partition, bounds: Bounds, now: int) -> Window:
-        window = Window(bounds, self._has_room)
+    async def _fill(self, partition: Partition, bounds: Bounds, now: int) -> DeduplicationWindow:
+        window = DeduplicationWindow(bounds, self._has_room)
         offset = partition.first_offset
         if bounds.entries_max:
             offset = max(offset, partition.readable - bounds.entries_max)
@@ -151,7 +151,7 @@ class Deduplication:
             except StorageError as error:
                 _log.warning("the ids of %s are not read back, the next send tries again: %s", partition.place, error)
 
-    def _filled(self) -> Iterator[Window]:
+    def _filled(self) -> Iterator[DeduplicationWindow]:
         for filling in self._windows.values():
             if filling.done() and not _failed(filling):
                 yield filling.result()
@@ -172,7 +172,7 @@ def _bound(chosen: int | None, usual: int) -> int:
     return usual if chosen is None else 0 if chosen == UNLIMITED else chosen
 
 
-def _failed(filling: asyncio.Task[Window]) -> bool:
+def _failed(filling: asyncio.Task[DeduplicationWindow]) -> bool:
     return filling.cancelled() or filling.exception() is not None
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from whippet.app.commands import offsets, requests, responses
 from whippet.app.commands.authorization import current_user
-from whippet.app.commands.messages import Followed, poll_messages, start_of
+from whippet.app.commands.messages import ReadPositions, poll_messages, start_of
 from whippet.app.commands.partitions import find_partition
 from whippet.app.commands.requests import ConsumerKind, StrategyKind
 from whippet.app.commands.target import Target
@@ -125,7 +125,7 @@ def _check_unique(partitions: Iterable[int | None]) -> None:
 
 async def locate_messages(
     gateway: Gateway, session: Session, request: requests.LocateMessages, target: Target
-) -> Followed:
+) -> ReadPositions:
     """Leaves out partitions that do not exist, and those that the client knows in another incarnation: the read that
     follows reports them."""
     topic, consumer = target.topic, offsets.consumer_of(target.topic, request.consumer)
@@ -140,7 +140,7 @@ async def locate_messages(
                 continue
             partitions.append(partition)
             starts.append(await start_of(partition, strategy, partition.offset_of(*consumer), strategy.value))
-    return Followed(tuple(partitions), tuple(starts))
+    return ReadPositions(tuple(partitions), tuple(starts))
 
 
 async def await_messages(

@@ -151,19 +151,19 @@ def partitions_changed(topic: Topic) -> None:
         group.repartition(len(topic.partitions))
 
 
-def purged(topic: Topic) -> None:
+def record_purge(topic: Topic) -> None:
     """The topic has lost all messages and stored offsets."""
     for group in topic.groups:
-        group.purged()
+        group.record_purge()
 
 
-def overdue(gateway: Gateway, now: int) -> None:
+def reassign_overdue(gateway: Gateway, now: int) -> None:
     """Takes partitions away from members that have not finished with them in the time that they have."""
     promised_before = now - int(gateway.config.consumer_group.rebalancing_timeout * 1_000_000)
     for stream in gateway.streams:
         for topic in stream.topics:
             for group in topic.groups:
-                moved = group.overdue(promised_before)
+                moved = group.reassign_overdue(promised_before)
                 if moved:
                     _log.info(
                         "group %r of topic %r: partitions %s were taken away, not all that was polled is committed",

@@ -29,7 +29,7 @@ BATCHES_A_TURN = 64
 """After so many batches of one request, the others on the event loop get their turn."""
 
 
-class Followed(NamedTuple):
+class ReadPositions(NamedTuple):
     """What a reader that stays is given: partitions to read for as long as they last, and the offsets to begin at."""
 
     partitions: tuple[Partition, ...]
@@ -191,7 +191,7 @@ async def poll_messages(
 
 async def follow_messages(
     gateway: Gateway, session: Session, request: requests.FollowMessages, target: Target
-) -> Followed:
+) -> ReadPositions:
     """Without a start, reading begins with the next message that is appended."""
     topic = target.topic
     if request.partition_id is None:
@@ -204,8 +204,8 @@ async def follow_messages(
         for partition in partitions
     ]
     if start is None:
-        return Followed(partitions, tuple(partition.readable for partition in partitions))
-    return Followed(
+        return ReadPositions(partitions, tuple(partition.readable for partition in partitions))
+    return ReadPositions(
         partitions,
         tuple([await start_of(one, start, found, start.value) for one, found in zip(partitions, stored, strict=True)]),
     )

@@ -61,7 +61,7 @@ async def store_offset(
             )
     await partition.store_offset(*consumer, request.offset, name_of(request.consumer))
     if group is not None:
-        group.committed(partition.place.partition, request.offset)
+        group.record_commit(partition.place.partition, request.offset)
 
 
 async def delete_offset(
@@ -128,7 +128,9 @@ async def after_poll(
     kind, identity = consumer
     group = topic.groups.find(identity) if kind is Kind.GROUP else None
     partition_id = partition.place.partition
-    if kind is Kind.GROUP and (group is None or not group.polled(session.member.client_id, partition_id, last_offset)):
+    if kind is Kind.GROUP and (
+        group is None or not group.record_poll(session.member.client_id, partition_id, last_offset)
+    ):
         return False
     if not request.auto_commit:
         return True
@@ -140,7 +142,7 @@ async def after_poll(
             return False
         stored = last_offset
     if group is not None:
-        group.committed(partition_id, stored)
+        group.record_commit(partition_id, stored)
     return True
 
 

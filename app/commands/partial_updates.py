@@ -37,8 +37,8 @@ READ_ONLY = frozenset(
 STATUSES = {status.name.lower(): status for status in UserStatus}
 
 TOPIC_FLAGS: Mapping[str, OptionFlags] = {NAME: OptionFlags.UPDATABLE} | {
-    key: OptionFlags.UPDATABLE | OptionFlags.RESETTABLE if option.may_change and key not in FIXED else OptionFlags(0)
-    for key, option in topic_options.CATALOGUE.items()
+    key: OptionFlags.UPDATABLE | OptionFlags.RESETTABLE if option.can_change and key not in FIXED else OptionFlags(0)
+    for key, option in topic_options.TOPIC_OPTIONS.items()
 }
 FLAGS: Mapping[OptionScope, Mapping[str, OptionFlags]] = {
     OptionScope.TOPIC: TOPIC_FLAGS,
@@ -80,7 +80,9 @@ async def patch_user(gateway: Gateway, session: Session, request: requests.Patch
         word = _text(named[STATUS])
         status = STATUSES.get(word)
         if status is None:
-            raise CommandError(Code.INVALID_OPTION_VALUE, f"{STATUS!r} is {options.short(word)}: active or inactive")
+            raise CommandError(
+                Code.INVALID_OPTION_VALUE, f"{STATUS!r} is {options.abbreviated(word)}; active or inactive is needed"
+            )
     root = gateway.users.root
     if gateway.users.is_same(root, request.user):
         assert root.id == ROOT
@@ -113,7 +115,7 @@ def _check_flag(key: str, scope: OptionScope, flag: OptionFlags, refusal: Code) 
         of = scope.name.lower()
         raise CommandError(
             Code.UNSUPPORTED_OPTION_KEY,
-            f"{options.short(key)} is no option of a {of}; there are {', '.join(FLAGS[scope])}",
+            f"{options.abbreviated(key)} is no option of a {of}; there are {', '.join(FLAGS[scope])}",
         )
     if not known & flag:
         raise CommandError(refusal, repr(key))
@@ -140,7 +142,7 @@ async def describe_options(
                 option.key,
                 option.kind,
                 option.value,
-                topic_options.CATALOGUE[option.key].description,
+                topic_options.TOPIC_OPTIONS[option.key].description,
                 TOPIC_FLAGS[option.key],
             )
             for option in gateway.topic_defaults.options.values()

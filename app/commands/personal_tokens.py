@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 async def get_tokens(
     gateway: Gateway, session: Session, request: requests.GetPersonalAccessTokens, target: Target
 ) -> tuple[responses.TokenInfo, ...]:
-    tokens = gateway.tokens.of(current_user(gateway, session.login))
+    tokens = gateway.personal_tokens.of(current_user(gateway, session.login))
     return tuple(responses.TokenInfo(token.name, token.expires_at) for token in tokens)
 
 
@@ -27,10 +27,10 @@ async def create_token(
     gateway: Gateway, session: Session, request: requests.CreatePersonalAccessToken, target: Target
 ) -> responses.RawToken:
     login = session.login
-    text = await gateway.tokens.create(current_user(gateway, login), request.name, request.expiry)
-    if gateway.users.of(login) is None:
+    text = await gateway.personal_tokens.create(current_user(gateway, login), request.name, request.expiry)
+    if gateway.users.by_login(login) is None:
         # All that was logged in as this user has ended while the token was written, for fear of whoever asked for it.
-        await gateway.tokens.revoke(text)
+        await gateway.personal_tokens.revoke(text)
         raise CommandError(Code.UNAUTHENTICATED)
     return responses.RawToken(text)
 
@@ -39,4 +39,4 @@ async def create_token(
 async def delete_token(
     gateway: Gateway, session: Session, request: requests.DeletePersonalAccessToken, target: Target
 ) -> None:
-    await gateway.tokens.delete(current_user(gateway, session.login), request.name)
+    await gateway.personal_tokens.delete(current_user(gateway, session.login), request.name)

@@ -162,7 +162,7 @@ COMMANDS: tuple[Command, ...] = (
     C(606, "sync_consumer_group", requests.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
 )
 
-OWN: tuple[Command, ...] = (
+INTERNAL_COMMANDS: tuple[Command, ...] = (
     C(0, "follow_messages", requests.FollowMessages, messages.follow_messages, may.poll_messages, discloses=True),
     C(0, "locate_messages", requests.LocateMessages, deferred_polls.locate_messages, may.poll_messages, discloses=True),
     C(0, "patch_stream", requests.PatchStream, partial_updates.patch_stream, may.manage_stream, changes=True),
@@ -171,7 +171,7 @@ OWN: tuple[Command, ...] = (
     C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
 """What no protocol has a number for: transports ask for it where a client asks for something else."""
-BY_REQUEST = {command.request: command for command in (*COMMANDS, *OWN)}
+BY_REQUEST = {command.request: command for command in (*COMMANDS, *INTERNAL_COMMANDS)}
 
 
 async def execute(gateway: Gateway, session: Session, request: requests.Request) -> Any:
@@ -185,11 +185,11 @@ async def execute(gateway: Gateway, session: Session, request: requests.Request)
         if command.open_to_all or (command.ended_too and session.ended_login):
             return await command.handler(gateway, session, request, Target())
         if command.changes:
-            return await _change(gateway, session, command, request)
-        target = _permitted(gateway, command, request, login)
+            return await _execute_change(gateway, session, command, request)
+        target = _authorize(gateway, command, request, login)
         answer = None if target is None else await command.handler(gateway, session, request, target)
         if command.discloses and gateway.users.changes != seen:
-            _permitted(gateway, command, request, login)
+            _authorize(gateway, command, request, login)
     except StorageError as error:
         refused = of_storage(error)
         gateway.measurements.refusals[command.name, TABLE[refused.code].name] += 1
@@ -228,7 +228,7 @@ def _refuse_stale() -> NoReturn:
     raise CommandError(Code.STALE_CLIENT)
 
 
-def _permitted(gateway: Gateway, command: Command, request: requests.Request, login: Login | None) -> Target | None:
+def _authorize(gateway: Gateway, command: Command, request: requests.Request, login: Login | None) -> Target | None:
     """None: what the request names is not there, and nothing is the answer."""
     user = current_user(gateway, login)
     target = _find(gateway, command, request)
@@ -247,16 +247,16 @@ def _check_right(command: Command, target: Target, user: User) -> None:
         raise CommandError(Code.UNAUTHORIZED, f"user {user.username!r} may not {command.name}")
 
 
-async def _change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
+async def _execute_change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
     """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
     login = session.login
     user = current_user(gateway, login)
     async with gateway.changing:
-        target = _permitted(gateway, command, request, login)
+        target = _authorize(gateway, command, request, login)
         if target is None:
             return None
         announce = gateway.catalogue_events.announcement(request, target)
-        about = _about(request, target)
+        about = _description(request, target)
         answer = await command.handler(gateway, session, request, target)
         _log.info("%s, user %r: %s %s", session.address, user.username, command.name, about)
         if announce is not None:
@@ -264,7 +264,7 @@ async def _change(gateway: Gateway, session: Session, command: Command, request:
         return answer
 
 
-def _about(request: requests.Request, target: Target) -> str:
+def _description(request: requests.Request, target: Target) -> str:
     """What a change changes, for the log, by the names that it has before."""
     named = {"stream": target.found_stream, "topic": target.found_topic}
     found = {kind: thing.name for kind, thing in named.items() if thing is not None}
@@ -279,19 +279,19 @@ def _find(gateway: Gateway, command: Command, request: requests.Request | Destin
         return Target()
     stream = gateway.streams.find(wanted)
     if stream is None:
-        _refuse_absent(command, Code.STREAM_ID_NOT_FOUND, wanted)
+        _refuse_missing(command, Code.STREAM_ID_NOT_FOUND, wanted)
         return None
     wanted = getattr(request, "topic", None)
     if wanted is None:
         return Target(stream)
     topic = stream.topics.find(wanted)
     if topic is None:
-        _refuse_absent(command, Code.TOPIC_ID_NOT_FOUND, wanted, stream.name)
+        _refuse_missing(command, Code.TOPIC_ID_NOT_FOUND, wanted, stream.name)
         return None
     return Target(stream, topic)
 
 
-def _refuse_absent(command: Command, code: Code, *about: requests.Identifier) -> None:
+def _refuse_missing(command: Command, code: Code, *about: requests.Identifier) -> None:
     """Unless nothing is the answer."""
     if command.absent is Absent.REFUSED:
         raise CommandError(code, about=about)

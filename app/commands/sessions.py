@@ -24,7 +24,7 @@ async def login_user(
 async def login_with_token(
     gateway: Gateway, session: Session, request: requests.LoginWithPersonalAccessToken, target: Target
 ) -> responses.LoggedIn:
-    return _bind(gateway, session, gateway.tokens.owner(request.token, gateway.users))
+    return _bind(gateway, session, gateway.personal_tokens.owner(request.token, gateway.users))
 
 
 async def logout_user(gateway: Gateway, session: Session, request: requests.LogoutUser, target: Target) -> None:

@@ -77,7 +77,7 @@ async def delete_stream(gateway: Gateway, session: Session, request: requests.De
 async def purge_stream(gateway: Gateway, session: Session, request: requests.PurgeStream, target: Target) -> None:
     for topic in target.stream.topics:
         await gateway.store.purge_topic(target.stream.id, topic.id)
-        groups.purged(topic)
+        groups.record_purge(topic)
         gateway.forget_ids(topic.partitions)
 
 

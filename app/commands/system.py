@@ -123,7 +123,7 @@ async def get_clients(
 
 
 def _describe(gateway: Gateway, session: Session) -> responses.ClientInfo:
-    user = gateway.users.of(session.login)
+    user = gateway.users.by_login(session.login)
     memberships = tuple(responses.GroupMembership(*group) for group in sorted(session.groups))
     user_id = None if user is None else user.id
     return responses.ClientInfo(session.client_id, user_id, int(session.transport), session.address, memberships)

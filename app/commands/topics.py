@@ -105,7 +105,7 @@ async def delete_topic(gateway: Gateway, session: Session, request: requests.Del
 
 async def purge_topic(gateway: Gateway, session: Session, request: requests.PurgeTopic, target: Target) -> None:
     await gateway.store.purge_topic(target.stream.id, target.topic.id)
-    groups.purged(target.topic)
+    groups.record_purge(target.topic)
     gateway.forget_ids(target.topic.partitions)
 
 
@@ -140,7 +140,7 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
 
 def _chosen(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:
     """What the fields of a request say, and then its options."""
-    chosen = topic_options.choose(request.options, changing=changing)
+    chosen = topic_options.parse_options(request.options, changing=changing)
     fields: dict[str, Any] = {}
     compression = request.compression_algorithm
     if compression is not None and compression not in COMPRESSIONS:

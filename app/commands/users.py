@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from whippet.app.access import permissions as may
-from whippet.app.access.users import Allowed, User
+from whippet.app.access.users import Authorize, User
 from whippet.app.commands import groups, requests, responses
 from whippet.app.commands.authorization import current_user, refuse_changing_root, refuse_escalation
 from whippet.app.commands.target import Target
@@ -41,30 +41,32 @@ async def create_user(
 ) -> responses.UserDetails:
     login = session.login
 
-    def allowed() -> None:
+    def authorize() -> None:
         refuse_escalation(_manager(gateway, login), None, request.permissions)
 
     refuse_any(request.options, OptionScope.USER)
-    user = await gateway.users.create(request.username, request.password, request.status, request.permissions, allowed)
+    user = await gateway.users.create(
+        request.username, request.password, request.status, request.permissions, authorize
+    )
     return _details(user)
 
 
 @shielded
 async def delete_user(gateway: Gateway, session: Session, request: requests.DeleteUser, target: Target) -> None:
     """The tokens of a user who is gone are of no use, so it does no harm if their files cannot be removed at once."""
-    user = await gateway.users.delete(request.user, _may_change(gateway, session.login))
+    user = await gateway.users.delete(request.user, _authorize_change(gateway, session.login))
     end_sessions_of(gateway, user, asker=session)
-    await gateway.tokens.forget_user(user)
+    await gateway.personal_tokens.forget_user(user)
 
 
 @shielded
 async def update_user(gateway: Gateway, session: Session, request: requests.UpdateUser, target: Target) -> None:
     refuse_any(request.options, OptionScope.USER)
-    allowed = _may_change(gateway, session.login)
-    user = await gateway.users.update(request.user, request.username, request.status, allowed)
+    authorize = _authorize_change(gateway, session.login)
+    user = await gateway.users.update(request.user, request.username, request.status, authorize)
     if not user.is_active:
         end_sessions_of(gateway, user, asker=session)
-        await gateway.tokens.forget_void(gateway.users)
+        await gateway.personal_tokens.forget_void(gateway.users)
 
 
 @shielded
@@ -73,10 +75,10 @@ async def update_permissions(
 ) -> None:
     login = session.login
 
-    def allowed(user: User) -> None:
+    def authorize(user: User) -> None:
         refuse_escalation(_manager(gateway, login), user.permissions, request.permissions)
 
-    await gateway.users.change_permissions(request.user, request.permissions, allowed)
+    await gateway.users.change_permissions(request.user, request.permissions, authorize)
 
 
 @shielded
@@ -84,7 +86,7 @@ async def change_password(gateway: Gateway, session: Session, request: requests.
     """Whoever has stolen a session or an access token loses it; a personal access token only if that is asked for."""
     login = session.login
 
-    def allowed(user: User) -> None:
+    def authorize(user: User) -> None:
         refuse_changing_root(_manager(gateway, login, of=user), user)
 
     ends_tokens = request.end_personal_access_tokens
@@ -94,21 +96,21 @@ async def change_password(gateway: Gateway, session: Session, request: requests.
         request.new_password,
         session.address,
         end_tokens=ends_tokens,
-        allowed=allowed,
+        authorize=authorize,
     )
     end_sessions_of(gateway, user, asker=session)
     if ends_tokens:
-        await gateway.tokens.forget_void(gateway.users)
+        await gateway.personal_tokens.forget_void(gateway.users)
 
 
 @shielded
 async def end_sessions(gateway: Gateway, session: Session, request: requests.EndSessions, target: Target) -> None:
     ends_tokens = request.personal_access_tokens
-    allowed = _may_change(gateway, session.login)
-    user = await gateway.users.end_sessions(request.user, end_tokens=ends_tokens, allowed=allowed)
+    authorize = _authorize_change(gateway, session.login)
+    user = await gateway.users.end_sessions(request.user, end_tokens=ends_tokens, authorize=authorize)
     end_sessions_of(gateway, user, asker=session)
     if ends_tokens:
-        await gateway.tokens.forget_void(gateway.users)
+        await gateway.personal_tokens.forget_void(gateway.users)
 
 
 def end_sessions_of(gateway: Gateway, user: User, asker: Session) -> None:
@@ -121,16 +123,16 @@ def end_sessions_of(gateway: Gateway, user: User, asker: Session) -> None:
             session.end()
 
 
-def _may_change(gateway: Gateway, login: Login | None) -> Allowed:
+def _authorize_change(gateway: Gateway, login: Login | None) -> Authorize:
     """Everybody may end their own sessions; otherwise a manager must have all the rights of the user to be changed."""
 
-    def allowed(user: User) -> None:
+    def authorize(user: User) -> None:
         asker = _manager(gateway, login, of=user)
         refuse_changing_root(asker, user)
         if asker is not user:
             refuse_escalation(asker, user.permissions, None)
 
-    return allowed
+    return authorize
 
 
 def _manager(gateway: Gateway, login: Login | None, of: User | None = None) -> User:

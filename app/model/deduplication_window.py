@@ -34,7 +34,7 @@ class Bounds(NamedTuple):
     """0: until it is pushed out."""
 
 
-class Taken(NamedTuple):
+class PendingWrite(NamedTuple):
     fresh: Numbers
     """The positions of the messages that are new."""
     start: int
@@ -42,7 +42,7 @@ class Taken(NamedTuple):
     done: Future
 
 
-class Window:
+class DeduplicationWindow:
     """The ids of one partition."""
 
     __slots__ = ("_ages", "_ids", "_pending", "bounds")
@@ -51,7 +51,7 @@ class Window:
         self.bounds = bounds
         """May be changed; holds from then on."""
         self._ids = RecentIds(room)
-        self._pending: list[Taken] = []
+        self._pending: list[PendingWrite] = []
         self._ages: deque[tuple[int, int, int]] = deque()
         """The number after the last id that came before a time; that time; and when this part of the expiry began."""
 
@@ -62,7 +62,7 @@ class Window:
     def size_bytes(self) -> int:
         return self._ids.size_bytes
 
-    def take(self, ids: Ids, now: int) -> Taken | Future:
+    def begin_write(self, ids: Ids, now: int) -> PendingWrite | Future:
         """What of it is new, which is pending until `decided`; or the write of one of the ids that is under way, to be
         waited for and to be followed by another try."""
         self._forget_old(now)
@@ -72,11 +72,11 @@ class Window:
                 return under_way.done
         fresh, added = _new(ids, numbers)
         start = self._ids.add(added)
-        taken = Taken(fresh, start, start + len(added), asyncio.get_running_loop().create_future())
+        taken = PendingWrite(fresh, start, start + len(added), asyncio.get_running_loop().create_future())
         self._pending.append(taken)
         return taken
 
-    def decided(self, taken: Taken, now: int | None) -> None:
+    def end_write(self, taken: PendingWrite, now: int | None) -> None:
         """Its messages are in the log since `now`, or (None) they are not."""
         self._pending = [one for one in self._pending if one is not taken]
         if now is None:

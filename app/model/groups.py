@@ -66,14 +66,14 @@ class _Holding:
         self.heir: Member | None = None
         self.promised_at = 0
 
-    def taken(self, partition_id: int) -> None:
+    def revoke(self, partition_id: int) -> None:
         """The owner has it no longer."""
         if self.owner is not None:
             self.owner.polling.discard(partition_id)
-            if not self.finished(self.committed):
+            if not self.is_drained(self.committed):
                 self.owner.owing.add(partition_id)
 
-    def finished(self, committed: int | None) -> bool:
+    def is_drained(self, committed: int | None) -> bool:
         """Whether the owner has nothing left that only he knows of."""
         return self.polled is None or (committed is not None and committed >= self.polled)
 
@@ -114,9 +114,9 @@ class Group:
             return False
         newest_id = max((member.id for member in self._members.values()), default=-1)
         self._members[client_id] = newcomer = Member(newest_id + 1, client_id)
-        self._make_room(newcomer, now)
+        self._promise_share(newcomer, now)
         for partition_id, holding in enumerate(self._holdings):
-            if holding.heir is not None and holding.finished(committed(partition_id)):
+            if holding.heir is not None and holding.is_drained(committed(partition_id)):
                 self._move(partition_id, holding.heir)
         self._changed()
         return True
@@ -125,14 +125,14 @@ class Group:
         """False when the client is no member."""
         if self._members.pop(client_id, None) is None:
             return False
-        self._deal_anew()
+        self._reassign_all()
         return True
 
     def disband(self) -> list[int]:
         """Everybody leaves; the clients who have."""
         clients = list(self._members)
         self._members.clear()
-        self._deal_anew()
+        self._reassign_all()
         return clients
 
     def repartition(self, partitions_count: int) -> None:
@@ -142,7 +142,7 @@ class Group:
             member.owing = {partition_id for partition_id in member.owing if partition_id < partitions_count}
         kept = self._holdings[:partitions_count]
         self._holdings = kept + [_Holding() for _ in range(partitions_count - len(kept))]
-        self._deal_anew()
+        self._reassign_all()
 
     # ------------------------------------------------------------------------------------------ polling and committing
 
@@ -162,7 +162,7 @@ class Group:
         member.polling.add(wanted)
         return wanted
 
-    def polled(self, client_id: int, partition_id: int, last_offset: int) -> bool:
+    def record_poll(self, client_id: int, partition_id: int, last_offset: int) -> bool:
         """Whether messages that a member has read may be handed out to it: not when the partition has changed hands
         since `partition_to_poll`, even if it has come back. If they may, they count as handed out."""
         member = self._members.get(client_id)
@@ -195,17 +195,17 @@ class Group:
         owing.discard(partition_id)
         return False
 
-    def committed(self, partition_id: int, offset: int) -> None:
+    def record_commit(self, partition_id: int, offset: int) -> None:
         """An offset of the group was stored: a promised partition moves when its owner has finished with it."""
         if partition_id >= len(self._holdings):
             return
         holding = self._holdings[partition_id]
         holding.committed = offset
-        if holding.heir is not None and holding.finished(offset):
+        if holding.heir is not None and holding.is_drained(offset):
             self._move(partition_id, holding.heir)
             self._changed()
 
-    def purged(self) -> None:
+    def record_purge(self) -> None:
         """All messages and offsets are gone: what was handed out of them need not be committed any more."""
         for member in self._members.values():
             member.polling.clear()
@@ -220,7 +220,7 @@ class Group:
         if moved:
             self._changed()
 
-    def overdue(self, promised_before: int) -> list[int]:
+    def reassign_overdue(self, promised_before: int) -> list[int]:
         """Partitions promised at or before a time move, committed or not; which ones."""
         moved = []
         for partition_id, holding in enumerate(self._holdings):
@@ -236,7 +236,7 @@ class Group:
 
     # ------------------------------------------------------------------------------------------------------- assignment
 
-    def _make_room(self, newcomer: Member, now: int) -> None:
+    def _promise_share(self, newcomer: Member, now: int) -> None:
         """Promises the newcomer what the others will have above their shares once all promises are kept.
 
         They give from the end of their lists: what was only promised to them, then what they own. Nobody ever has fewer
@@ -265,11 +265,11 @@ class Group:
         before = self._holdings[partition_id].owner
         if before is not None:
             before.partitions.remove(partition_id)
-            self._holdings[partition_id].taken(partition_id)
+            self._holdings[partition_id].revoke(partition_id)
         owner.partitions.append(partition_id)
         self._holdings[partition_id] = _Holding(owner)
 
-    def _deal_anew(self) -> None:
+    def _reassign_all(self) -> None:
         """Partition i to member i mod m; promises end. Who keeps a partition keeps what he was handed out of it."""
         members = self.members
         for member in members:
@@ -279,7 +279,7 @@ class Group:
             if holding.owner is owner:
                 holding.heir = None
             else:
-                holding.taken(partition_id)
+                holding.revoke(partition_id)
                 self._holdings[partition_id] = _Holding(owner)
             if owner is not None:
                 owner.partitions.append(partition_id)

@@ -130,7 +130,7 @@ def check(options: Sequence[Option]) -> None:
         if not 1 <= len(option.key.encode()) <= LENGTH_MAX:
             raise CommandError(
                 Code.UNSUPPORTED_OPTION_KEY,
-                f"{short(option.key)}: it must have 1 to {LENGTH_MAX} bytes",
+                f"{abbreviated(option.key)}: it must have 1 to {LENGTH_MAX} bytes",
             )
         if not 1 <= len(option.value) <= LENGTH_MAX:
             raise CommandError(
@@ -151,7 +151,7 @@ def refuse_any(options: Sequence[Option], scope: OptionScope) -> None:
         raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{option.key!r}: a {scope.name.lower()} has no options")
 
 
-def short(value: Value) -> str:
+def abbreviated(value: Value) -> str:
     """A value in a sentence about it."""
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:70]}...({len(shown)} characters)"

@@ -1,7 +1,8 @@
-"""The options of topics: what there is to be chosen, how it is said, what holds where nothing was chosen.
+"""The options of topics: which there are, how their values are written, and their defaults.
 
-`CATALOGUE` is the one table. A value comes in its own kind or as a text ("7 days", "128 MiB", "true") and is kept as
-what the table says it is. What was chosen is a `TopicOptions` of the store: a new option is a row here, a field there.
+`TOPIC_OPTIONS` is the one table. A value is given in its own kind or as a text ("7 days", "128 MiB", "true") and is
+stored in the kind that the table names. The chosen values are a `TopicOptions` of the store: a new option is a row here
+and a field there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from whippet.app.config.formats import Invalid, parse_expiry, parse_size
 from whippet.app.config.system import System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model import options
-from whippet.app.model.options import Option, Value, ValueKind, short
+from whippet.app.model.options import Option, Value, ValueKind, abbreviated
 from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
@@ -35,19 +36,19 @@ MUTABLE, FIXED = "mutable", "fixed"
 """Values of `partition_resize_policy`."""
 REPLICATION_FACTOR_MAX = 32
 """What clients of 0.12 may send; more than 1 needs more nodes."""
-PROMISES = ("replicated", "persisted")
+DURABILITIES = ("replicated", "persisted")
 """Values of `durability`, by whether `enforce_fsync` is true."""
 
 
 class TopicOption(NamedTuple):
     kind: ValueKind
-    needs: str
+    requirement: str
     """What a valid value looks like; completes '... is needed'."""
     parse: Callable[[Value], Value | None]
     """A value of the kind, or a text, to what is kept; None is as if nothing had been said; ValueError is a refusal."""
     default: Callable[[System, StoreOptions], Value]
     """What holds where nothing is said."""
-    may_change: bool
+    can_change: bool
     """Whether a topic that is there may be given another value."""
     description: str
 
@@ -135,8 +136,8 @@ def _at_most(most: int, number: int) -> int:
     return number
 
 
-def _promise(value: Value) -> str:
-    return _word(value, PROMISES)
+def _durability(value: Value) -> str:
+    return _word(value, DURABILITIES)
 
 
 def _resize_policy(value: Value) -> str:
@@ -152,18 +153,18 @@ def _replication_factor(value: Value) -> int:
     return number
 
 
-def _truth(value: Value) -> bool:
+def _boolean(value: Value) -> bool:
     return value if isinstance(value, bool) else _word(value, ("true", "false")) == "true"
 
 
-def _promised(_: System, store: StoreOptions) -> str:
-    return PROMISES[store.durability is Durability.SYNCED]
+def _default_durability(_: System, store: StoreOptions) -> str:
+    return DURABILITIES[store.durability is Durability.SYNCED]
 
 
 # ----------------------------------------------------------------------------------------------------------- the table
 
 O = TopicOption  # noqa: E741 -- in a table the shortest name reads best
-CATALOGUE: Mapping[str, TopicOption] = {
+TOPIC_OPTIONS: Mapping[str, TopicOption] = {
     "compression_algorithm": O(
         ValueKind.STRING,
         "none or gzip",
@@ -175,23 +176,23 @@ CATALOGUE: Mapping[str, TopicOption] = {
     "consumer_offset_durability": O(
         ValueKind.STRING,
         "replicated or persisted",
-        _promise,
-        _promised,
+        _durability,
+        _default_durability,
         False,
         "When a stored offset is acknowledged: persisted, when the disk has it; replicated, as the server does it.",
     ),
     "durability": O(
         ValueKind.STRING,
         "replicated or persisted",
-        _promise,
-        _promised,
+        _durability,
+        _default_durability,
         False,
         "When messages are acknowledged: persisted, when the disk has them; replicated, as the server does it.",
     ),
     "enforce_fsync": O(
         ValueKind.BOOL,
         "true or false",
-        _truth,
+        _boolean,
         lambda _, store: store.durability is Durability.SYNCED,
         False,
         "Another name of durability, for programs that know it under this one: true is persisted, false is replicated.",
@@ -207,7 +208,7 @@ CATALOGUE: Mapping[str, TopicOption] = {
     "message_deduplication": O(
         ValueKind.BOOL,
         "true or false",
-        _truth,
+        _boolean,
         lambda system, _: system.message_deduplication.enabled,
         True,
         "Whether messages are left out whose id the same partition has been sent lately.",
@@ -255,7 +256,7 @@ CATALOGUE: Mapping[str, TopicOption] = {
     "preallocate_segments": O(
         ValueKind.BOOL,
         "true or false",
-        _truth,
+        _boolean,
         lambda *_: False,
         False,
         "Whether the space of a whole segment is reserved on the disk when it is begun.",
@@ -289,32 +290,32 @@ CATALOGUE: Mapping[str, TopicOption] = {
 
 NEWER = frozenset({"partition_resize_policy", "replication_factor"})
 """Options of clients from 0.12 on, which assume the defaults where a topic is described without them."""
-OWN = frozenset(key for key in CATALOGUE if key.startswith("message_deduplication"))
+WHIPPET_ONLY = frozenset(key for key in TOPIC_OPTIONS if key.startswith("message_deduplication"))
 """Not of Iggy, where programs may count on nine options: topics are described with them where they have a meaning."""
 
 
-def choose(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
+def parse_options(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
     """What a request chooses; for a topic that is there, only what may change."""
     options.check(given)
     chosen: dict[str, Any] = {option.key: _parse(option, changing) for option in given}
     durability, enforce_fsync = chosen.get("durability"), chosen.get("enforce_fsync")
-    if durability is not None and enforce_fsync is not None and durability != PROMISES[enforce_fsync]:
+    if durability is not None and enforce_fsync is not None and durability != DURABILITIES[enforce_fsync]:
         raise CommandError(
             Code.INVALID_OPTION_VALUE,
             f"'durability' ({durability}) and 'enforce_fsync' ({str(enforce_fsync).lower()}) contradict each "
-            f"other: enforce_fsync = {str(enforce_fsync).lower()} means durability = {PROMISES[enforce_fsync]}",
+            f"other: enforce_fsync = {str(enforce_fsync).lower()} means durability = {DURABILITIES[enforce_fsync]}",
         )
     return TopicOptions(**chosen)
 
 
 def _parse(option: Option, changing: bool) -> Value | None:
-    known = CATALOGUE.get(option.key)
+    known = TOPIC_OPTIONS.get(option.key)
     if known is None:
-        near = difflib.get_close_matches(option.key, CATALOGUE, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CATALOGUE)}"
-        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{short(option.key)} is no option of a topic; {hint}")
-    if changing and not known.may_change:
-        allowed = ", ".join(key for key, one in CATALOGUE.items() if one.may_change)
+        near = difflib.get_close_matches(option.key, TOPIC_OPTIONS, 1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TOPIC_OPTIONS)}"
+        raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{abbreviated(option.key)} is no option of a topic; {hint}")
+    if changing and not known.can_change:
+        allowed = ", ".join(key for key, one in TOPIC_OPTIONS.items() if one.can_change)
         raise CommandError(
             Code.UNSUPPORTED_OPTION_KEY, f"{option.key!r} is fixed when a topic is created; {allowed} can change"
         )
@@ -327,7 +328,7 @@ def _parse(option: Option, changing: bool) -> Value | None:
     except ValueError:
         kind = "" if option.kind is ValueKind.STRING else f" ({option.kind.name.lower()})"
         raise CommandError(
-            Code.INVALID_OPTION_VALUE, f"{option.key!r} is {short(shown)}{kind}: {known.needs} is needed"
+            Code.INVALID_OPTION_VALUE, f"{option.key!r} is {abbreviated(shown)}{kind}: {known.requirement} is needed"
         ) from None
 
 
@@ -340,7 +341,7 @@ class TopicDefaults:
     """What holds on this server where a topic chooses nothing, and how topics are described with it."""
 
     def __init__(self, system: System, store: StoreOptions) -> None:
-        self.values = {key: known.default(system, store) for key, known in CATALOGUE.items()}
+        self.values = {key: known.default(system, store) for key, known in TOPIC_OPTIONS.items()}
         self.options = {key: _option(key, value) for key, value in self.values.items()}
 
     def number(self, key: str) -> int:
@@ -361,7 +362,7 @@ class TopicDefaults:
             if kept is not None:
                 held = _option(key, kept(document))
             elif key == "durability" and value is None and chosen.enforce_fsync is not None:
-                held = _option(key, PROMISES[chosen.enforce_fsync])
+                held = _option(key, DURABILITIES[chosen.enforce_fsync])
             else:
                 held = default if value is None else _option(key, value)
             (derived if value is None else explicit).append(held)
@@ -372,7 +373,7 @@ class TopicDefaults:
         `durability` for every topic and know no `enforce_fsync`."""
         if key == "enforce_fsync":
             return chosen.durability is not None
-        return key in NEWER or (key in OWN and not self._deduplicates(chosen))
+        return key in NEWER or (key in WHIPPET_ONLY and not self._deduplicates(chosen))
 
     def _deduplicates(self, chosen: TopicOptions) -> bool:
         enabled = chosen.message_deduplication
@@ -388,5 +389,5 @@ _KEPT: Mapping[str, Callable[[TopicDocument], Value]] = {
 
 
 def _option(key: str, value: Value) -> Option:
-    kind = CATALOGUE[key].kind
+    kind = TOPIC_OPTIONS[key].kind
     return Option(key, kind, options.encode(kind, value))

@@ -1,6 +1,6 @@
 """What is counted and timed while the server works: plain numbers, found without looking up any label.
 
-`telemetry.metrics` tells them to whoever scrapes. The event loop alone changes what is here, but for `Shared`.
+`telemetry.metrics` tells them to whoever scrapes. The event loop alone changes what is here, but for `SharedHistogram`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Histogram:
         self.seconds += seconds
 
 
-class Shared(Histogram):
+class SharedHistogram(Histogram):
     """One that several threads change."""
 
     __slots__ = ("_lock",)
@@ -65,5 +65,5 @@ class Measurements:
         """By producers, and appended."""
         self.messages_polled = 0
         """Handed out to consumers."""
-        self.file_syncs = Shared()
-        self.folder_syncs = Shared()
+        self.file_syncs = SharedHistogram()
+        self.folder_syncs = SharedHistogram()

@@ -47,10 +47,10 @@ async def test_expired_segments_go_and_it_shows(tmp_path: Path) -> None:
         await send(root, 6)
         assert await segments(root) == (4, 4)
         here.clock.now += 9 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (4, 4)
         here.clock.now += 2 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (1, 1)
         assert (await root.ask(requests.GetStats())).messages_count == 0
 
@@ -61,16 +61,16 @@ async def test_limits_that_a_topic_is_given_later_count_from_the_next_round_on(t
         await make_topic(root)
         await send(root, 20)
         here.clock.now += 10 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (11, 11)
         await root.ask(requests.UpdateTopic("s", "t", "t", max_topic_size=10_000))
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (5, 5)
         await root.ask(requests.UpdateTopic("s", "t", "t", options=(from_text("message_expiry", "20 s"),)))
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (5, 5)
         await root.ask(requests.UpdateTopic("s", "t", "t", message_expiry=5 * SECOND))
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (1, 1)
 
 
@@ -81,10 +81,10 @@ async def test_a_segment_that_somebody_has_not_read_stays(tmp_path: Path) -> Non
         await send(root, 6)
         await root.ask(requests.StoreConsumerOffset(ME, "s", "t", 0, 2))
         here.clock.now += 5 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (3, 3)
         await root.ask(requests.StoreConsumerOffset(ME, "s", "t", 0, 3))
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (2, 2)
 
 
@@ -96,13 +96,13 @@ async def test_where_full_topics_refuse_messages_none_is_deleted_for_its_size_bu
         await make_topic(root)
         await send(root, 6)
         await root.ask(requests.UpdateTopic("s", "t", "t", max_topic_size=1024, message_expiry=5 * SECOND))
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (4, 4)
         with pytest.raises(CommandError, match="topic 't' of stream 's' is full") as refused:
             await send(root, 1)
         assert refused.value.code is Code.TOPIC_FULL
         here.clock.now += 6 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (1, 1)
         await send(root, 1)
 
@@ -124,7 +124,7 @@ async def test_a_topic_without_limits_is_left_alone(tmp_path: Path) -> None:
         await make_topic(root)
         await send(root, 6)
         here.clock.now += 10**6 * SECOND
-        await housekeeping.retain(here.gateway)
+        await housekeeping.apply_retention(here.gateway)
         assert await segments(root) == (4, 4)
 
 
@@ -197,11 +197,11 @@ async def test_what_a_client_was_answered_is_forgotten_when_it_does_not_come_bac
         client.start(1, 2, 3, counted=True).set_result(None)
         caches.disconnect(client)
         here.clock.now += 59 * SECOND
-        await housekeeping.forget_old_answers(here.gateway)
+        await housekeeping.expire_sessions(here.gateway)
         assert caches.register(bytes(16), "mark", 2, frozenset()) is client
         caches.disconnect(client)
         here.clock.now += 61 * SECOND
-        await housekeeping.forget_old_answers(here.gateway)
+        await housekeeping.expire_sessions(here.gateway)
         # Nobody has come or gone since.
         assert not caches._sessions
         assert not caches._away
@@ -213,7 +213,7 @@ async def test_a_certificate_that_expires_while_the_server_runs_is_said_again(
     async with world(tmp_path) as here:
         certificates = CertificateExpiry(lambda: here.clock.now / SECOND)
         here.gateway.readiness.certificates = certificates
-        certificates.note("tcp.tls", here.clock.now / SECOND + 100 * 24 * 3600)
+        certificates.record("tcp.tls", here.clock.now / SECOND + 100 * 24 * 3600)
         await housekeeping.report_certificates(here.gateway)
         assert not caplog.records
         here.clock.now += 101 * 24 * 3600 * SECOND

@@ -116,7 +116,7 @@ async def test_a_member_has_the_time_of_the_configuration_to_finish(tmp_path: Pa
         anne, bert = await made.readers(2)
         await two_members_and_a_promise(anne, bert)
         made.clock.now += 7 * SECOND
-        groups.overdue(made.gateway, made.clock.now)
+        groups.reassign_overdue(made.gateway, made.clock.now)
         assert await made.owned() == [[0, 1], [2]]
         assert payloads(await bert.poll())[0] == "2/0"
 
@@ -127,9 +127,9 @@ async def test_a_user_has_as_many_tokens_as_are_configured(tmp_path: Path, monke
     async with opened(tmp_path) as store:
         gateway = await Gateway.open(config, store, ROOT)
         try:
-            await gateway.tokens.create(gateway.users.root, "first", 0)
+            await gateway.personal_tokens.create(gateway.users.root, "first", 0)
             with pytest.raises(CommandError, match=r"personal access tokens: 1: .+max_tokens_per_user"):
-                await gateway.tokens.create(gateway.users.root, "second", 0)
+                await gateway.personal_tokens.create(gateway.users.root, "second", 0)
         finally:
             await gateway.close()
 
@@ -152,9 +152,9 @@ async def test_only_issuers_and_audiences_that_are_configured_are_believed(
 async def test_a_ticket_has_to_be_used_in_the_time_of_the_configuration(tmp_path: Path) -> None:
     async with calling(tmp_path, Http(readers=HttpReaders(ticket_time=7.0))) as made:
         for waited, is_good in ((7 * SECOND, True), (7 * SECOND + 1, False)):
-            text, _ = made.api.tickets.give(b"Bearer x", "mark")
+            text, _ = made.api.tickets.issue(b"Bearer x", "mark")
             made.world.clock.now += waited
-            assert (made.api.tickets.take(text) is not None) is is_good
+            assert (made.api.tickets.redeem(text) is not None) is is_good
 
 
 async def test_other_origins_are_told_what_they_may_do_as_it_is_configured(tmp_path: Path) -> None:

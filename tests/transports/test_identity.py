@@ -66,7 +66,7 @@ async def test_a_long_poll_is_not_answered_as_the_next_user_with_the_number(tmp_
     async with serving(tmp_path) as made:
         root, poll = await made.link(), await made.link()
         await prepared(made, root)
-        token = made.api.tokens.give(made.world.gateway.users.get("alice")).text
+        token = made.api.access_tokens.issue(made.world.gateway.users.get("alice")).text
         await poll.send(_get(f"{MESSAGES}?wait=60s&partition_id=0", token))
         while not len(made.api.waiting):  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -85,7 +85,7 @@ async def test_a_stolen_token_is_of_no_use_after_a_new_password_nor_is_its_refre
         link = await made.link()
         await prepared(made, link)
         user = made.world.gateway.users.get("alice")
-        stolen, own = made.api.tokens.give(user).text, made.api.tokens.give(user).text
+        stolen, own = made.api.access_tokens.issue(user).text, made.api.access_tokens.issue(user).text
         asked = {"current_password": "alicealice", "new_password": "another"}
         made.token = own
         assert (await link.ask(made.request("PUT", "/users/alice/password", asked))).status == 204
@@ -96,7 +96,7 @@ async def test_a_stolen_token_is_of_no_use_after_a_new_password_nor_is_its_refre
         assert (await made.world.gateway.users.log_in("alice", "another", HOME)).id == 1
         # Over a restart as well: the tokens of before stay void.
         again = await make_api(made.world, made.world.store)
-        assert await again.tokens.caller(stolen) is None
+        assert await again.access_tokens.authenticate(stolen) is None
         await again.close()
 
 
@@ -106,12 +106,12 @@ async def test_all_sessions_end_at_a_request_over_http(tmp_path: Path) -> None:
         await prepared(made, link)
         alice = made.world.gateway.users.get("alice")
         connected = await made.world.logged_in("alice")
-        raw = await made.api.gateway.tokens.create(alice, "build", 0)
+        raw = await made.api.gateway.personal_tokens.create(alice, "build", 0)
         for path, keeps_raw in (
             ("/users/me/sessions", True),
             ("/users/me/sessions?personal_access_tokens=true", False),
         ):
-            made.token = made.api.tokens.give(alice).text
+            made.token = made.api.access_tokens.issue(alice).text
             assert (await link.ask(made.request("DELETE", path))).status == 204
             assert (await link.ask(_get("/users/me", made.token))).status == 401
             assert (await link.ask(_get("/users/me", raw))).status == (200 if keeps_raw else 401)
@@ -123,9 +123,9 @@ async def test_a_thousand_and_five_logouts_of_a_user_end_no_other_token_of_their
         link = await made.link()
         await prepared(made, link)
         alice = made.world.gateway.users.get("alice")
-        kept = made.api.tokens.give(alice).text
+        kept = made.api.access_tokens.issue(alice).text
         for _ in range(1005):
-            made.token = made.api.tokens.give(alice).text
+            made.token = made.api.access_tokens.issue(alice).text
             assert (await link.ask(made.request("DELETE", "/users/logout"))).status == 204
         assert (await link.ask(_get("/users/me", made.token))).status == 401
         assert (await link.ask(_get("/users/me", kept))).status == 200
@@ -137,7 +137,7 @@ async def test_who_was_deleted_while_their_body_came_does_nothing_as_the_next_us
         await prepared(made, link)
         users = made.world.gateway.users
         await users.change_permissions("alice", ALL)
-        made.token = made.api.tokens.give(users.get("alice")).text
+        made.token = made.api.access_tokens.issue(users.get("alice")).text
         request = made.request("POST", "/streams", {"name": "hers"})
         await link.send(request[:-4])
         await settled()

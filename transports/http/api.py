@@ -24,7 +24,7 @@ class Api:
     def __init__(self, gateway: Gateway, tokens: AccessTokens, budgets: Budgets | None = None) -> None:
         """`rooms` are shared with all other transports."""
         self.gateway = gateway
-        self.tokens = tokens
+        self.access_tokens = tokens
         self.config: Http = gateway.config.http
         self.limits = self.config.limits
         self.batch_limits = Limits.of(gateway.store.options)
@@ -66,6 +66,6 @@ class Api:
         """Waits for what goes on in the background. The store must not be closed before."""
         self.leases.close()
         self.tails.close()
-        await self.tokens.close()
+        await self.access_tokens.close()
         if self._unwatched:
             await asyncio.gather(*self._unwatched, return_exceptions=True)

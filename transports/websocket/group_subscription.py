@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from whippet.app.commands import requests, responses
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.errors import Code, CommandError
 from whippet.app.shared_feeds import PIECE_BYTES
@@ -155,7 +155,7 @@ class GroupSubscription(Subscription):
 
     async def _wait(self, own: tuple[int, ...]) -> None:
         """For a message in one of them, or until it is time to look what is its own."""
-        followed: Followed = await self.channel.ask(requests.FollowMessages(*self._place, None))
+        followed: ReadPositions = await self.channel.ask(requests.FollowMessages(*self._place, None))
         waits = [
             asyncio.ensure_future(_until(partition, self._cursors.get(partition.place.partition)))
             for partition in followed.partitions

@@ -70,7 +70,7 @@ class _Watch(Subscription):
 
     @property
     def _permissions(self) -> Permissions | None:
-        user = self.channel.api.gateway.users.of(self.channel.session.login)
+        user = self.channel.api.gateway.users.by_login(self.channel.session.login)
         if user is None:
             raise CommandError(Code.UNAUTHENTICATED)
         return user.permissions

@@ -20,7 +20,7 @@ import xxhash
 from msgspec import UNSET, UnsetType
 
 from whippet.app.commands import requests
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.app.shared_feeds import Cursor, Piece, SharedFeed
 from whippet.transports.http.errors import Refused
@@ -87,7 +87,7 @@ def identifier(name: str | int) -> requests.Identifier:
 
 
 class TopicSubscription(Subscription):
-    def __init__(self, channel: Channel, number: int, wanted: ToTopic, followed: Followed) -> None:
+    def __init__(self, channel: Channel, number: int, wanted: ToTopic, followed: ReadPositions) -> None:
         super().__init__(channel, number, wanted.credit)
         self._wanted = wanted
         self._followed = followed
@@ -232,7 +232,9 @@ async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubs
     return TopicSubscription(channel, number, wanted, followed)
 
 
-async def _follow(channel: Channel, wanted: ToTopic, start: Strategy | None, consumer: Consumer | None) -> Followed:
+async def _follow(
+    channel: Channel, wanted: ToTopic, start: Strategy | None, consumer: Consumer | None
+) -> ReadPositions:
     stream, topic = identifier(wanted.stream), identifier(wanted.topic)
     partition = None if wanted.partition == "all" else wanted.partition
     key = None if wanted.filter is None else wanted.filter.key
@@ -242,7 +244,7 @@ async def _follow(channel: Channel, wanted: ToTopic, start: Strategy | None, con
         if partition not in (None, home):
             raise Refused(HTTPStatus.BAD_REQUEST, f"Messages with this key are in partition {home}", "partition")
         partition = home
-    followed: Followed = await channel.ask(requests.FollowMessages(stream, topic, partition, start, consumer))
+    followed: ReadPositions = await channel.ask(requests.FollowMessages(stream, topic, partition, start, consumer))
     return followed
 
 
@@ -265,7 +267,7 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
-def _resumed(followed: Followed, known: Mapping[int, int] | None, field: str) -> Followed:
+def _resumed(followed: ReadPositions, known: Mapping[int, int] | None, field: str) -> ReadPositions:
     """A partition of which nothing is said begins at its beginning: it has come since."""
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):

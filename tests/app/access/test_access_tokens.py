@@ -58,7 +58,7 @@ def _json(value: Any) -> bytes:
 
 async def test_a_token_says_what_clients_read_in_it(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
-        issued = made.tokens.give(made.find("root"))
+        issued = made.tokens.issue(made.find("root"))
         header, claims = opened(issued.text)
         now = made.clock() // SECOND
         assert header == {"typ": "JWT", "alg": "HS256"}
@@ -80,7 +80,7 @@ async def test_every_algorithm_of_the_configuration_signs_what_only_it_believes(
         assert await made.who(token) == "root"
         for other in {"HS256", "HS384", "HS512"} - {algorithm}:
             tokens = await made.reopened(msgspec.structs.replace(CONFIG, algorithm=other))
-            assert await tokens.caller(token) is None
+            assert await tokens.authenticate(token) is None
             assert await refusal(tokens.refresh(token)) == Code.INVALID_JWT_ALGORITHM
 
 
@@ -238,11 +238,11 @@ async def test_the_tokens_of_a_user_who_was_inactive_are_over_for_good(tmp_path:
 
 async def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
-        first = made.tokens.give(made.find("root"), "0.6").text
+        first = made.tokens.issue(made.find("root"), "0.6").text
         second = (await made.tokens.refresh(first)).text
         assert await refusal(made.tokens.refresh(first)) == Code.INVALID_ACCESS_TOKEN
         assert [await made.who(first), await made.who(second)] == ["root", "root"]
-        caller = await made.tokens.caller(second)
+        caller = await made.tokens.authenticate(second)
         assert caller is not None
         assert caller.generation == "0.6", "what is known of the client goes on too"
 
@@ -250,7 +250,7 @@ async def test_a_token_is_refreshed_once_and_goes_on_itself(tmp_path: Path) -> N
 async def test_what_was_ended_has_ended_after_a_restart_too(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         revoked, refreshed, other = made.give(), made.give(), made.give()
-        caller = await made.tokens.caller(revoked)
+        caller = await made.tokens.authenticate(revoked)
         assert caller is not None
         assert caller.claims is not None
         await made.tokens.revoke(caller.claims)
@@ -413,7 +413,7 @@ async def test_the_life_of_a_token_is_that_of_the_configuration(tmp_path: Path) 
 async def test_a_token_names_the_generation_of_its_client_only_where_there_is_one(tmp_path: Path) -> None:
     async with handed(tmp_path) as made:
         assert "whippet_client" not in opened(made.give())[1]
-        assert opened(made.tokens.give(made.find("root"), "0.6").text)[1]["whippet_client"] == "0.6"
+        assert opened(made.tokens.issue(made.find("root"), "0.6").text)[1]["whippet_client"] == "0.6"
 
 
 async def test_each_kind_of_token_that_cannot_be_refreshed_has_its_number(tmp_path: Path) -> None:
@@ -476,7 +476,7 @@ async def test_a_token_of_a_trusted_issuer_speaks_for_its_user_while_he_is_activ
         await settled()
         assert asked == [f"{ELSEWHERE}/keys"], "keys are fetched at the start"
         token = by_issuer(made.clock() // SECOND)
-        caller = await made.tokens.caller(token)
+        caller = await made.tokens.authenticate(token)
         assert caller is not None
         assert (caller.user.username, caller.claims, caller.generation) == ("alice", None, None)
         assert await refusal(made.tokens.refresh(token)) == Code.INVALID_ACCESS_TOKEN

@@ -22,7 +22,7 @@ ACTIVE = UserStatus.ACTIVE
 
 async def test_a_token_is_50_random_bytes_in_base64_and_kept_as_its_hash(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, root = made.gateway.tokens, made.gateway.users.root
+        tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         texts = [await tokens.create(root, f"token{number}", 0) for number in range(3)]
         assert len(set(texts)) == 3
         for number, text in enumerate(texts):
@@ -37,7 +37,7 @@ async def test_a_token_is_50_random_bytes_in_base64_and_kept_as_its_hash(tmp_pat
 @pytest.mark.parametrize("name", ["ab", "a" * 31, "é" * 16, ""])
 async def test_names_have_3_to_30_bytes(tmp_path: Path, name: str) -> None:
     async with world(tmp_path) as made:
-        tokens, root = made.gateway.tokens, made.gateway.users.root
+        tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         assert await refusal(tokens.create(root, name, 0)) == Code.INVALID_PERSONAL_ACCESS_TOKEN_NAME
         for allowed in ("abc", "a" * 30, "é" * 15):
             await tokens.create(root, allowed, 0)
@@ -45,7 +45,7 @@ async def test_names_have_3_to_30_bytes(tmp_path: Path, name: str) -> None:
 
 async def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
         await tokens.create(users.root, "build", 0)
         assert await refusal(tokens.create(users.root, "build", 0)) == Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS
@@ -57,7 +57,7 @@ async def test_a_name_is_used_once_by_a_user_and_by_others_too(tmp_path: Path) -
 
 async def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(tmp_path: Path) -> None:
     async with world(tmp_path, tokens_max=3) as made:
-        tokens, root = made.gateway.tokens, made.gateway.users.root
+        tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         asked = [tokens.create(root, f"token{number}", 0) for number in range(5)]
         outcomes = await asyncio.gather(*(refusal(one) for one in asked))
         assert sorted(outcomes, key=str) == [*[Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED] * 2, None, None, None]
@@ -68,7 +68,7 @@ async def test_a_user_has_so_many_tokens_and_no_more_however_they_are_asked_for(
 
 async def test_a_token_is_good_until_its_time_and_blocks_its_name_until_it_is_cleaned_away(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         start = made.clock.now
         text = await tokens.create(users.root, "short", 10 * SECOND)
         kept = await tokens.create(users.root, "kept", 0)
@@ -94,7 +94,7 @@ async def test_a_token_that_goes_leaves_the_others_of_its_user(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as made:
-        tokens, root = made.gateway.tokens, made.gateway.users.root
+        tokens, root = made.gateway.personal_tokens, made.gateway.users.root
         for name, expiry in (("one", 0), ("two", 0), ("short", SECOND), ("shorter", 1)):
             await tokens.create(root, name, expiry)
         await tokens.delete(root, "one")
@@ -113,7 +113,7 @@ async def test_a_token_that_goes_leaves_the_others_of_its_user(
 
 async def test_all_tokens_of_a_user_go_with_him_and_those_of_others_stay(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
         texts = [await tokens.create(alice, name, 0) for name in ("one", "two", "three")]
         kept = await tokens.create(users.root, "one", 0)
@@ -127,7 +127,7 @@ async def test_all_tokens_of_a_user_go_with_him_and_those_of_others_stay(tmp_pat
 
 async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", UserStatus.INACTIVE, None)
         text = await tokens.create(alice, "build", 0)
         assert refused(lambda: tokens.owner(text, users)) == Code.USER_INACTIVE
@@ -135,7 +135,7 @@ async def test_the_token_of_an_inactive_user_is_refused_with_that_reason(tmp_pat
 
 async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         one, two = [await tokens.create(users.root, name, 0) for name in ("one", "two")]
         await tokens.revoke("no token")
         await tokens.revoke(one)
@@ -146,7 +146,7 @@ async def test_a_token_is_revoked_by_its_text_and_what_is_none_changes_nothing(t
 
 async def test_void_tokens_are_removed_and_those_of_users_who_are_not_there_stay(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
         bob = await users.create("bob", "secret", ACTIVE, None)
         of_alice, of_bob, of_root = [await tokens.create(user, "build", 0) for user in (alice, bob, users.root)]
@@ -156,32 +156,32 @@ async def test_void_tokens_are_removed_and_those_of_users_who_are_not_there_stay
     kept = tmp_path / "kept.json"
     (tmp_path / "users" / "2.json").rename(kept)
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         await tokens.forget_void(users)
         assert sorted(path.name for path in (tmp_path / "tokens").iterdir()) == ["1.json", "2.json"]
         assert tokens.owner(of_root, users) is users.root
         assert refused(lambda: tokens.owner(of_bob, users)) == Code.RESOURCE_NOT_FOUND
     kept.rename(tmp_path / "users" / "2.json")
     async with world(tmp_path) as made:
-        assert made.gateway.tokens.owner(of_bob, made.gateway.users).username == "bob"
+        assert made.gateway.personal_tokens.owner(of_bob, made.gateway.users).username == "bob"
 
 
 async def test_documents_from_before_there_were_epochs_mean_the_first_one(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+        text = await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
     for path, names in (("tokens/0.json", ["epoch"]), ("users/0.json", ["session_epoch", "token_epoch"])):
         document = msgspec.json.decode((tmp_path / path).read_bytes())
         assert [document.pop(name) for name in names] == [0] * len(names)
         (tmp_path / path).write_bytes(msgspec.json.encode(document))
         async with world(tmp_path) as made:
-            assert made.gateway.tokens.owner(text, made.gateway.users) is made.gateway.users.root
+            assert made.gateway.personal_tokens.owner(text, made.gateway.users) is made.gateway.users.root
             assert made.gateway.users.root.login.epoch == 0
 
 
 @pytest.mark.parametrize("expiry", [0, TIME_MAX])
 async def test_never_is_never(tmp_path: Path, expiry: int) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         text = await tokens.create(users.root, "forever", expiry)
         assert tokens.of(users.root)[0].expires_at == 0
         made.clock.now = TIME_MAX
@@ -190,14 +190,14 @@ async def test_never_is_never(tmp_path: Path, expiry: int) -> None:
 
 async def test_an_expiry_beyond_all_time_still_fits_the_protocol(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         await tokens.create(users.root, "long", TIME_MAX - 1)
         assert made.clock.now < tokens.of(users.root)[0].expires_at <= TIME_MAX
 
 
 async def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        tokens, users = made.gateway.tokens, made.gateway.users
+        tokens, users = made.gateway.personal_tokens, made.gateway.users
         alice = await users.create("alice", "secret", ACTIVE, None)
         for name in ("one", "two", "three"):
             await tokens.create(alice, name, 0)
@@ -211,19 +211,19 @@ async def test_tokens_are_listed_by_name_and_only_the_users_own(tmp_path: Path) 
 async def test_the_refusal_of_a_token_does_not_repeat_it(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
         with pytest.raises(Exception, match="no such personal access token") as caught:
-            made.gateway.tokens.owner("my secret token", made.gateway.users)
+            made.gateway.personal_tokens.owner("my secret token", made.gateway.users)
         assert "my secret token" not in repr(caught.value)
 
 
 async def test_tokens_are_the_same_after_a_restart(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        users, tokens = made.gateway.users, made.gateway.tokens
+        users, tokens = made.gateway.users, made.gateway.personal_tokens
         text = await tokens.create(users.root, "kept", 0)
         gone = await tokens.create(users.root, "gone", 0)
         short = await tokens.create(users.root, "short", SECOND)
         await tokens.delete(users.root, "gone")
     async with world(tmp_path) as made:
-        users, tokens = made.gateway.users, made.gateway.tokens
+        users, tokens = made.gateway.users, made.gateway.personal_tokens
         assert tokens.owner(text, users) is users.root
         assert refused(lambda: tokens.owner(gone, users)) == Code.RESOURCE_NOT_FOUND
         made.clock.now += SECOND
@@ -237,7 +237,7 @@ async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_nu
     """Even if the file of the token was left over by a crash in the middle of the deletion."""
 
     async with world(tmp_path) as made:
-        users, tokens = made.gateway.users, made.gateway.tokens
+        users, tokens = made.gateway.users, made.gateway.personal_tokens
         alice = await users.create("alice", "secret", ACTIVE, None)
         text = await tokens.create(alice, "build", 0)
         await users.delete(alice.id)
@@ -247,17 +247,17 @@ async def test_the_token_of_a_deleted_user_does_not_speak_for_the_next_of_his_nu
         assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
         assert tokens.of(bob) == []
     async with world(tmp_path) as made:
-        assert refused(lambda: made.gateway.tokens.owner(text, made.gateway.users)) == Code.RESOURCE_NOT_FOUND
+        assert refused(lambda: made.gateway.personal_tokens.owner(text, made.gateway.users)) == Code.RESOURCE_NOT_FOUND
 
 
 async def test_a_document_that_cannot_be_read_accepts_nothing_and_its_number_is_not_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world(tmp_path) as made:
-        text = await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+        text = await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
     (tmp_path / "tokens" / "0.json").write_bytes(b"[]")
     async with world(tmp_path) as made:
-        users, tokens = made.gateway.users, made.gateway.tokens
+        users, tokens = made.gateway.users, made.gateway.personal_tokens
         assert refused(lambda: tokens.owner(text, users)) == Code.RESOURCE_NOT_FOUND
         await tokens.create(users.root, "build", 0)
     assert (tmp_path / "tokens" / "0.json").read_bytes() == b"[]"

@@ -43,7 +43,7 @@ async def test_no_secret_is_written_anywhere(tmp_path: Path, caplog: pytest.LogC
                 await made.person().ask(requests.LoginWithPersonalAccessToken(token))
             made.clock.now += SECOND
             await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
-            await made.gateway.tokens.remove_expired()
+            await made.gateway.personal_tokens.remove_expired()
             await ask_and_note(made.person(), requests.LoginWithPersonalAccessToken(secrets[-1]))
             await alice.ask(requests.ChangePassword("alice", ALICES, NEW))
             await ask_and_note(alice, requests.ChangePassword("alice", GUESS, NEW))
@@ -81,6 +81,6 @@ def test_a_generated_root_password_is_in_no_file_and_no_log_line(
 
 async def test_documents_of_users_are_not_for_everybody_on_the_machine(tmp_path: Path) -> None:
     async with world(tmp_path) as made:
-        await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+        await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
     for path in (tmp_path / "users" / "0.json", tmp_path / "tokens" / "0.json"):
         assert path.stat().st_mode & 0o007 == 0

@@ -9,53 +9,53 @@ from whippet.app.access.tickets import PER_USER_MAX, Tickets
 
 def test_a_ticket_stands_for_a_header_once() -> None:
     tickets = Tickets(30.0, Clock())
-    text, _ = tickets.give(b"Bearer a", "alice")
-    assert tickets.take(text) == b"Bearer a"
-    assert tickets.take(text) is None
-    assert tickets.take("") is None
+    text, _ = tickets.issue(b"Bearer a", "alice")
+    assert tickets.redeem(text) == b"Bearer a"
+    assert tickets.redeem(text) is None
+    assert tickets.redeem("") is None
 
 
 def test_a_ticket_ends() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
-    text, ends_at = tickets.give(b"Bearer a", "alice")
-    late, _ = tickets.give(b"Bearer a", "alice")
+    text, ends_at = tickets.issue(b"Bearer a", "alice")
+    late, _ = tickets.issue(b"Bearer a", "alice")
     assert ends_at == clock() + 30 * SECOND
     clock.now += 30 * SECOND
-    assert tickets.take(text) == b"Bearer a"
+    assert tickets.redeem(text) == b"Bearer a"
     clock.now += 1
-    assert tickets.take(late) is None
+    assert tickets.redeem(late) is None
 
 
 def test_a_user_has_so_many_and_takes_none_from_others() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
-    others, _ = tickets.give(b"Bearer b", "bob")
-    given = [tickets.give(b"Bearer a", "alice")[0] for _ in range(PER_USER_MAX + 3)]
+    others, _ = tickets.issue(b"Bearer b", "bob")
+    given = [tickets.issue(b"Bearer a", "alice")[0] for _ in range(PER_USER_MAX + 3)]
     assert len(tickets) == PER_USER_MAX + 1
-    assert [tickets.take(text) for text in given[:3]] == [None] * 3
-    assert tickets.take(given[3]) == b"Bearer a"
-    assert tickets.take(others) == b"Bearer b"
+    assert [tickets.redeem(text) for text in given[:3]] == [None] * 3
+    assert tickets.redeem(given[3]) == b"Bearer a"
+    assert tickets.redeem(others) == b"Bearer b"
     clock.now += 31 * SECOND
-    tickets.give(b"Bearer b", "bob")
+    tickets.issue(b"Bearer b", "bob")
     assert len(tickets) == 1, "those that have ended are forgotten"
 
 
 def test_a_ticket_counts_at_the_moment_of_its_end_whoever_asks_for_another() -> None:
     clock = Clock()
     tickets = Tickets(30.0, clock)
-    first, _ = tickets.give(b"Bearer a", "alice")
+    first, _ = tickets.issue(b"Bearer a", "alice")
     clock.now += 30 * SECOND
-    second, _ = tickets.give(b"Bearer a", "alice")
-    assert tickets.take(first) == b"Bearer a"
+    second, _ = tickets.issue(b"Bearer a", "alice")
+    assert tickets.redeem(first) == b"Bearer a"
     clock.now += 30 * SECOND + 1
-    tickets.give(b"Bearer b", "bob")
-    assert tickets.take(second) is None
+    tickets.issue(b"Bearer b", "bob")
+    assert tickets.redeem(second) is None
     assert list(tickets._of_user) == ["bob"]
 
 
 def test_a_user_has_64_tickets_at_most() -> None:
     tickets = Tickets(30.0, Clock())
-    given = [tickets.give(b"Bearer a", "alice")[0] for _ in range(65)]
-    assert [text for text in given if tickets.take(text) is None] == given[:1]
+    given = [tickets.issue(b"Bearer a", "alice")[0] for _ in range(65)]
+    assert [text for text in given if tickets.redeem(text) is None] == given[:1]
     assert all(len(text) == 32 for text in given)

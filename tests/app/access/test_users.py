@@ -458,7 +458,7 @@ async def test_who_may_not_change_a_password_learns_nothing_about_it(tmp_path: P
     async with world(tmp_path) as made:
         computed = made.passwords.computed
         for current in ("root's password", "wrong"):
-            changing = made.gateway.users.change_password("root", current, "another", HOME, allowed=nobody)
+            changing = made.gateway.users.change_password("root", current, "another", HOME, authorize=nobody)
             assert await refusal(changing) == Code.UNAUTHORIZED
         assert made.passwords.computed == computed
 
@@ -475,8 +475,8 @@ async def test_a_change_that_is_not_allowed_has_not_happened(tmp_path: Path) -> 
             users.create("bob", "secret", ACTIVE, None, nobody),
             users.update("alice", "alicia", INACTIVE, nobody),
             users.change_permissions("alice", ALL, nobody),
-            users.change_password("alice", "secret", "another", HOME, allowed=nobody),
-            users.end_sessions("alice", end_tokens=True, allowed=nobody),
+            users.change_password("alice", "secret", "another", HOME, authorize=nobody),
+            users.end_sessions("alice", end_tokens=True, authorize=nobody),
             users.delete("alice", nobody),
         ):
             assert await refusal(change) == Code.UNAUTHORIZED
@@ -500,9 +500,9 @@ async def test_the_end_of_sessions_is_the_end_of_tokens_only_on_request(tmp_path
         alice = await users.create("alice", "secret", ACTIVE, None)
         for end_tokens, epochs in ((False, (1, 0)), (True, (2, 1))):
             login = alice.login
-            assert users.of(login) is alice
+            assert users.by_login(login) is alice
             assert await users.end_sessions("alice", end_tokens=end_tokens) is alice
-            assert users.of(login) is None
+            assert users.by_login(login) is None
             assert (alice.document.session_epoch, alice.document.token_epoch) == epochs
         await users.change_password("alice", "secret", "another", HOME)
         assert (alice.document.session_epoch, alice.document.token_epoch) == (3, 1)

@@ -118,7 +118,7 @@ def test_root_is_active_again_and_nothing_of_before_is_of_use(folder: Path, monk
     async def prepare() -> tuple[str, Any]:
         async with world(folder) as made:
             users = made.gateway.users
-            text = await made.gateway.tokens.create(users.root, "build", 0)
+            text = await made.gateway.personal_tokens.create(users.root, "build", 0)
             login = users.root.login
             await users.update(0, None, INACTIVE)
             return text, login
@@ -129,9 +129,9 @@ def test_root_is_active_again_and_nothing_of_before_is_of_use(folder: Path, monk
     async def look() -> None:
         async with world(folder) as made:
             assert await made.person().log_in("root", "the new one") == 0
-            assert made.gateway.users.of(login) is None
+            assert made.gateway.users.by_login(login) is None
             with pytest.raises(Exception, match="no such personal access token"):
-                made.gateway.tokens.owner(text, made.gateway.users)
+                made.gateway.personal_tokens.owner(text, made.gateway.users)
 
     run(look())
 
@@ -142,7 +142,7 @@ def test_personal_access_tokens_of_an_active_root_end_on_request(
 ) -> None:
     async def prepare() -> str:
         async with world(folder) as made:
-            return await made.gateway.tokens.create(made.gateway.users.root, "build", 0)
+            return await made.gateway.personal_tokens.create(made.gateway.users.root, "build", 0)
 
     text = run(prepare())
     more = ["--end-personal-access-tokens"] if ends_tokens else []
@@ -150,7 +150,7 @@ def test_personal_access_tokens_of_an_active_root_end_on_request(
 
     async def look() -> None:
         async with world(folder) as made:
-            assert len(made.gateway.tokens.of(made.gateway.users.root)) == (0 if ends_tokens else 1)
+            assert len(made.gateway.personal_tokens.of(made.gateway.users.root)) == (0 if ends_tokens else 1)
             assert not ends_tokens or text
 
     run(look())

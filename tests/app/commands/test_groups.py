@@ -278,10 +278,10 @@ async def test_after_the_time_that_is_allowed_the_newcomer_gets_what_was_not_com
         anne, bert = await made.readers(2)
         await two_members_and_a_promise(anne, bert)
         made.clock.now += 30 * SECOND - 1
-        groups.overdue(made.gateway, made.clock.now)
+        groups.reassign_overdue(made.gateway, made.clock.now)
         assert await made.owned() == [[0, 1, 2], []]
         made.clock.now += 1
-        groups.overdue(made.gateway, made.clock.now)
+        groups.reassign_overdue(made.gateway, made.clock.now)
         assert await made.owned() == [[0, 1], [2]]
         assert payloads(await bert.poll())[0] == "2/0"
         assert await refusal(anne.store(9, 2)) == Code.NOT_RESOLVED_CONSUMER

@@ -221,7 +221,7 @@ async def test_tokens_that_have_ended_are_void_even_if_a_crash_has_left_their_fi
         await made.gateway.users.update("alice", None, ACTIVE)
         assert len(list((tmp_path / "tokens").iterdir())) == 1
     async with world(tmp_path) as made:
-        await made.gateway.tokens.forget_void(made.gateway.users)
+        await made.gateway.personal_tokens.forget_void(made.gateway.users)
         assert await refusal(made.person().ask(requests.LoginWithPersonalAccessToken(text))) == Code.RESOURCE_NOT_FOUND
         assert list((tmp_path / "tokens").iterdir()) == []
 

@@ -14,7 +14,7 @@ from whippet.app.config.system import System
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.app.model.options import Option, OptionScope, ValueKind, from_text, to_text
-from whippet.app.model.topic_options import CATALOGUE, NEWER, OWN, UNLIMITED, TopicDefaults
+from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults
 from whippet.storage.options import GIB, MIB, Durability
 
 DAY = 86_400 * SECOND
@@ -28,7 +28,9 @@ def described(info: responses.TopicInfo) -> tuple[dict[str, str], dict[str, str]
     """The explicit ones and the derived ones."""
     explicit, derived = ({one.key: to_text(one) for one in part} for part in (info.explicit, info.derived))
     same = {"enforce_fsync"} if "durability" in explicit and "enforce_fsync" not in explicit else set()
-    assert sorted([*explicit, *derived]) == sorted(CATALOGUE.keys() - OWN - (NEWER - explicit.keys()) - same)
+    assert sorted([*explicit, *derived]) == sorted(
+        TOPIC_OPTIONS.keys() - WHIPPET_ONLY - (NEWER - explicit.keys()) - same
+    )
     assert (list(explicit), list(derived)) == (sorted(explicit), sorted(derived))
     return explicit, derived
 
@@ -266,10 +268,10 @@ async def test_options_are_described_to_whoever_has_logged_in(tmp_path: Path) ->
         await here.user("alice")
         alice = await here.logged_in("alice")
         rows = await alice.ask(requests.DescribeOptions(OptionScope.TOPIC))
-        assert [row.key for row in rows] == list(CATALOGUE)
+        assert [row.key for row in rows] == list(TOPIC_OPTIONS)
         row = next(row for row in rows if row.key == "messages_required_to_save")
         assert (row.kind, row.default) == (11, b"\x09\0\0\0")
-        assert row.description == CATALOGUE[row.key].description
+        assert row.description == TOPIC_OPTIONS[row.key].description
         for scope in (OptionScope.STREAM, OptionScope.USER):
             assert await alice.ask(requests.DescribeOptions(scope)) == ()
         assert await refusal(here.person().ask(requests.DescribeOptions(OptionScope.TOPIC))) == Code.UNAUTHENTICATED

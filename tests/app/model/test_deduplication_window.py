@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from whippet.app.model.deduplication_window import Bounds, Taken, Window
+from whippet.app.model.deduplication_window import Bounds, DeduplicationWindow, PendingWrite
 from whippet.app.model.recent_ids import Ids
 
 NOTHING, A, B, C = range(4)
@@ -18,20 +18,20 @@ def ids_of(numbers: Sequence[int]) -> Ids:
     return np.frombuffer(b"".join(number.to_bytes(16, "little") for number in numbers), np.uint64).reshape(-1, 2)
 
 
-def take(window: Window, numbers: Sequence[int], now: int = 0) -> Taken:
-    taken = window.take(ids_of(numbers), now)
-    assert isinstance(taken, Taken)
+def take(window: DeduplicationWindow, numbers: Sequence[int], now: int = 0) -> PendingWrite:
+    taken = window.begin_write(ids_of(numbers), now)
+    assert isinstance(taken, PendingWrite)
     return taken
 
 
-def send(window: Window, numbers: Sequence[int], now: int = 0) -> list[int]:
+def send(window: DeduplicationWindow, numbers: Sequence[int], now: int = 0) -> list[int]:
     taken = take(window, numbers, now)
-    window.decided(taken, now)
+    window.end_write(taken, now)
     return list(map(int, taken.fresh))
 
 
 async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
-    window = Window(Bounds(10, 0))
+    window = DeduplicationWindow(Bounds(10, 0))
     assert send(window, [A, B, A, A]) == [0, 1]
     assert send(window, [B, C, A]) == [1]
     assert send(window, [A, B, C]) == []
@@ -39,7 +39,7 @@ async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
 
 @pytest.mark.parametrize("count", [5, 12, 13, 500])
 async def test_of_many_that_come_twice_in_one_batch_the_first_ones_are_new(count: int) -> None:
-    window = Window(Bounds(0, 0))
+    window = DeduplicationWindow(Bounds(0, 0))
     numbers = [random.Random(count).randrange(count // 2 + 1) for _ in range(count)]
     first = {number: place for place, number in reversed(list(enumerate(numbers))) if number != NOTHING}
     nameless = [place for place, number in enumerate(numbers) if number == NOTHING]
@@ -48,18 +48,18 @@ async def test_of_many_that_come_twice_in_one_batch_the_first_ones_are_new(count
 
 
 async def test_what_has_no_id_is_always_new() -> None:
-    window = Window(Bounds(10, 0))
+    window = DeduplicationWindow(Bounds(10, 0))
     assert send(window, [NOTHING, A, NOTHING]) == [0, 1, 2]
     taken = take(window, [NOTHING, A, B])
     assert taken.fresh.tolist() == [0, 2]
     assert send(window, [NOTHING, A]) == [0]
     assert send(window, [NOTHING]) == [0]
-    window.decided(taken, 0)
+    window.end_write(taken, 0)
     assert len(window) == 2
 
 
 async def test_the_oldest_ids_make_room() -> None:
-    window = Window(Bounds(2, 0))
+    window = DeduplicationWindow(Bounds(2, 0))
     send(window, [A])
     send(window, [B, C])
     assert len(window) == 2
@@ -67,23 +67,23 @@ async def test_the_oldest_ids_make_room() -> None:
 
 
 async def test_an_id_is_forgotten_at_its_age_and_not_before() -> None:
-    window = Window(Bounds(0, 100))
+    window = DeduplicationWindow(Bounds(0, 100))
     send(window, [A], now=50)
     assert send(window, [A], now=149) == []
     assert send(window, [A], now=150) == [0]
 
 
 async def test_an_id_that_was_long_under_way_has_its_age_from_when_it_came() -> None:
-    window = Window(Bounds(0, 100))
+    window = DeduplicationWindow(Bounds(0, 100))
     slow = take(window, [A], now=0)
     send(window, [B], now=10)
-    window.decided(slow, 90)
+    window.end_write(slow, 90)
     assert send(window, [A, B], now=185) == []
     assert send(window, [A, B], now=190) == [0, 1]
 
 
 async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kept_for_long() -> None:
-    window = Window(Bounds(0, 10_000))
+    window = DeduplicationWindow(Bounds(0, 10_000))
     for now in range(30_000):
         send(window, [now + 1], now)
     assert send(window, [20_001], now=29_999) == []
@@ -91,18 +91,18 @@ async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kep
 
 
 async def test_what_is_under_way_is_undecided_until_it_is_in_the_log_or_has_failed() -> None:
-    window = Window(Bounds(1, 0))
+    window = DeduplicationWindow(Bounds(1, 0))
     taken = take(window, [A])
     assert taken.fresh.tolist() == [0]
     assert send(window, [B]) == [0]
-    assert window.take(ids_of([C, A]), 0) is taken.done
-    window.decided(taken, None)
+    assert window.begin_write(ids_of([C, A]), 0) is taken.done
+    window.end_write(taken, None)
     assert taken.done.done()
     assert send(window, [A]) == [0]
 
 
 async def test_bounds_may_change_and_hold_from_then_on() -> None:
-    window = Window(Bounds(0, 0))
+    window = DeduplicationWindow(Bounds(0, 0))
     send(window, range(1, 101))
     window.bounds = Bounds(10, 0)
     send(window, [A])
@@ -111,7 +111,7 @@ async def test_bounds_may_change_and_hold_from_then_on() -> None:
 
 
 async def test_what_the_log_had_before_is_no_news() -> None:
-    window = Window(Bounds(3, 100))
+    window = DeduplicationWindow(Bounds(3, 100))
     window.fill(ids_of([NOTHING, A, B]), 20)
     window.fill(ids_of([B, C, NOTHING, 7]), 40)
     assert send(window, [B, C, 7, A], now=50) == [3]

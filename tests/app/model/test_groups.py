@@ -28,11 +28,11 @@ class World:
     def poll(self, client: int, partition: int, last_offset: int) -> None:
         """The partition is read and the messages up to an offset go out."""
         assert self.group.partition_to_poll(client, partition) == partition
-        assert self.group.polled(client, partition, last_offset)
+        assert self.group.record_poll(client, partition, last_offset)
 
     def commit(self, partition: int, offset: int) -> None:
         self.stored[partition] = offset
-        self.group.committed(partition, offset)
+        self.group.record_commit(partition, offset)
 
     @property
     def owned(self) -> list[list[int]]:
@@ -168,7 +168,7 @@ def test_what_was_being_read_when_the_partition_was_promised_is_handed_out() -> 
     world.poll(ANNE, 1, last_offset=0)
     assert world.group.partition_to_poll(ANNE, 1) == 1
     world.join(BERT)
-    assert world.group.polled(ANNE, 1, 4)
+    assert world.group.record_poll(ANNE, 1, 4)
     world.commit(1, 0)
     assert world.owned == [[0, 1], []]
     world.commit(1, 4)
@@ -181,9 +181,9 @@ def test_a_promise_that_is_too_old_is_kept_without_a_commit() -> None:
     world.poll(ANNE, 1, last_offset=9)
     world.now = 5_000
     world.join(BERT)
-    assert world.group.overdue(promised_before=4_999) == []
+    assert world.group.reassign_overdue(promised_before=4_999) == []
     assert world.owned == [[0, 1], []]
-    assert world.group.overdue(promised_before=5_000) == [1]
+    assert world.group.reassign_overdue(promised_before=5_000) == [1]
     assert world.owned == [[0], [1]]
 
 
@@ -192,7 +192,7 @@ def test_the_heir_owes_nothing_for_what_the_owner_before_him_has_polled() -> Non
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
     world.join(BERT)
-    world.group.overdue(world.now)
+    world.group.reassign_overdue(world.now)
     world.group.leave(ANNE)
     assert world.owned == [[0, 1]]
     world.join(CARL)
@@ -221,7 +221,7 @@ def test_a_new_heir_gives_the_owner_no_more_time() -> None:
     world.join(BERT)
     world.now = 2_000
     world.join(CARL)
-    assert world.group.overdue(promised_before=1_000) == [2, 3]
+    assert world.group.reassign_overdue(promised_before=1_000) == [2, 3]
     assert world.shares == [2, 1, 1]
 
 
@@ -343,7 +343,7 @@ def test_a_purge_lets_promised_partitions_go() -> None:
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=9)
     world.join(BERT)
-    world.group.purged()
+    world.group.record_purge()
     assert world.owned == [[0], [1]]
 
 
@@ -388,7 +388,7 @@ def test_a_commit_without_a_partition_means_the_one_polled_last() -> None:
     for expected in (0, 1, 2, 0):
         polled = world.group.partition_to_poll(ANNE, None)
         assert polled == expected
-        assert world.group.polled(ANNE, expected, 4)
+        assert world.group.record_poll(ANNE, expected, 4)
         assert world.group.partition_to_commit(ANNE, None) == expected
 
 
@@ -414,7 +414,7 @@ def test_a_commit_without_a_partition_never_goes_to_another_one_than_was_polled(
     world.join(ANNE)
     world.poll(ANNE, 1, last_offset=4)
     world.join(BERT)
-    world.group.overdue(world.now)
+    world.group.reassign_overdue(world.now)
     assert world.owned == [[0], [1]]
     assert world.group.partition_to_commit(ANNE, None) is None
     world.group.leave(BERT)
@@ -429,7 +429,7 @@ def test_messages_read_while_the_partition_went_to_another_member_are_not_handed
     assert world.group.partition_to_poll(ANNE, 1) == 1
     world.join(BERT)
     assert world.owned == [[0], [1]]
-    assert not world.group.polled(ANNE, 1, 9)
+    assert not world.group.record_poll(ANNE, 1, 9)
 
 
 def test_nor_if_the_partition_has_come_back_meanwhile() -> None:
@@ -439,7 +439,7 @@ def test_nor_if_the_partition_has_come_back_meanwhile() -> None:
     world.join(BERT)
     world.group.leave(BERT)
     assert world.owned == [[0, 1]]
-    assert not world.group.polled(ANNE, 1, 9)
+    assert not world.group.record_poll(ANNE, 1, 9)
     world.poll(ANNE, 1, last_offset=9)
 
 
@@ -448,9 +448,9 @@ def test_nor_if_the_member_has_left_or_joined_again() -> None:
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 0) == 0
     world.group.leave(ANNE)
-    assert not world.group.polled(ANNE, 0, 9)
+    assert not world.group.record_poll(ANNE, 0, 9)
     world.join(ANNE)
-    assert not world.group.polled(ANNE, 0, 9)
+    assert not world.group.record_poll(ANNE, 0, 9)
 
 
 def test_nor_if_the_partition_was_deleted_or_purged_meanwhile() -> None:
@@ -458,10 +458,10 @@ def test_nor_if_the_partition_was_deleted_or_purged_meanwhile() -> None:
     world.join(ANNE)
     assert world.group.partition_to_poll(ANNE, 1) == 1
     world.group.repartition(1)
-    assert not world.group.polled(ANNE, 1, 9)
+    assert not world.group.record_poll(ANNE, 1, 9)
     assert world.group.partition_to_poll(ANNE, 0) == 0
-    world.group.purged()
-    assert not world.group.polled(ANNE, 0, 9)
+    world.group.record_purge()
+    assert not world.group.record_poll(ANNE, 0, 9)
 
 
 # ---------------------------------------------------------------------------------------------------------- generations
@@ -489,5 +489,5 @@ def test_every_change_of_what_is_offered_is_a_new_generation() -> None:
     assert raised()
     world.group.leave(BERT)
     assert raised()
-    assert world.group.overdue(world.now) == []
+    assert world.group.reassign_overdue(world.now) == []
     assert not raised()

@@ -101,7 +101,7 @@ class Members(RuleBasedStateMachine):
         self.tenures = [tenure + 1 for tenure in self.tenures]
         self.stored.clear()
         self.in_hand.clear()
-        self.group.purged()
+        self.group.record_purge()
 
     @rule(partition=st.integers(0, PARTITIONS_MAX - 1), messages=st.integers(1, 5))
     def send(self, partition: int, messages: int) -> None:
@@ -153,7 +153,7 @@ class Members(RuleBasedStateMachine):
     def have_read_for(self, client: int, auto_commit: bool) -> None:
         partition, tenure, first, last = self.reading.pop(client)
         still_his = self.tenures[partition] == tenure
-        assert self.group.polled(client, partition, last) == still_his
+        assert self.group.record_poll(client, partition, last) == still_his
         if not still_his:
             return
         # Nobody else has it, and it is what comes after all that is committed: in order, and nothing of that twice.
@@ -184,14 +184,14 @@ class Members(RuleBasedStateMachine):
     def commit_to(self, partition: int, offset: int) -> None:
         before = self.owners()
         self.stored[partition] = offset
-        self.group.committed(partition, offset)
+        self.group.record_commit(partition, offset)
         self.expect_only_finished_ones_to_move(before)
 
     @rule(passed=st.sampled_from([1, 2, 7, TIMEOUT]))
     def let_time_pass(self, passed: int) -> None:
         before = self.owners()
         self.now += passed
-        moved = self.group.overdue(self.now - TIMEOUT)
+        moved = self.group.reassign_overdue(self.now - TIMEOUT)
         assert {partition for partition, owner in self.owners().items() if owner != before[partition]} == set(moved)
         assert all(self.now - self.promised[partition] >= TIMEOUT for partition in moved)
         assert all(self.now - since < TIMEOUT for partition, since in self.promised.items() if partition not in moved)
@@ -229,9 +229,9 @@ class Members(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once everybody has had his time the shares are even, and whoever is left gets every message to the end."""
-        self.group.overdue(self.now)
+        self.group.reassign_overdue(self.now)
         self.group.join(100, self.now, self.stored.get)
-        self.group.overdue(self.now)
+        self.group.reassign_overdue(self.now)
         self.every_partition_has_one_owner_and_only_he_reads_it()
         shares = [len(member.partitions) for member in self.group.members]
         assert max(shares) - min(shares) <= 1
@@ -241,7 +241,7 @@ class Members(RuleBasedStateMachine):
                 partition = self.group.partition_to_poll(member.client_id, None)
                 assert partition is not None
                 if self.stored.get(partition, -1) < self.ends[partition] - 1:
-                    assert self.group.polled(member.client_id, partition, self.ends[partition] - 1)
+                    assert self.group.record_poll(member.client_id, partition, self.ends[partition] - 1)
                     self.stored[partition] = self.ends[partition] - 1
         assert [self.stored.get(partition, -1) + 1 for partition in range(len(self.ends))] == self.ends
 

@@ -8,7 +8,7 @@ import pytest
 from whippet.app.config.system import MessageDeduplication, System
 from whippet.app.errors import Code, CommandError
 from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
-from whippet.app.model.topic_options import CATALOGUE, NEWER, OWN, UNLIMITED, TopicDefaults, choose
+from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults, parse_options
 from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
 
@@ -44,19 +44,19 @@ def of_kind(key: str, value: Value, kind: ValueKind | None = None) -> Option:
 
 def refused(*given: Option, changing: bool = False) -> CommandError:
     with pytest.raises(CommandError) as caught:
-        choose(given, changing=changing)
+        parse_options(given, changing=changing)
     return caught.value
 
 
 def test_the_table_has_what_the_protocol_has_in_the_order_of_the_keys() -> None:
-    assert {key: known.kind for key, known in CATALOGUE.items()} == KINDS
-    assert list(CATALOGUE) == sorted(CATALOGUE)
-    assert {key for key, known in CATALOGUE.items() if known.may_change} == set(CAN_CHANGE)
-    assert all(known.description.endswith(".") for known in CATALOGUE.values())
+    assert {key: known.kind for key, known in TOPIC_OPTIONS.items()} == KINDS
+    assert list(TOPIC_OPTIONS) == sorted(TOPIC_OPTIONS)
+    assert {key for key, known in TOPIC_OPTIONS.items() if known.can_change} == set(CAN_CHANGE)
+    assert all(known.description.endswith(".") for known in TOPIC_OPTIONS.values())
 
 
 def test_the_store_keeps_every_option_under_its_name() -> None:
-    assert set(TopicOptions.__struct_fields__) == set(CATALOGUE)
+    assert set(TopicOptions.__struct_fields__) == set(TOPIC_OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_the_store_keeps_every_option_under_its_name() -> None:
 def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
     key: str, said: str, kept: str | int | bool | None
 ) -> None:
-    chosen = getattr(choose([from_text(key, said)]), key)
+    chosen = getattr(parse_options([from_text(key, said)]), key)
     assert chosen == kept
     assert type(chosen) is type(kept)
 
@@ -131,12 +131,12 @@ def test_a_text_is_taken_for_every_option_and_made_what_the_table_says(
 def test_a_value_of_its_own_kind_is_taken_and_0_is_as_if_nothing_had_been_said(
     key: str, value: Value, kept: Value | None
 ) -> None:
-    assert getattr(choose([of_kind(key, value)]), key) == kept
+    assert getattr(parse_options([of_kind(key, value)]), key) == kept
 
 
 def test_the_compression_may_be_said_with_its_number() -> None:
     for number, name in ((1, "none"), (2, "gzip")):
-        assert choose([of_kind("compression_algorithm", number, ValueKind.UINT8)]).compression_algorithm == name
+        assert parse_options([of_kind("compression_algorithm", number, ValueKind.UINT8)]).compression_algorithm == name
 
 
 @pytest.mark.parametrize(
@@ -203,11 +203,11 @@ def test_the_same_key_twice_is_refused() -> None:
     assert error.code == Code.INVALID_OPTION_VALUE
 
 
-@pytest.mark.parametrize("key", CATALOGUE)
+@pytest.mark.parametrize("key", TOPIC_OPTIONS)
 def test_only_what_may_change_can_be_changed(key: str) -> None:
     option = from_text(key, {"compression_algorithm": "gzip", "message_deduplication": "true"}.get(key, "2"))
     if key in CAN_CHANGE:
-        assert getattr(choose([option], changing=True), key) is not None
+        assert getattr(parse_options([option], changing=True), key) is not None
     else:
         error = refused(option, changing=True)
         assert error.code == Code.UNSUPPORTED_OPTION_KEY
@@ -246,7 +246,7 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
         "segment_size": "1073741824",
         "size_of_messages_required_to_save": "1048576",
     }
-    assert list(texts(derived)) == sorted(KINDS.keys() - OWN - NEWER)
+    assert list(texts(derived)) == sorted(KINDS.keys() - WHIPPET_ONLY - NEWER)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_topic_that_was_told_nothing_has_what_the_server_has() -> None:
 def test_enforce_fsync_is_durability_under_another_name(
     said: dict[str, str], explicit: dict[str, str], derived: dict[str, str]
 ) -> None:
-    chosen = choose([from_text(key, text) for key, text in said.items()])
+    chosen = parse_options([from_text(key, text) for key, text in said.items()])
     described = defaults().describe(document(options=chosen))
     names = ("durability", "enforce_fsync")
     shown = [{key: text for key, text in texts(part).items() if key in names} for part in described]
@@ -284,17 +284,21 @@ def test_enforce_fsync_and_durability_that_contradict_each_other_are_refused(
 
 
 def test_what_iggy_does_not_have_is_told_where_it_means_something() -> None:
-    on = choose([from_text("message_deduplication", "true")])
+    on = parse_options([from_text("message_deduplication", "true")])
     explicit, derived = defaults().describe(document(options=on))
     assert texts(explicit) == {"message_deduplication": "true"}
-    found = {key: text for key, text in texts(derived).items() if key in OWN}
+    found = {key: text for key, text in texts(derived).items() if key in WHIPPET_ONLY}
     assert found == {"message_deduplication_expiry": "60000000", "message_deduplication_max_entries": "10000"}
     system = System(message_deduplication=MessageDeduplication(enabled=True, max_entries=0, expiry=0))
     derived = defaults(system).describe(document())[1]
-    assert [text for key, text in texts(derived).items() if key in OWN] == ["true", f"{UNLIMITED}", f"{UNLIMITED}"]
-    off = choose([from_text("message_deduplication", "false")])
+    assert [text for key, text in texts(derived).items() if key in WHIPPET_ONLY] == [
+        "true",
+        f"{UNLIMITED}",
+        f"{UNLIMITED}",
+    ]
+    off = parse_options([from_text("message_deduplication", "false")])
     explicit, derived = defaults(system).describe(document(options=off))
-    assert (texts(explicit), OWN & texts(derived).keys()) == ({"message_deduplication": "false"}, frozenset())
+    assert (texts(explicit), WHIPPET_ONLY & texts(derived).keys()) == ({"message_deduplication": "false"}, frozenset())
 
 
 def test_what_the_server_has_is_what_holds_there() -> None:
@@ -320,18 +324,20 @@ def test_a_default_of_the_configuration_is_what_new_topics_get() -> None:
 
 
 def test_what_was_chosen_is_explicit_and_each_key_is_in_one_of_the_two() -> None:
-    chosen = choose([from_text("durability", "replicated"), from_text("message_expiry", "7 days")])
+    chosen = parse_options([from_text("durability", "replicated"), from_text("message_expiry", "7 days")])
     explicit, derived = defaults().describe(document(options=chosen, message_expiry=7 * DAY, compression_algorithm=3))
     assert texts(explicit) == {"durability": "replicated", "message_expiry": "604800000000"}
     assert texts(derived)["compression_algorithm"] == "zstd"
-    assert sorted([*texts(explicit), *texts(derived)]) == sorted(KINDS.keys() - OWN - NEWER - {"enforce_fsync"})
+    assert sorted([*texts(explicit), *texts(derived)]) == sorted(
+        KINDS.keys() - WHIPPET_ONLY - NEWER - {"enforce_fsync"}
+    )
 
 
 def test_what_was_chosen_can_be_said_again() -> None:
     """The texts that a topic is described with make the same topic."""
     given = {"durability": "persisted", "segment_size": "128 MiB", "preallocate_segments": "true"}
-    chosen = choose([from_text(key, text) for key, text in given.items()])
+    chosen = parse_options([from_text(key, text) for key, text in given.items()])
     explicit, derived = defaults().describe(document(options=chosen))
-    assert choose([from_text(key, text) for key, text in texts(explicit).items()]) == chosen
-    assert choose(explicit) == chosen
-    choose([*explicit, *derived])
+    assert parse_options([from_text(key, text) for key, text in texts(explicit).items()]) == chosen
+    assert parse_options(explicit) == chosen
+    parse_options([*explicit, *derived])

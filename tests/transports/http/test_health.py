@@ -109,7 +109,7 @@ def test_a_process_can_be_asked_while_its_store_opens_and_serves_all_once_its_ba
 async def test_a_certificate_that_has_expired_is_a_problem_of_a_server_that_is_ready(tmp_path: Path) -> None:
     async with calling(tmp_path) as world:
         assert (await world.stranger.get("/health/ready"))["problems"] == []
-        world.gateway.readiness.certificates.note("http.tls", 1_700_000_000)
+        world.gateway.readiness.certificates.record("http.tls", 1_700_000_000)
         ready = await world.stranger.get("/health/ready")
         assert ready["status"] == "ready"
         assert ready["problems"] == [

@@ -213,7 +213,7 @@ async def another_user(made: World) -> httpx.AsyncClient:
     users = made.gateway.users
     found = users.find("alice")
     assert found is not None
-    token = made.served.api.tokens.give(found).text
+    token = made.served.api.access_tokens.issue(found).text
     headers = {"authorization": f"Bearer {token}"}
     return httpx.AsyncClient(base_url=made.client.base_url, headers=headers, trust_env=False)
 

@@ -289,7 +289,7 @@ async def test_one_user_cannot_take_all_places_of_polls_that_wait(tmp_path: Path
         assert "http.readers.waiting_per_user = 2" in refused.json()["reason"]
         root = world.token
         await world.world.user(permissions=Permissions(GlobalPermissions(poll_messages=True)))
-        world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
+        world.token = world.api.access_tokens.issue(world.world.gateway.users.get("alice")).text
         polls += [(await waiting_poll(world, "wait=20s"))[1] for _ in range(2)]
         refused = await link.ask(world.request("GET", f"{MESSAGES}?wait=20s"))
         assert "http.readers.waiting = 4" in refused.json()["reason"]
@@ -315,7 +315,7 @@ async def test_who_may_not_poll_is_refused_before_and_after_the_waiting(tmp_path
     async with live(tmp_path) as world:
         await world.world.user("alice")
         users = world.world.gateway.users
-        root, alice = world.token, world.api.tokens.give(users.get("alice")).text
+        root, alice = world.token, world.api.access_tokens.issue(users.get("alice")).text
         link = await world.link()
         world.token = alice
         assert (await link.ask(world.request("GET", f"{MESSAGES}?wait=30s"))).status == 403

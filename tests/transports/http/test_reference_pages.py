@@ -454,7 +454,7 @@ def test_why_a_token_cannot_be_refreshed_has_the_numbers_of_the_reference(tmp_pa
             ("x.y.z", (401, 78)),
             (pat, (401, 78)),
             (f"{head}.{claims}.{signature[:-4]}AAAA", (401, 40)),
-            (other.give(gateway.users.root).text, (400, 73)),
+            (other.issue(gateway.users.root).text, (400, 73)),
         ):
             assert (await live.stranger.refused("POST", "/users/refresh-token", {"token": text}))[:2] == expected, text
         live.world.world.clock.now += 3_606 * 1_000_000

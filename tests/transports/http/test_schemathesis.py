@@ -94,7 +94,7 @@ async def _prove(world: Serving, folder: Path, examples: int) -> tuple[int | Non
     gateway = world.world.gateway
     for name in ("bob", "prover"):
         prover = await gateway.users.create(name, "secret", UserStatus.ACTIVE, ALL)
-    token = await gateway.tokens.create(prover, "prover's", 0)
+    token = await gateway.personal_tokens.create(prover, "prover's", 0)
     where = f"127.0.0.1:{world.server.address.port}"
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(SUPPORT / "schemathesis.toml")),

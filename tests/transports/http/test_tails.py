@@ -347,7 +347,7 @@ async def test_a_tail_ends_with_the_topic_with_the_server_and_with_the_right_to_
             assert (await link.ask(world.request("PUT", f"/users/{name}/permissions", body))).status == 204
 
         async def of(name: str) -> Events:
-            world.token = world.api.tokens.give(users.get(name)).text
+            world.token = world.api.access_tokens.issue(users.get(name)).text
             try:
                 return await tail(world)
             finally:
@@ -362,7 +362,7 @@ async def test_a_tail_ends_with_the_topic_with_the_server_and_with_the_right_to_
         without = {"permissions": None}
         assert await ended(await of("carol"), "PUT", "/users/carol/permissions", without) == "unauthorized"
         daves = await of("dave")
-        world.token = world.api.tokens.give(users.get("dave")).text
+        world.token = world.api.access_tokens.issue(users.get("dave")).text
         his = await tail(world)
         assert (await link.ask(world.request("DELETE", "/users/logout"))).status == 204
         world.token = root_token
@@ -400,7 +400,7 @@ async def test_a_token_that_ends_ends_its_tail(tmp_path: Path) -> None:
 async def test_who_may_not_poll_gets_no_tail(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         await world.world.user("alice")
-        world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
+        world.token = world.api.access_tokens.issue(world.world.gateway.users.get("alice")).text
         link = await world.link()
         assert (await link.ask(world.request("GET", f"{MESSAGES}/tail"))).status == 403
         assert (await link.ask(f"GET {MESSAGES}/tail HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())).status == 401
@@ -521,7 +521,7 @@ async def test_one_user_cannot_take_all_tails(tmp_path: Path) -> None:
         assert (refused.status, refused.json()["code"]) == (429, "too_many_tails")
         assert "http.readers.tails_per_user = 2" in refused.json()["reason"]
         await world.world.user(permissions=POLLING)
-        world.token = world.api.tokens.give(world.world.gateway.users.get("alice")).text
+        world.token = world.api.access_tokens.issue(world.world.gateway.users.get("alice")).text
         tails += [await tail(world) for _ in range(2)]
         refused = await link.ask(world.request("GET", f"{MESSAGES}/tail"))
         assert "http.readers.tails = 4" in refused.json()["reason"]

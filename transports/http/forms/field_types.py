@@ -91,8 +91,8 @@ _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _DURATION = "[1-9][0-9]{0,3} ?(s|m|h|d|days)"
 _WORDS: dict[str, Sequence[str]] = {
     "compression_algorithm": ("none", "gzip"),
-    "consumer_offset_durability": topic_options.PROMISES,
-    "durability": topic_options.PROMISES,
+    "consumer_offset_durability": topic_options.DURABILITIES,
+    "durability": topic_options.DURABILITIES,
     "partition_resize_policy": (topic_options.MUTABLE, topic_options.FIXED),
     "replication_factor": ("1",),
 }
@@ -134,7 +134,7 @@ def _with_keys(keys: Iterable[str]) -> Meta:
 
 
 def _schema_of_option(key: str) -> dict[str, object]:
-    option = topic_options.CATALOGUE[key]
+    option = topic_options.TOPIC_OPTIONS[key]
     described: dict[str, object] = {"type": "string", "description": option.description, "minLength": 1}
     words = _WORDS.get(key, ("true", "false") if option.kind is ValueKind.BOOL else ())
     return described | ({"enum": list(words)} if words else {"pattern": _NUMBERS[key]})
@@ -148,9 +148,9 @@ Key = Annotated[str, _of_length(range(1, 256))]
 """Of messages that belong together."""
 
 NoOptions = Annotated[dict[str, str], Meta(description="There are none yet", extra_json_schema={"maxProperties": 0})]
-TopicOptions = Annotated[dict[str, str | int | bool], _with_keys(topic_options.CATALOGUE)]
+TopicOptions = Annotated[dict[str, str | int | bool], _with_keys(topic_options.TOPIC_OPTIONS)]
 ChangedTopicOptions = Annotated[
-    dict[str, str | int | bool], _with_keys(key for key, each in topic_options.CATALOGUE.items() if each.may_change)
+    dict[str, str | int | bool], _with_keys(key for key, each in topic_options.TOPIC_OPTIONS.items() if each.can_change)
 ]
 Period = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_DURATION}|[1-9][0-9]{{0,3}} ?ms)?$"})]
 """Such as `20s`; the server bounds it. Absent and empty are the same."""

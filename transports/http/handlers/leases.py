@@ -107,7 +107,7 @@ async def take_lease(call: Call) -> HttpResponse:
     query: LeaseQuery = call.query
     membership = requests.JoinConsumerGroup(call.stream, call.topic, call.parameters["group"])
     try:
-        lease = await call.api.leases.take(call.login, call.session.address, membership, _expiry(query.expiry))
+        lease = await call.api.leases.acquire(call.login, call.session.address, membership, _expiry(query.expiry))
     except ExpiryOutOfBounds as refused:
         raise _bad_expiry(str(refused)) from None
     except TooManyLeases as refused:
@@ -134,7 +134,7 @@ async def renew_lease(call: Call) -> LeaseDetails:
 async def give_lease_back(call: Call) -> None:
     async with _using(call) as lease:
         await _assignment(call, lease)
-        call.api.leases.give_back(lease)
+        call.api.leases.release(lease)
 
 
 async def poll_with_lease(call: Call) -> LeasedMessages:

@@ -71,21 +71,21 @@ async def log_in_with_token(call: Call) -> Identity:
 
 async def refresh(call: Call) -> Identity:
     body: TokenBody = call.body
-    return _said(await call.api.tokens.refresh(body.token))
+    return _said(await call.api.access_tokens.refresh(body.token))
 
 
 async def log_out(call: Call) -> None:
     """A token of another making is left as it is: it is not ours to end, or not made for one session."""
     claims = call.bearer.claims
     if claims is not None:
-        await call.api.tokens.revoke(claims)
+        await call.api.access_tokens.revoke(claims)
 
 
 def _give(call: Call, generation: str | None) -> Identity:
-    user = call.api.gateway.users.of(call.session.login)
+    user = call.api.gateway.users.by_login(call.session.login)
     if user is None:
         raise CommandError(Code.INVALID_CREDENTIALS)
-    return _said(call.api.tokens.give(user, generation))
+    return _said(call.api.access_tokens.issue(user, generation))
 
 
 def _said(issued: Issued) -> Identity:
@@ -112,4 +112,4 @@ class TicketDetails(msgspec.Struct, frozen=True):
 async def make_ticket(call: Call) -> TicketDetails:
     if call.authorization is None:
         raise CommandError(Code.UNAUTHENTICATED)
-    return TicketDetails(*call.api.tickets.give(call.authorization, call.bearer.user.mark))
+    return TicketDetails(*call.api.tickets.issue(call.authorization, call.bearer.user.mark))

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from starlette.requests import ClientDisconnect
 
 from whippet.app.commands import requests, responses
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.config.formats import PERIOD, Invalid
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.operation import Call
@@ -43,7 +43,7 @@ async def _wait(
     gone = loop.create_task(until_disconnected(call.receive))
     try:
         while not parting.done():
-            followed: Followed = await call.execute(
+            followed: ReadPositions = await call.execute(
                 requests.FollowMessages(call.stream, call.topic, request.partition_id)
             )
             appended = loop.create_task(followed.partitions[0].until(polled.next_offset))

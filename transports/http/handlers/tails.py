@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
@@ -69,7 +69,7 @@ async def tail_messages(call: Call) -> HttpResponse | Events:
     header = call.headers.get(LAST_EVENT_ID)
     text = header.decode("latin-1") if header else None if query.cursor is UNSET else query.cursor
     start, consumer = (None, None) if text is not None else _beginning(query)
-    followed: Followed = await call.execute(following(call, start, consumer))
+    followed: ReadPositions = await call.execute(following(call, start, consumer))
     if len(followed.partitions) > PARTITIONS_MAX:
         sentence = f"The topic has {len(followed.partitions)} partitions: a tail follows at most {PARTITIONS_MAX}"
         raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
@@ -97,7 +97,7 @@ def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
     return None, None
 
 
-def _resumed(followed: Followed, text: str, field: str) -> Followed:
+def _resumed(followed: ReadPositions, text: str, field: str) -> ReadPositions:
     known = cursor_of(text)
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):

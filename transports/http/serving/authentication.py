@@ -30,7 +30,7 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
         text = header[len(SCHEME) :].decode("ascii")
     except UnicodeDecodeError:
         raise CommandError(Code.UNAUTHENTICATED) from None
-    caller = await api.tokens.caller(text) if text.count(".") == DOTS else _of_personal_token(api, text)
+    caller = await api.access_tokens.authenticate(text) if text.count(".") == DOTS else _of_personal_token(api, text)
     if caller is None:
         raise CommandError(Code.UNAUTHENTICATED, "the access token is not valid, or not any more")
     return caller
@@ -40,7 +40,7 @@ def has_ended(api: Api, header: bytes | None) -> bool:
     """Whether an access token has ended with all sessions of its user."""
     if header is None or not header.startswith(SCHEME) or not header.isascii():
         return False
-    return api.tokens.has_ended(header[len(SCHEME) :].decode())
+    return api.access_tokens.has_ended(header[len(SCHEME) :].decode())
 
 
 class TicketQuery(msgspec.Struct, frozen=True):
@@ -52,7 +52,7 @@ def of_ticket(api: Api, query: bytes) -> bytes | None:
     text = parameters.value_of(query, "ticket")
     if not text:
         return None
-    found = api.tickets.take(text)
+    found = api.tickets.redeem(text)
     if found is None:
         raise CommandError(Code.UNAUTHENTICATED, "the ticket was used, or has ended")
     return found
@@ -60,7 +60,7 @@ def of_ticket(api: Api, query: bytes) -> bytes | None:
 
 def _of_personal_token(api: Api, text: str) -> Caller | None:
     try:
-        return Caller(api.gateway.tokens.owner(text, api.gateway.users), None, None)
+        return Caller(api.gateway.personal_tokens.owner(text, api.gateway.users), None, None)
     except CommandError:
         return None
 

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from whippet.app.commands import requests
-from whippet.app.commands.messages import Followed
+from whippet.app.commands.messages import ReadPositions
 from whippet.app.config.listeners import HttpReaders
 from whippet.app.errors import CommandError, of_storage
 from whippet.app.quota import Limit, Quota
@@ -61,7 +61,7 @@ HEARTBEAT = b":\n\n"
 
 
 class Tail:
-    def __init__(self, tails: Tails, call: Call, followed: Followed, form: Form) -> None:
+    def __init__(self, tails: Tails, call: Call, followed: ReadPositions, form: Form) -> None:
         self.call = call
         self.login = call.login
         self._tails = tails
@@ -205,7 +205,7 @@ class Tail:
             if call.caller is None or caller.user is not call.caller.user:
                 self.end("unauthenticated", "The token is another user's now")
                 return
-            followed: Followed = await call.execute(following(call))
+            followed: ReadPositions = await call.execute(following(call))
         except CommandError as error:
             self.end(error.code.name.lower(), str(error))
         else:
@@ -250,7 +250,7 @@ class Tails:
     def __len__(self) -> int:
         return len(self._tails)
 
-    def open(self, call: Call, followed: Followed, form: Form) -> Events:
+    def open(self, call: Call, followed: ReadPositions, form: Form) -> Events:
         tail = Tail(self, call, followed, form)
         self.places.reserve(tail.login)
         self._tails.add(tail)

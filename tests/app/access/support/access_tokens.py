@@ -30,10 +30,10 @@ class Handed(World):
         return user
 
     def give(self, name: str = "root") -> str:
-        return self.tokens.give(self.find(name)).text
+        return self.tokens.issue(self.find(name)).text
 
     async def who(self, text: str) -> str | None:
-        caller = await self.tokens.caller(text)
+        caller = await self.tokens.authenticate(text)
         return None if caller is None else caller.user.username
 
     async def reopened(self, config: HttpJwt = CONFIG) -> AccessTokens:

@@ -10,7 +10,7 @@ from tests.storage.support.world import opened
 from tests.support.clocks import Clock
 from whippet.app.access.passwords import Cost, Passwords
 from whippet.app.access.permissions import GlobalPermissions, Permissions
-from whippet.app.access.personal_tokens import Tokens
+from whippet.app.access.personal_tokens import PersonalTokens
 from whippet.app.access.throttle import Limits, Throttle
 from whippet.app.access.users import Users
 from whippet.app.commands import registry, requests
@@ -147,7 +147,7 @@ async def gateway_on(
         users_max=users_max,
     )
     await users.save_root()
-    return Gateway(settings or Config(), store, users, Tokens(store, tokens_max, store.clock), store.clock)
+    return Gateway(settings or Config(), store, users, PersonalTokens(store, tokens_max, store.clock), store.clock)
 
 
 async def make_group(person: Person) -> None:

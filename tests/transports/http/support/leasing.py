@@ -82,7 +82,7 @@ class World:
 
     def fresh_token(self) -> dict[str, str]:
         """For when the clock was moved."""
-        return {"authorization": f"Bearer {self.served.api.tokens.give(self.gateway.users.root).text}"}
+        return {"authorization": f"Bearer {self.served.api.access_tokens.issue(self.gateway.users.root).text}"}
 
     async def send(self, partition: int, *payloads: str) -> None:
         value = base64.b64encode(partition.to_bytes(4, "little")).decode()

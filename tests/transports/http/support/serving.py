@@ -143,7 +143,7 @@ async def serving(
         server.listener.budgets = api.budgets
         serves = Serving(made, api, server)
         try:
-            serves.token = api.tokens.give(made.gateway.users.root).text
+            serves.token = api.access_tokens.issue(made.gateway.users.root).text
             yield serves
         finally:
             serves.close_links()
