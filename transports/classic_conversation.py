@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-STRANGER_FRAME_BYTES = 64 << 10
+UNAUTHENTICATED_FRAME_BYTES = 64 << 10
 """A request that is larger than this before a login is read past and refused: nobody needs it to log in."""
 SMALL_BYTES = 16 << 10
 """A send up to this size is decoded at once, whoever sends it."""
@@ -42,7 +42,7 @@ class ClassicConversation:
 
     def __init__(self, gateway: Gateway, session: Session, header_size: int | None) -> None:
         self.session = session
-        self.over = False
+        self.is_over = False
         self.successor: Conversation | None = None
         self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._gateway = gateway
@@ -52,11 +52,11 @@ class ClassicConversation:
         self._frame_bytes_max = gateway.config.system.limits.frame_bytes
         gateway.sessions.add(session)
 
-    def refused(self, data: memoryview, length: int) -> Code | None:
+    def refusal(self, data: memoryview, length: int) -> Code | None:
         if length < frames.HEADER_BYTES:
             return Code.INVALID_COMMAND
         length -= frames.LENGTH_BYTES
-        if length > STRANGER_FRAME_BYTES and self.session.login is None:
+        if length > UNAUTHENTICATED_FRAME_BYTES and self.session.login is None:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND
@@ -64,10 +64,10 @@ class ClassicConversation:
             return Code.INVALID_COMMAND
         return None
 
-    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+    def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return [frames.failure(code)]
 
-    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
+    async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         code = frames.code_of(frame)
         try:
             payload = frame[frames.HEADER_BYTES :]
@@ -87,7 +87,7 @@ class ClassicConversation:
         except CommandError as refused:
             if (code, refused.code) in ANSWERED_WITH_NOTHING:
                 return frames.success(responses.encode(code, None, self.dialect))
-            self.over = refused.code in FAREWELLS
+            self.is_over = refused.code in FAREWELLS
             _log.debug("%s: command %d refused: %s", self.session.address, code, refused)
             return [frames.failure(on_the_wire(refused.code))]
         except Exception:  # noqa: BLE001 -- a defect of ours is logged once, here, and is no reason to drop a client

@@ -1,11 +1,12 @@
-"""Everyone who is connected in one way: how many there may be, the room that they share, how long they may take."""
+"""The open connections of a listener: their number, the memory budgets that they share, and their deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Generic, Protocol, TypeVar
 
 from whippet.app.config.formats import host_and_port
 from whippet.app.config.system import Limits
@@ -16,7 +17,7 @@ from whippet.transports.admission.stall_detector import STALLED_SECONDS
 _log = logging.getLogger(__name__)
 
 MAPPED = "::ffff:"
-"""Before an IPv4 address where a socket speaks both."""
+"""The prefix of IPv4 addresses on a socket that accepts both families."""
 SCRATCH_BYTES = 256 << 10
 SWEEP_SECONDS = 1.0
 WARNING_SECONDS_BETWEEN = 60.0
@@ -24,7 +25,7 @@ WARNING_SECONDS_BETWEEN = 60.0
 
 
 class ConnectionLimit:
-    """A limit of open connections. While it refuses some, it warns of that now and then."""
+    """A limit of open connections, which warns at intervals while it refuses some."""
 
     __slots__ = ("_key", "_warned_at", "limit")
 
@@ -40,32 +41,35 @@ class ConnectionLimit:
         now = time.monotonic()
         if now - self._warned_at > WARNING_SECONDS_BETWEEN:
             self._warned_at = now
-            _log.warning("connections are refused: %s = %d", self._key, self.limit)
+            _log.warning("refusing new connections: %s = %d is reached", self._key, self.limit)
         return False
 
 
-class Member(Protocol):
-    """Somebody who is connected."""
+class TrackedConnection(Protocol):
+    """An open connection."""
 
     @property
     def address(self) -> str: ...
 
     def overdue(self, now: float) -> str | None:
-        """Why this connection is not worth keeping; None when it is."""
+        """Returns the reason to close the connection, or None."""
 
-    def end(self) -> None:
-        """No more requests; those in hand are answered, then the connection closes."""
+    def drain(self) -> None:
+        """Accepts no more requests; the connection closes when those in progress are answered."""
 
     def abort(self) -> None: ...
 
 
-class Connections:
-    """Everyone who is connected in one way: how many there may be, what they share, how long they may take."""
+Tracked = TypeVar("Tracked", bound=TrackedConnection)
+
+
+class Connections(Generic[Tracked]):
+    """The open connections of one listener."""
 
     def __init__(
         self, gateway: Gateway, budgets: Budgets | None = None, *, stalled_seconds: float = STALLED_SECONDS
     ) -> None:
-        """`rooms` are shared with all other transports."""
+        """All transports share `budgets`."""
         self.gateway = gateway
         self.loop = asyncio.get_running_loop()
         self.stalled_seconds = stalled_seconds
@@ -73,28 +77,32 @@ class Connections:
         self.header_size = None if forced == "auto" else int(forced)
         self.limits: Limits = gateway.config.system.limits
         self.budgets = budgets or Budgets(gateway.config)
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._connections: set[Member] = set()
+        self._connections: set[Tracked] = set()
         self._sweeper: asyncio.Task[None] | None = None
         self._empty: asyncio.Future[None] | None = None
         self._limit = ConnectionLimit("system.limits.connections", self.limits.connections)
 
+    @cached_property
+    def scratch(self) -> memoryview:
+        """The buffer that all connections read into: each read is parsed before the next one."""
+        return memoryview(bytearray(SCRATCH_BYTES))
+
     def start_sweeping(self, name: str) -> None:
         self._sweeper = asyncio.create_task(self._sweep(), name=name)
 
-    def welcome(self, connection: Member) -> bool:
+    def admit(self, connection: Tracked) -> bool:
         if not self.has_room():
             return False
         self._connections.add(connection)
         return True
 
     def has_room(self, more: int = 0) -> bool:
-        return self._limit.allows_one_more(len(self._connections) + more)
+        return self._limit.allows_one_more(self.count_connections() + more)
 
     def count_connections(self) -> int:
         return len(self._connections)
 
-    def farewell(self, connection: Member) -> None:
+    def remove(self, connection: Tracked) -> None:
         self._connections.discard(connection)
         if self._empty is not None and not self._connections and not self._empty.done():
             self._empty.set_result(None)
@@ -113,17 +121,17 @@ class Connections:
         self.budgets.reclaim(now)
 
     async def stop(self, seconds_max: float) -> None:
-        """Lets the commands in hand finish, closes all connections."""
+        """Drains all connections, and aborts those that are left after `seconds_max`."""
         for connection in list(self._connections):
-            connection.end()
+            connection.drain()
         if self._connections:
             self._empty = asyncio.get_running_loop().create_future()
             done, _ = await asyncio.wait([self._empty], timeout=seconds_max)
             if not done:
-                _log.warning("%d connections did not end in time and are cut", len(self._connections))
+                _log.warning("aborting %d connections that did not drain in time", len(self._connections))
                 for connection in list(self._connections):
                     connection.abort()
-        # Until now it looks after those who do not take their answers or do not go.
+        # Until now it has closed clients that do not read their responses or do not close.
         if self._sweeper is not None:
             self._sweeper.cancel()
 

@@ -18,18 +18,18 @@ from whippet.transports.modern_conversation import ModernConversation
 from whippet.transports.reservations import Responder
 from whippet.transports.wire.classic import polls
 
-ANSWER_HEADER_BYTES = 512
+RESPONSE_HEADER_BYTES_MAX = 512
 """More than any protocol has around the batches of an answer."""
-BEGINNING_BYTES = 4
+PREAMBLE_BYTES = 4
 """So many bytes tell the protocols apart."""
-MODERN = b"\0\0\0\0"
+MODERN_PREAMBLE = b"\0\0\0\0"
 """How a connection of a 0.9 client begins: with a checksum that it leaves 0, as the length that a classic frame begins
 with never is."""
 
 
 class Conversation(Protocol):
     session: Session
-    over: bool
+    is_over: bool
     """The last answer was the last one: the connection ends."""
     poll_bytes_max: int
     """How many bytes of batches the response to a poll may have."""
@@ -38,16 +38,16 @@ class Conversation(Protocol):
         """How many bytes the frame has that begins here; 0: that cannot be told from so few. CommandError: nobody can
         tell, and where the next one begins neither."""
 
-    def refused(self, data: memoryview, length: int) -> Code | None:
+    def refusal(self, data: memoryview, length: int) -> Code | None:
         """Why a frame is to be read past instead of received, if it is."""
 
-    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+    def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         """The response to a frame that is not received, of which this is the beginning."""
 
     successor: Conversation | None
     """Who goes on with the connection after a login, if it is not this one."""
 
-    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
+    async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         """The response to a whole frame, its header first; an error is a response too. Nothing: there is none, or it
         comes later."""
 
@@ -58,19 +58,21 @@ class Conversation(Protocol):
         """The connection is gone: its memberships go with it."""
 
 
-def begin(
+def create_conversation(
     gateway: Gateway,
     session: Session,
-    beginning: bytes,
+    preamble: bytes,
     header_size: int | None = None,
-    answer_bytes_max: int | None = None,
+    response_bytes_max: int | None = None,
 ) -> Conversation:
     """`header_size` forces the size of the message headers that a classic client gets; `answer_bytes_max` is what the
     transport carries of a poll, of which one message may be more."""
-    is_modern = beginning == MODERN
-    talk: Conversation
-    talk = ModernConversation(gateway, session) if is_modern else ClassicConversation(gateway, session, header_size)
-    if answer_bytes_max is not None:
-        room = answer_bytes_max - ANSWER_HEADER_BYTES
-        talk.poll_bytes_max = min(talk.poll_bytes_max, room if is_modern else polls.room(room))
-    return talk
+    is_modern = preamble == MODERN_PREAMBLE
+    conversation: Conversation
+    conversation = (
+        ModernConversation(gateway, session) if is_modern else ClassicConversation(gateway, session, header_size)
+    )
+    if response_bytes_max is not None:
+        most = response_bytes_max - RESPONSE_HEADER_BYTES_MAX
+        conversation.poll_bytes_max = min(conversation.poll_bytes_max, most if is_modern else polls.room(most))
+    return conversation

@@ -12,42 +12,42 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def begin(coroutine: Coroutine[Any, Any, None], at_the_end: Callable[[T], None], subject: T) -> bool:
+def start(coroutine: Coroutine[Any, Any, None], on_done: Callable[[T], None], subject: T) -> bool:
     """True: it is done already; a failure so far is raised. Else `at_the_end` is called with the subject when it is,
     also if it has failed, which the loop is told. It must not ask for the task that it is, as `asyncio.timeout` does;
     nobody can cancel it."""
     try:
-        waits_for = coroutine.send(None)
+        future = coroutine.send(None)
     except StopIteration:
         return True
-    _Begun(coroutine, partial(at_the_end, subject)).wait(waits_for)
+    _SuspendedCoroutine(coroutine, partial(on_done, subject)).wait(future)
     return False
 
 
-class _Begun:
-    __slots__ = ("_at_the_end", "_coroutine")
+class _SuspendedCoroutine:
+    __slots__ = ("_coroutine", "_on_done")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], at_the_end: Callable[[], None]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, None], on_done: Callable[[], None]) -> None:
         self._coroutine = coroutine
-        self._at_the_end = at_the_end
+        self._on_done = on_done
 
-    def wait(self, waits_for: asyncio.Future[Any] | None) -> None:
-        if waits_for is None:
+    def wait(self, future: asyncio.Future[Any] | None) -> None:
+        if future is None:
             # It only lets others go first.
-            asyncio.get_running_loop().call_soon(self._go_on, None)
+            asyncio.get_running_loop().call_soon(self._resume, None)
         else:
             # By which a future knows that it was awaited and not just handed over.
-            waits_for._asyncio_future_blocking = False
-            waits_for.add_done_callback(self._go_on)
+            future._asyncio_future_blocking = False
+            future.add_done_callback(self._resume)
 
-    def _go_on(self, _: object) -> None:
+    def _resume(self, _: object) -> None:
         """What a future has come to, the coroutine asks it itself."""
         try:
-            waits_for = self._coroutine.send(None)
+            future = self._coroutine.send(None)
         except StopIteration:
-            self._at_the_end()
+            self._on_done()
         except BaseException:
-            self._at_the_end()
+            self._on_done()
             raise
         else:
-            self.wait(waits_for)
+            self.wait(future)

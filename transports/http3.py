@@ -68,7 +68,7 @@ class Framing(H3Connection):
 class Http3:
     """All exchanges of one connection; one of the two protocols that quic_connection.py drives."""
 
-    OVER, OVERDUE = int(ErrorCode.H3_NO_ERROR), int(ErrorCode.H3_EXCESSIVE_LOAD)
+    DONE_CODE, OVERDUE_CODE = int(ErrorCode.H3_NO_ERROR), int(ErrorCode.H3_EXCESSIVE_LOAD)
 
     def __init__(self, connection: Connection, application: ASGIApp) -> None:
         self.connection = connection
@@ -86,7 +86,7 @@ class Http3:
         self._ended = False
         self._idle_since = time.monotonic()
         self._stalling = StallDetector()
-        self.engine.allow_streams(connection.listener.streams_max)
+        self.engine.raise_stream_limit(connection.listener.streams_max)
 
     def on_event(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.StreamReset | events.StopSendingReceived):
@@ -110,7 +110,7 @@ class Http3:
         if announced > self.limits.headers_bytes or buffered > (
             self.limits.headers_bytes + PIECE_BYTES if is_request else CONTROL_BYTES_MAX
         ):
-            self.connection.abort(ErrorCode.H3_EXCESSIVE_LOAD, "too many bytes before a complete frame")
+            self.connection.close_with(ErrorCode.H3_EXCESSIVE_LOAD, "too many bytes before a complete frame")
         if not is_request:
             return
         self._next = max(self._next, stream_id + 4)
@@ -139,15 +139,15 @@ class Http3:
     def remove(self, exchange: Exchange) -> None:
         if self._exchanges.get(exchange.stream_id) is exchange:
             del self._exchanges[exchange.stream_id]
-        self.engine.release(exchange.stream_id)
+        self.engine.unfreeze_window(exchange.stream_id)
         self._idle_since = time.monotonic()
-        self.connection.touch()
+        self.connection.schedule_flush()
 
     # ------------------------------------------------------------------------------------- called by the connection
 
-    def on_taken(self) -> None:
+    def on_acknowledged(self) -> None:
         for exchange in list(self._exchanges.values()):
-            exchange.on_taken()
+            exchange.on_acknowledged()
 
     def overdue(self, now: float) -> str | None:
         limits = self.limits
@@ -158,15 +158,17 @@ class Http3:
         if self._has_stalled(now):
             return "it does not take what it was sent"
         if not self._exchanges and now > self._idle_since + limits.idle_time:
-            self.connection.end()
+            self.connection.drain()
         return None
 
     def _has_stalled(self, now: float) -> bool:
-        unsent, taken = self.engine.all_unsent, self.engine.taken_bytes
+        unsent, taken = self.engine.unacknowledged_bytes, self.engine.acknowledged_bytes
         is_contended = self.connection.listener.budgets.is_contended
-        return self._stalling.has_stalled(now, unsent, self.limits.answer_time, taken=taken, is_contended=is_contended)
+        return self._stalling.has_stalled(
+            now, unsent, self.limits.answer_time, delivered=taken, is_contended=is_contended
+        )
 
-    def end(self) -> None:
+    def drain(self) -> None:
         if not self._ended:
             self._ended = True
             self.framing.go_away(self._next)
@@ -175,7 +177,7 @@ class Http3:
             self._awaiting_headers.clear()
 
     @property
-    def is_done(self) -> bool:
+    def is_idle(self) -> bool:
         return not self._exchanges
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Exchange:
             self._body.append(data)
             self._buffered += len(data)
             if self._buffered > BUFFERED_BYTES_MAX:
-                self._engine.hold(self.stream_id)
+                self._engine.freeze_window(self.stream_id)
         self._is_complete = self._is_complete or is_complete
         self._change()
 
@@ -124,7 +124,7 @@ class Exchange:
             if now > self._begun_at + allowed:
                 self.refuse(HTTPStatus.REQUEST_TIMEOUT)
 
-    def on_taken(self) -> None:
+    def on_acknowledged(self) -> None:
         if self._is_waiting_to_send and not self._is_backed_up:
             self._is_waiting_to_send = False
             self._change()
@@ -133,8 +133,8 @@ class Exchange:
     def _is_backed_up(self) -> bool:
         """Whether sending has to wait for the client. A response whose connection is filled by others may still send a
         piece at a time."""
-        unsent = self._engine.unsent(self.stream_id)
-        return unsent >= PIECE_BYTES and self._engine.all_unsent >= self._http.connection.listener.send_window
+        unsent = self._engine.unacknowledged_on(self.stream_id)
+        return unsent >= PIECE_BYTES and self._engine.unacknowledged_bytes >= self._http.connection.listener.send_window
 
     @property
     def _is_closed(self) -> bool:
@@ -158,8 +158,8 @@ class Exchange:
         self._body.clear()
         self._buffered = 0
         self._has_delivered_end = self._is_complete
-        self._engine.release(self.stream_id)
-        self._http.connection.touch()
+        self._engine.unfreeze_window(self.stream_id)
+        self._http.connection.schedule_flush()
         return {"type": "http.request", "body": part, "more_body": not self._is_complete}
 
     # -------------------------------------------------------------------------------------------------- the response
@@ -197,7 +197,7 @@ class Exchange:
             piece, view = view[:PIECE_BYTES], view[PIECE_BYTES:]
             while self._is_backed_up:
                 self._is_waiting_to_send = True
-                self._http.connection.touch()
+                self._http.connection.schedule_flush()
                 await self._wait()
                 if self._is_closed:
                     return
@@ -209,7 +209,7 @@ class Exchange:
             if body == b"" and not self._has_ended:
                 self._http.framing.send_data(self.stream_id, b"", end_stream=True)
             self._finish()
-        self._http.connection.touch()
+        self._http.connection.schedule_flush()
 
     def _send_headers(self, *, end: bool) -> None:
         if self._has_responded or not self._engine.can_be_written(self.stream_id):

@@ -19,7 +19,7 @@ from whippet.app.model.sessions import Registration, Session
 from whippet.app.version import MODERN_IGGY_VERSION
 from whippet.storage.batch import Limits, Readable
 from whippet.transports import login_checks
-from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.login_checks import Evicted
 from whippet.transports.next_conversation import NextConversation
 from whippet.transports.reservations import Responder, reserve_poll, wait_for_poll
@@ -76,7 +76,7 @@ NOT_DONE = frozenset(
 class ModernConversation:
     def __init__(self, gateway: Gateway, session: Session) -> None:
         self.session = session
-        self.over = False
+        self.is_over = False
         self.successor: Conversation | None = None
         self.poll_bytes_max = gateway.store.options.read_bytes_max
         self._closed = False
@@ -90,9 +90,9 @@ class ModernConversation:
     def measure(self, data: memoryview) -> int:
         return HEADER_BYTES + frames.body_bytes(data) if len(data) >= HEADER_BYTES else 0
 
-    def refused(self, data: memoryview, length: int) -> Code | None:
+    def refusal(self, data: memoryview, length: int) -> Code | None:
         body = length - HEADER_BYTES
-        if body > STRANGER_FRAME_BYTES and self.session.login is None:
+        if body > UNAUTHENTICATED_FRAME_BYTES and self.session.login is None:
             return Code.UNAUTHENTICATED
         if length > self._frame_bytes_max:
             return Code.INVALID_COMMAND
@@ -100,14 +100,14 @@ class ModernConversation:
             return Code.INVALID_COMMAND
         return None
 
-    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+    def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         return frames.reply(frames.request_of(data), 0, status=code)
 
-    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
+    async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         asked = frames.request_of(frame)
         self.session.last_heartbeat = self._gateway.clock()
         try:
-            return await self._answer(asked, frame, to)
+            return await self._respond(asked, frame, to)
         except Evicted as evicted:
             return frames.eviction(asked.client, evicted.reason)
         except CommandError as refused:
@@ -119,18 +119,18 @@ class ModernConversation:
     def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
         _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
         if refused.code is Code.STALE_CLIENT:
-            self.over = True
+            self.is_over = True
             return frames.eviction(asked.client, Reason.STALE_CLIENT)
         code = on_the_wire(SAID_ANEW.get(refused.code, refused.code))
         if asked.operation in PLAIN or asked.operation not in CODES:
             return frames.reply(asked, 0, status=code)
         return frames.reply(asked, self._gateway.operations, frames.refusal(code))
 
-    async def _answer(self, asked: frames.Request, frame: memoryview, to: Responder) -> list[Readable]:
+    async def _respond(self, asked: frames.Request, frame: memoryview, to: Responder) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == frames.NOBODY:
-            self.over = True
+            self.is_over = True
             raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
         operation, body = asked.operation, frame[HEADER_BYTES:]
         if operation == REGISTER and (version := login_checks.version_of(body)) is not None:
@@ -218,7 +218,7 @@ class ModernConversation:
     async def _hand_over(self, frame: memoryview, to: Responder) -> list[Readable]:
         """Somebody logs in who speaks a later version."""
         successor = NextConversation(self._gateway, self.session, self)
-        reply = await successor.answer(frame, to)
+        reply = await successor.respond(frame, to)
         if self._closed or self.successor is not None:
             # The connection was lost meanwhile, or somebody else has it: the session waits for its client.
             successor.close()

@@ -102,10 +102,10 @@ class NextConversation:
     def __init__(self, gateway: Gateway, session: Session, before: Conversation) -> None:
         """`before` has had the connection until now, and has read its frames, which look the same."""
         self.session = session
-        self.over = False
+        self.is_over = False
         self.successor: Conversation | None = None
         self.poll_bytes_max = before.poll_bytes_max
-        self.measure, self.refused, self.refuse = before.measure, before.refused, before.refuse
+        self.measure, self.refusal, self.encode_refusal = before.measure, before.refusal, before.encode_refusal
         self._before = before
         self._gateway = gateway
         self._limits = Limits.of(gateway.store.options)
@@ -123,11 +123,11 @@ class NextConversation:
     def _acting(self) -> Session:
         return self.session if self._bound is None else self._bound.session
 
-    async def answer(self, frame: memoryview, to: Responder) -> list[Readable]:
+    async def respond(self, frame: memoryview, to: Responder) -> list[Readable]:
         asked = frames.request_of(frame)
         self._acting.last_heartbeat = self._gateway.clock()
         try:
-            return await self._answer(asked, frame[HEADER_BYTES:], to)
+            return await self._respond(asked, frame[HEADER_BYTES:], to)
         except Exception as error:  # noqa: BLE001 -- what is not expected is logged there
             return self._failed(asked, error)
         finally:
@@ -138,7 +138,7 @@ class NextConversation:
         if isinstance(error, CommandError):
             return self._refusal(asked, error)
         if isinstance(error, Evicted):
-            self.over = True
+            self.is_over = True
             return modern_frames.eviction(asked.client, error.reason)
         _log.error(
             "%s: operation %d, code %d ended in a defect",
@@ -152,15 +152,15 @@ class NextConversation:
     def _refusal(self, asked: frames.Request, refused: CommandError) -> list[Readable]:
         _log.debug("%s: operation %d, code %d: %s", self.session.address, asked.operation, asked.code, refused)
         if refused.code is Code.STALE_CLIENT:
-            self.over = True
+            self.is_over = True
             return modern_frames.eviction(asked.client, Reason.STALE_CLIENT)
         return frames.reply(asked, 0, status=_code(refused))
 
-    async def _answer(self, asked: frames.Request, body: memoryview, to: Responder) -> list[Readable]:
+    async def _respond(self, asked: frames.Request, body: memoryview, to: Responder) -> list[Readable]:
         if self._closed:
             raise CommandError(Code.DISCONNECTED)
         if asked.client == NOBODY:
-            self.over = True
+            self.is_over = True
             raise CommandError(Code.INVALID_COMMAND, "a client has to name itself")
         if asked.operation == REGISTER:
             return await self._register(asked, body)

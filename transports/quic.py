@@ -1,15 +1,14 @@
-"""QUIC: one UDP socket, and a connection for every client that is behind it.
+"""QUIC: one UDP socket, and a connection for each client.
 
-What arrives is handed to the connection that its id names; somebody new begins one, within bounds. What a turn of the
-loop has brought is answered at its end, for each connection once. While many shake hands, everybody new has to prove
-first that he is where he says (Retry), which costs us no memory.
+A datagram goes to the connection whose id it carries; an unknown client starts a new one, within limits. What one
+iteration of the event loop has received is answered at its end, once for each connection. While many handshakes are in
+progress, new clients have to prove their address first (Retry), which costs the server no memory.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 import os
 import time
 from typing import TYPE_CHECKING
@@ -28,36 +27,34 @@ from starlette.types import ASGIApp
 
 from whippet.app.config.formats import Address
 from whippet.app.config.listeners import Quic
-from whippet.app.config.system import Limits
 from whippet.app.gateway import Gateway
-from whippet.transports import certificates, datagrams, listening, quic_engine
+from whippet.transports import certificates, datagrams, listening, quic_configuration
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
 from whippet.transports.certificates import Pair
-from whippet.transports.connections import SWEEP_SECONDS, ConnectionLimit
+from whippet.transports.connections import Connections
 from whippet.transports.datagrams import Datagrams, PeerAddress
+from whippet.transports.quic_configuration import CONNECTION_ID_BYTES, HTTP3, Rules
 from whippet.transports.quic_connection import Connection
-from whippet.transports.quic_engine import CONNECTION_ID_BYTES, HTTP3, Engine, Rules
+from whippet.transports.quic_engine import Engine
 from whippet.transports.quic_path import DATAGRAM_BYTES_MIN
 
 if TYPE_CHECKING:
     from whippet.transports.http.serving.protocol import Listener
 
-_log = logging.getLogger(__name__)
-
 RETRY_ABOVE = 64
-"""With so many handshakes in hand, everybody new has to prove his address."""
+"""With this many handshakes in progress, new clients have to prove their address."""
 HANDSHAKES_MAX = 1024
-"""With so many nobody new is heard."""
+"""With this many handshakes in progress, new clients are ignored."""
 RESETS_A_SECOND = 200
-"""Stateless resets, and answers to unknown versions: what costs nothing to ask for."""
+"""Stateless resets and version negotiations, which anybody can provoke at no cost."""
 
 FLUSH_SECONDS = 1.0
-"""How long the kernel may take for the last datagrams, with which connections are closed."""
+"""How long the kernel may take for the last datagrams, which close the connections."""
 
 
-class QuicListener:
-    """The UDP socket and everyone behind it. Made by `listen`, ended by `stop`."""
+class QuicListener(Connections[Connection]):
+    """The UDP socket and its connections. Opened by `listen`, closed by `stop`."""
 
     def __init__(
         self,
@@ -68,17 +65,11 @@ class QuicListener:
         *,
         stalled_seconds: float = STALLED_SECONDS,
     ) -> None:
-        """`rooms` are shared with all other transports; `application` is served over HTTP/3, to whom the `door`
-        of HTTP has room for."""
+        """`application` is served over HTTP/3 to as many connections as the `door` of HTTP has room for."""
+        super().__init__(gateway, budgets, stalled_seconds=stalled_seconds)
         config: Quic = gateway.config.quic
-        self.gateway = gateway
-        self.budgets = budgets
         self.application = application
         self._door = door
-        self.stalled_seconds = stalled_seconds
-        forced = gateway.config.tcp.message_header
-        self.header_size = None if forced == "auto" else int(forced)
-        self.limits: Limits = gateway.config.system.limits
         self.streams_max = config.max_concurrent_bidi_streams
         self.send_window = config.send_window
         self.address = Address("", 0)
@@ -87,41 +78,39 @@ class QuicListener:
         self._rules: Rules | None = None
         self._retry = QuicRetryTokenHandler()
         self._datagrams: Datagrams | None = None
-        self._connections: set[Connection] = set()
         self._established = 0
         self._by_id: dict[bytes, Connection] = {}
-        self._touched: set[Connection] = set()
-        self._is_settling_soon = False
-        self._sweeper: asyncio.Task[None] | None = None
-        self._empty: asyncio.Future[None] | None = None
+        self._scheduled: set[Connection] = set()
+        self._is_flush_scheduled = False
         self._stopping = False
-        self._limit = ConnectionLimit("system.limits.connections", self.limits.connections)
         self._resets_left = RESETS_A_SECOND
 
     async def listen(self, address: Address, setting: str, data_folder: str) -> None:
-        """A certificate that is made is kept in the data folder."""
+        """Starts to listen. If a certificate has to be created, it is kept in the data folder."""
         self._data_folder = data_folder
         self.renew()
         link = await datagrams.bind(address, setting, self._config.socket)
         self.address = listening.effective(link)
-        self._datagrams = Datagrams(link, self._on_datagram, self._settle)
-        self._sweeper = asyncio.create_task(self._sweep(), name="quic deadlines")
+        self._datagrams = Datagrams(link, self._on_datagram, self._flush)
+        self.start_sweeping("quic deadlines")
 
     def renew(self) -> bytes:
-        """Reads the certificate again and says which it is."""
+        """Reads the certificate again and returns it."""
         pair = certificates.for_quic(self._config.certificate, self._data_folder)
         self.use(pair)
         return pair.certificate
 
     def use(self, pair: Pair) -> None:
-        """The certificate of those who come from now on."""
+        """Sets the certificate for new connections."""
         config = self._config
-        rules = quic_engine.configuration(
-            config.max_idle_timeout or quic_engine.FOR_EVER, config.receive_window, config.stream_receive_window
+        configuration = quic_configuration.configuration(
+            config.max_idle_timeout or quic_configuration.NO_IDLE_TIMEOUT,
+            config.receive_window,
+            config.stream_receive_window,
         )
-        pair.put_on(rules)
+        pair.put_on(configuration)
         self._rules = Rules(
-            configuration=rules,
+            configuration=configuration,
             initial_datagram_bytes=config.initial_mtu,
             datagram_bytes_max=config.max_datagram_size,
             receive_window=config.receive_window,
@@ -140,22 +129,22 @@ class QuicListener:
         if len(datagram) < 1 + CONNECTION_ID_BYTES:
             return
         if datagram[0] & 0x80:
-            connection = self._long(datagram, peer)
+            connection = self._find_by_long_header(datagram, peer)
         else:
             connection = self._by_id.get(datagram[1 : 1 + CONNECTION_ID_BYTES])
             if connection is None:
-                self._reset(datagram, peer)
+                self._send_reset(datagram, peer)
         if connection is not None:
             now = time.monotonic()
             connection.receive(datagram, peer, now)
-            if connection.has_answers:
-                # While the rest of the turn is read, they are on their way.
-                connection.settle(now)
+            if connection.has_responses:
+                # They are on their way while the remaining datagrams are read.
+                connection.flush(now)
             else:
-                self._touched.add(connection)
+                self._scheduled.add(connection)
 
-    def _long(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
-        """Before a handshake is done packets have headers that say more."""
+    def _find_by_long_header(self, datagram: bytes, peer: PeerAddress) -> Connection | None:
+        """Handles a packet of a handshake, which has a long header; returns its connection, or None."""
         buffer = Buffer(data=datagram)
         try:
             header = pull_quic_header(buffer, host_cid_length=CONNECTION_ID_BYTES)
@@ -167,19 +156,19 @@ class QuicListener:
         if len(datagram) < DATAGRAM_BYTES_MIN or self._stopping:
             return None
         if header.version != QuicProtocolVersion.VERSION_1:
-            if header.version and self._may_answer():
+            if header.version and self._may_reply():
                 versions = [int(QuicProtocolVersion.VERSION_1)]
-                said = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
-                self.send([said], peer)
+                packet = encode_quic_version_negotiation(header.destination_cid, header.source_cid, versions)
+                self.send([packet], peer)
             return None
         if header.packet_type != QuicPacketType.INITIAL or len(header.destination_cid) < CONNECTION_ID_BYTES:
-            # So short a name is none that somebody has made up for us: others would have the same.
+            # Clients have to choose a random id of at least this length; shorter ones would collide.
             return None
-        return self._meet(header, peer)
+        return self._accept(header, peer)
 
-    def _meet(self, header: QuicHeader, peer: PeerAddress) -> Connection | None:
-        shaking = len(self._connections) - self._established
-        if shaking >= HANDSHAKES_MAX or not self._limit.allows_one_more(self._established):
+    def _accept(self, header: QuicHeader, peer: PeerAddress) -> Connection | None:
+        handshakes = len(self._connections) - self._established
+        if handshakes >= HANDSHAKES_MAX or not self.has_room():
             return None
         now = time.monotonic()
         original, retried = header.destination_cid, None
@@ -190,19 +179,19 @@ class QuicListener:
                 )
                 retried = header.destination_cid
             except ValueError:
-                # Somebody else's, or an old one: as if there were none.
+                # The token of another address, or an expired one, is ignored.
                 retried = None
-        if retried is None and shaking >= RETRY_ABOVE:
-            self._prove(header, peer, now)
+        if retried is None and handshakes >= RETRY_ABOVE:
+            self._send_retry(header, peer, now)
             return None
         assert self._rules is not None
         connection = Connection(self, Engine(self._rules, original, retried), peer)
         self._connections.add(connection)
-        self.know(connection, header.destination_cid)
-        self.know(connection, connection.engine.host_cid)
+        self.add_id(connection, header.destination_cid)
+        self.add_id(connection, connection.engine.host_cid)
         return connection
 
-    def _prove(self, header: QuicHeader, peer: PeerAddress, now: float) -> None:
+    def _send_retry(self, header: QuicHeader, peer: PeerAddress, now: float) -> None:
         connection_id = os.urandom(CONNECTION_ID_BYTES)
         token = self._retry.create_token(
             address=peer,
@@ -210,53 +199,52 @@ class QuicListener:
             retry_source_connection_id=connection_id,
             now=now,
         )
-        said = encode_quic_retry(
+        packet = encode_quic_retry(
             version=QuicProtocolVersion.VERSION_1,
             source_cid=connection_id,
             destination_cid=header.source_cid,
             original_destination_cid=header.destination_cid,
             retry_token=token,
         )
-        self.send([said], peer)
+        self.send([packet], peer)
 
-    def _reset(self, datagram: bytes, peer: PeerAddress) -> None:
-        """A client of the process before this one learns at once that it has to begin anew."""
+    def _send_reset(self, datagram: bytes, peer: PeerAddress) -> None:
+        """Tells a client of an earlier process at once that it has to connect again."""
         assert self._rules is not None
-        said = quic_engine.stateless_reset(
-            self._rules, datagram[1 : 1 + CONNECTION_ID_BYTES], len(datagram), os.urandom
-        )
-        if said and self._may_answer():
-            self.send([said], peer)
+        connection_id = datagram[1 : 1 + CONNECTION_ID_BYTES]
+        packet = quic_configuration.stateless_reset(self._rules, connection_id, len(datagram), os.urandom)
+        if packet and self._may_reply():
+            self.send([packet], peer)
 
-    def _may_answer(self) -> bool:
+    def _may_reply(self) -> bool:
         self._resets_left -= 1
         return self._resets_left >= 0
 
-    def touch(self, connection: Connection) -> None:
-        self._touched.add(connection)
-        if not self._is_settling_soon:
-            self._is_settling_soon = True
-            asyncio.get_running_loop().call_soon(self._settle)
+    def schedule_flush(self, connection: Connection) -> None:
+        self._scheduled.add(connection)
+        if not self._is_flush_scheduled:
+            self._is_flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
 
-    def _settle(self) -> None:
-        self._is_settling_soon = False
-        touched, self._touched = self._touched, set()
+    def _flush(self) -> None:
+        self._is_flush_scheduled = False
+        touched, self._scheduled = self._scheduled, set()
         now = time.monotonic()
         for connection in touched:
-            connection.settle(now)
+            connection.flush(now)
 
-    # ------------------------------------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------------------------------------ connections
 
-    def know(self, connection: Connection, connection_id: bytes) -> None:
+    def add_id(self, connection: Connection, connection_id: bytes) -> None:
         self._by_id[connection_id] = connection
         connection.ids.add(connection_id)
 
-    def unknow(self, connection: Connection, connection_id: bytes) -> None:
+    def remove_id(self, connection: Connection, connection_id: bytes) -> None:
         connection.ids.discard(connection_id)
         self._by_id.pop(connection_id, None)
 
-    def welcome(self, connection: Connection) -> bool:
-        if not self._limit.allows_one_more(self._established):
+    def admit(self, connection: Connection) -> bool:
+        if not self.has_room():
             return False
         if connection.is_http and self._door is not None:
             if not self._door.has_room():
@@ -269,44 +257,27 @@ class QuicListener:
     def count_connections(self) -> int:
         return self._established
 
-    def farewell(self, connection: Connection) -> None:
+    def remove(self, connection: Connection) -> None:
         for connection_id in connection.ids:
             self._by_id.pop(connection_id, None)
-        self._connections.discard(connection)
         if connection.is_counted:
             connection.is_counted = False
             self._established -= 1
             if connection.is_http and self._door is not None:
                 self._door.over_quic -= 1
-        if self._empty is not None and not self._connections and not self._empty.done():
-            self._empty.set_result(None)
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self._resets_left = RESETS_A_SECOND
-            self.close_overdue(time.monotonic())
+        super().remove(connection)
 
     def close_overdue(self, now: float) -> None:
+        self._resets_left = RESETS_A_SECOND
         for connection in list(self._connections):
-            connection.look(now, self._config.keep_alive_interval)
+            connection.check_deadlines(now, self._config.keep_alive_interval)
         self.budgets.reclaim(now)
 
     async def stop(self, seconds_max: float) -> None:
-        """Meets nobody any more, lets the commands in hand finish, closes all connections."""
+        """Accepts no new connections and drains those that are open."""
         self._stopping = True
-        for connection in list(self._connections):
-            connection.end()
-        if self._connections:
-            self._empty = asyncio.get_running_loop().create_future()
-            done, _ = await asyncio.wait([self._empty], timeout=seconds_max)
-            if not done:
-                _log.warning("%d connections did not end in time and are cut", len(self._connections))
-                for connection in list(self._connections):
-                    connection.cut("it did not end in time")
-                self._settle()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        await super().stop(seconds_max)
+        self._flush()
         if self._datagrams is not None:
             await self._datagrams.flush(FLUSH_SECONDS)
             self._datagrams.close()

@@ -14,7 +14,7 @@ import logging
 import socket
 import ssl
 import time
-from typing import cast
+from typing import Any, cast
 
 from whippet.app.config.formats import Address
 from whippet.app.errors import CommandError
@@ -22,13 +22,13 @@ from whippet.app.gateway import Gateway
 from whippet.app.model.identity import Login
 from whippet.app.model.sessions import Session, Transport
 from whippet.storage.batch import Readable
-from whippet.transports import conversation, lingering_close, listening
+from whippet.transports import lingering_close, listening
 from whippet.transports.admission.budget import FREE_BYTES, RECLAIMED
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.frame_intake import AHEAD_MAX, FrameIntake
 from whippet.transports.admission.stall_detector import STALLED_SECONDS, StallDetector
-from whippet.transports.connections import MAPPED, Connections, Member, peer_address
-from whippet.transports.conversation import BEGINNING_BYTES, Conversation
+from whippet.transports.connections import MAPPED, Connections, TrackedConnection, peer_address
+from whippet.transports.conversation import PREAMBLE_BYTES, Conversation, create_conversation
 from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.tcp_sockets import limit_farewell, prepare_accepted, prepare_listener
 from whippet.transports.tls_handshakes import TlsHandshakes
@@ -69,7 +69,7 @@ class Connection(asyncio.BufferedProtocol):
         "_writable",
     )
 
-    def __init__(self, listener: Connections) -> None:
+    def __init__(self, listener: Connections[Any]) -> None:
         self._listener = listener
         self._transport = cast(asyncio.Transport, None)
         self._session = cast(Session, None)
@@ -98,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         listener = self._listener
-        if not listener.welcome(self):
+        if not listener.admit(self):
             self._transport.abort()
             self._ended = True
             return
@@ -108,7 +108,7 @@ class Connection(asyncio.BufferedProtocol):
             self.TRANSPORT,
             peer_address(transport.get_extra_info("peername")),
             gateway.clock(),
-            self.end,
+            self.drain,
             reached_at[0].removeprefix(MAPPED) if reached_at else "",
         )
         account = listener.budgets.requests_of(self._session)
@@ -117,7 +117,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
-        self._listener.farewell(self)
+        self._listener.remove(self)
         if self._intake is not None:
             self._intake.drop()
         if self._reservation is not None:
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         # TLS cannot be half closed; it closes when what is written until now is on its way.
         return self._transport.get_extra_info("sslcontext") is None
 
-    def end(self) -> None:
+    def drain(self) -> None:
         """No more requests; those in hand are answered, then the connection closes."""
         awaited_late, self._awaits_late = self._awaits_late, False
         if self._ended:
@@ -248,7 +248,7 @@ class Connection(asyncio.BufferedProtocol):
     def _lose(self, lost: CommandError) -> None:
         """No request begins where the next one should: those before it are answered, then the connection ends."""
         _log.info("%s: %s; what follows cannot be told apart", self.address, lost)
-        self.end()
+        self.drain()
 
     def _note_beginning(self) -> None:
         """The time that an unfinished request may take is counted from here, or from when it got room."""
@@ -266,19 +266,19 @@ class Connection(asyncio.BufferedProtocol):
 
     def _greet(self, data: memoryview) -> Conversation | None:
         """None: too little was said, or nothing that is spoken on this port; who can be told so is told."""
-        beginning = bytes(data[:BEGINNING_BYTES])
-        if len(beginning) < BEGINNING_BYTES:
+        beginning = bytes(data[:PREAMBLE_BYTES])
+        if len(beginning) < PREAMBLE_BYTES:
             return None
         if beginning in HTTP_METHODS:
             self._transport.write(self._wrong_port())
-            self.end()
+            self.drain()
             return None
         if beginning.startswith(TLS_HELLO):
             _log.info("%s: speaks TLS, which is off here (tcp.tls.enabled)", self.address)
-            self.end()
+            self.drain()
             return None
         listener = self._listener
-        self._conversation = conversation.begin(listener.gateway, self._session, beginning, listener.header_size)
+        self._conversation = create_conversation(listener.gateway, self._session, beginning, listener.header_size)
         return self._conversation
 
     def _wrong_port(self) -> bytes:
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
                     buffers = asked
                 else:
                     intake.in_hand = size = len(asked)
-                    buffers = await talk.answer(asked, self)
+                    buffers = await talk.respond(asked, self)
                     intake.in_hand = 0
                     claim.release(size)
                     if session.login is not self._login:
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
                     await self._writable
                 if self._reservation is not None and self._reservation.claim.held:
                     self._reservation.release()
-                if talk.over:
+                if talk.is_over:
                     self._ended = True
                     break
                 if len(ahead) == AHEAD_MAX // 2 and not self._ended:
@@ -354,7 +354,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._reservation.close()
             if self._ended:
                 intake.drop()
-                if talk.over or not (self._awaits_late and self._late):
+                if talk.is_over or not (self._awaits_late and self._late):
                     self._close(is_over=False)
             elif session.login is None:
                 self._silent_since = time.monotonic()
@@ -405,7 +405,7 @@ class TcpConnection(Connection):
 
     __slots__ = ("_farewell",)
 
-    def __init__(self, listener: Connections) -> None:
+    def __init__(self, listener: Connections[Any]) -> None:
         super().__init__(listener)
         self._farewell: asyncio.TimerHandle | None = None
 
@@ -424,7 +424,7 @@ class TcpConnection(Connection):
         super()._close(is_over=is_over)
 
 
-class TcpListener(Connections):
+class TcpListener(Connections[TrackedConnection]):
     """The listening socket and everyone connected through it. Made by `listen`, ended by `stop`."""
 
     def __init__(
@@ -449,10 +449,10 @@ class TcpListener(Connections):
             )
         self.start_sweeping("tcp deadlines")
 
-    def welcome(self, connection: Member) -> bool:
+    def admit(self, connection: TrackedConnection) -> bool:
         # Whose handshake was waited for had room when it began.
         if self._handshakes is None:
-            return super().welcome(connection)
+            return super().admit(connection)
         self._connections.add(connection)
         return True
 

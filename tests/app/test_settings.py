@@ -211,7 +211,7 @@ async def test_a_silent_client_over_quic_is_pinged_as_often_as_is_configured(
         (connection,) = made.listener._connections
         sent: list[int] = []
         connection.engine.send_ping = sent.append  # type: ignore[method-assign,assignment]
-        made.listener.close_overdue(connection._said_at + 40)
+        made.listener.close_overdue(connection._sent_at + 40)
         assert len(sent) == pings
 
 

@@ -16,9 +16,21 @@ from typing import Any
 import aioquic
 
 from whippet import transports
-from whippet.transports import quic_engine, quic_pacing
+from whippet.transports import quic_configuration, quic_engine, quic_pacing, quic_probing, quic_windows
 
-OURS = ("quic_engine.py", "quic_pacing.py", "quic_connection.py", "quic.py", "http3.py", "http3_exchange.py")
+OURS = (
+    "connections.py",
+    "http3.py",
+    "http3_exchange.py",
+    "quic.py",
+    "quic_configuration.py",
+    "quic_connection.py",
+    "quic_engine.py",
+    "quic_pacing.py",
+    "quic_probing.py",
+    "quic_requests.py",
+    "quic_windows.py",
+)
 VERSION = "1.7.2"
 PRIVATE_NAMES_MAX = 76
 """It may become fewer."""
@@ -86,7 +98,7 @@ def used_names() -> set[str]:
 def overridden() -> dict[str, str]:
     """The methods of aioquic that our classes replace, each with a digest of its source."""
     found = {}
-    for module in (quic_engine, quic_pacing):
+    for module in (quic_configuration, quic_engine, quic_pacing, quic_probing, quic_windows):
         for ours in vars(module).values():
             if not inspect.isclass(ours) or ours.__module__ != module.__name__:
                 continue

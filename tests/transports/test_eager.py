@@ -21,7 +21,7 @@ async def test_what_waits_for_nothing_is_done_at_once() -> None:
     async def say() -> None:
         said.append("said")
 
-    assert eager.begin(say(), ended.append, 1) is True
+    assert eager.start(say(), ended.append, 1) is True
     assert (said, ended) == (["said"], []), "who is told at once is not told again"
 
 
@@ -35,7 +35,7 @@ async def test_what_waits_goes_on_when_that_is_there() -> None:
         await asyncio.sleep(0)
         found.append(one + await second)
 
-    assert eager.begin(add(), ended.append, "sum") is False
+    assert eager.start(add(), ended.append, "sum") is False
     second.set_result(2)
     await soon()
     assert (found, ended) == ([], [])
@@ -54,7 +54,7 @@ async def test_many_may_wait_for_the_same_beside_tasks() -> None:
         through.append(number)
 
     for number in range(3):
-        assert eager.begin(wait(number), lambda _: None, None) is False
+        assert eager.start(wait(number), lambda _: None, None) is False
     tasks = [asyncio.create_task(wait(number)) for number in range(3, 6)]
     await soon()
     gate.set_result(None)
@@ -73,7 +73,7 @@ async def test_it_hears_why_what_it_waits_for_is_not_coming(way: str) -> None:
         except (OSError, asyncio.CancelledError) as error:
             heard.append(type(error))
 
-    eager.begin(wait(), ended.append, 1)
+    eager.start(wait(), ended.append, 1)
     if way == "failed":
         coming.set_exception(OSError("gone"))
     else:
@@ -91,7 +91,7 @@ async def test_a_failure_of_its_own_ends_it_and_the_loop_is_told() -> None:
         await asyncio.sleep(0)
         raise ValueError("a defect")
 
-    eager.begin(fail(), ended.append, 1)
+    eager.start(fail(), ended.append, 1)
     await soon()
     assert ended == [1]
     assert [str(each) for each in told] == ["a defect"]
@@ -105,7 +105,7 @@ async def test_locks_and_threads_can_be_waited_for() -> None:
             order.append(await asyncio.to_thread(lambda: "worked"))
 
     async with lock:
-        assert eager.begin(work(), lambda _: ended.set(), None) is False
+        assert eager.start(work(), lambda _: ended.set(), None) is False
         order.append("first")
     async with asyncio.timeout(10):
         await ended.wait()

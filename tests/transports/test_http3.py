@@ -194,7 +194,7 @@ async def test_a_body_that_nobody_reads_stops_coming(tmp_path: Path) -> None:
         client.send(stream_id, bytes(4 * MIB))
         sender = client.client.quic._streams[stream_id].sender
         connection = next(iter(world.listener._connections))
-        await until(lambda: bool(connection.engine._held))
+        await until(lambda: bool(connection.engine._frozen))
         await asyncio.sleep(0.1)
         window = world.gateway.config.quic.stream_receive_window
         assert sender.highest_offset <= BUFFERED_BYTES_MAX + 2 * window
@@ -211,7 +211,7 @@ async def test_a_client_that_goes_away_is_told_to_the_application(tmp_path: Path
     async with served(tmp_path, application=waiting) as world:
         client = await browser(world)
         stream_id = client.begin("PUT", "/", end=False)
-        await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
+        await until(lambda: any(c._protocol._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
         client.client.quic.reset_stream(stream_id, ErrorCode.H3_REQUEST_CANCELLED)
         client.client.transmit()
         await until(lambda: bool(heard))
@@ -260,7 +260,7 @@ async def test_a_body_that_does_not_come_is_answered_408(tmp_path: Path) -> None
     async with served(tmp_path, application=echo) as world:
         client = await browser(world)
         stream_id = client.begin("PUT", "/", end=False)
-        await until(lambda: any(c._speaker._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
+        await until(lambda: any(c._protocol._exchanges for c in world.listener._connections))  # type: ignore[union-attr]
         now = asyncio.get_running_loop().time()
         world.listener.close_overdue(now + 9)
         assert not client.done[stream_id].done()
@@ -346,7 +346,7 @@ async def test_an_exchange_that_is_over_leaves_nothing_however_it_ended(tmp_path
         client = await browser(world)
         assert (await client.ask("GET", "/"))[0] == 200
         connection = next(iter(world.listener._connections))
-        http: Any = connection._speaker
+        http: Any = connection._protocol
         kept = len(http.framing._stream)
         for _ in range(20):
             for path, ends in (("/breaks", ()), ("/waits", ("reset",)), ("/waits", ("stop",)), ("/waits", ENDS)):
@@ -406,9 +406,9 @@ async def test_answers_that_nobody_takes_share_a_window(tmp_path: Path) -> None:
         client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         many = [client.begin("GET", "/large") for _ in range(50)]
         engine = next(iter(world.listener._connections)).engine
-        await until(lambda: engine.all_unsent > world.gateway.config.quic.send_window)
+        await until(lambda: engine.unacknowledged_bytes > world.gateway.config.quic.send_window)
         await asyncio.sleep(0.2)
-        assert engine.all_unsent < world.gateway.config.quic.send_window + len(many) * 2 * PIECE_BYTES
+        assert engine.unacknowledged_bytes < world.gateway.config.quic.send_window + len(many) * 2 * PIECE_BYTES
         assert await client.ask("GET", "/small") == (200, b"small")
         for stream_id in many:
             client.done[stream_id].cancel()
@@ -445,12 +445,12 @@ async def test_who_takes_his_answers_steadily_is_kept_and_who_stops_is_not(tmp_p
         world.listener._sweeper.cancel()  # type: ignore[union-attr]
         now = asyncio.get_running_loop().time()
         for _ in range(100):
-            taken = connection.engine.taken_bytes
-            await until(lambda taken=taken: connection.engine.taken_bytes - taken > 0.4 * MIB)  # type: ignore[misc]
-            await until(lambda: bool(connection.engine.all_unsent))
+            taken = connection.engine.acknowledged_bytes
+            await until(lambda taken=taken: connection.engine.acknowledged_bytes - taken > 0.4 * MIB)  # type: ignore[misc]
+            await until(lambda: bool(connection.engine.unacknowledged_bytes))
             now += 10
             world.listener.close_overdue(now)
-            assert not connection._gone
+            assert not connection._is_closed
         client.client.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
         client.client.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
         await asyncio.sleep(0.3)
@@ -492,7 +492,7 @@ async def test_a_stop_says_which_requests_are_not_carried_out_any_more(tmp_path:
         client = await browser(world)
         said: list[bytes] = []
         asked = client.begin("GET", "/")
-        http: Any = next(iter(world.listener._connections))._speaker
+        http: Any = next(iter(world.listener._connections))._protocol
         await until(lambda: bool(http._exchanges))
         heard = client._on_event
 
@@ -523,7 +523,7 @@ async def test_a_stop_rejects_a_request_whose_fields_have_not_arrived(tmp_path: 
         client.done[stream_id] = asyncio.get_running_loop().create_future()
         client.client.quic.send_stream_data(stream_id, encode_frame(FrameType.HEADERS, bytes(20))[:10])
         client.client.transmit()
-        http: Any = next(iter(world.listener._connections))._speaker
+        http: Any = next(iter(world.listener._connections))._protocol
         await until(lambda: bool(http._awaiting_headers))
         await world.listener.stop(10)
         with pytest.raises(ConnectionResetError) as rejected:

@@ -48,7 +48,7 @@ from whippet.app.model.sessions import Session
 from whippet.storage import batch as batches
 from whippet.transports import tcp
 from whippet.transports.admission.frame_intake import AHEAD_MAX
-from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.modern_conversation import BODY_BYTES_MAX, KEPT_BYTES_MAX
 from whippet.transports.wire.modern import registration, requests
@@ -220,7 +220,9 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
     async with served(tmp_path, frame_bytes=12 * MIB) as world:
         client = await stranger(world)
         for operation, code in ((REGISTER, 0), (READ, 1), (SEND, 0), (77, 0)):
-            await client.send(frame(operation, bytes(STRANGER_FRAME_BYTES + 1), code=code, number=9, timestamp=7))
+            await client.send(
+                frame(operation, bytes(UNAUTHENTICATED_FRAME_BYTES + 1), code=code, number=9, timestamp=7)
+            )
             reply = await client.reply()
             assert (reply.refused, reply.operation, reply.number) == (Code.UNAUTHENTICATED, operation, 9)
             assert await client.is_alive()

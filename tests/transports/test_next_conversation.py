@@ -978,7 +978,7 @@ async def test_a_request_for_another_session_is_an_eviction(tmp_path: Path) -> N
         client = await root(made)
         octets = client.asked(requests.CreateStream("s"), session=client.session + 1)
         assert (await client.reply(octets)).evicted == Reason.NO_SESSION
-        assert client.talk.over
+        assert client.talk.is_over
 
 
 async def test_numbers_are_reserved_on_the_disk_before_they_are_given(tmp_path: Path) -> None:
@@ -1108,7 +1108,7 @@ async def test_a_partition_that_is_made_again_while_a_poll_waits_for_memory_is_a
     async with world(tmp_path) as made:
         client = await with_topic(made)
         scarce = asyncio.get_running_loop().create_future()
-        monkeypatch.setattr(reservations, "granted", lambda reservation, most: None)
+        monkeypatch.setattr(reservations, "reserve_response", lambda reservation, most: None)
         monkeypatch.setattr(reservations.Reservation, "wait", lambda reservation: scarce)
         polled = asyncio.create_task(client.reply(client.asked(poll(strategy=NEXT, commit=True))))
         await asyncio.sleep(0)

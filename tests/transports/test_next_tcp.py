@@ -15,7 +15,7 @@ from tests.transports.support.newer import CLIENT, ME, SECRET, SPOKEN, frame
 from tests.transports.support.raw import Raw, Served, served
 from whippet.app.commands import requests as commands
 from whippet.app.errors import Code
-from whippet.transports import quic_connection
+from whippet.transports import quic_requests
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
 from whippet.transports.wire.next import registration, requests, responses
@@ -165,7 +165,7 @@ async def test_a_stop_does_not_wait_for_the_polls_of_half_closed_clients(tmp_pat
 async def test_a_late_answer_that_fits_no_response_over_quic_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quic_connection, "ANSWER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(quic_requests, "RESPONSE_BYTES_MAX", 100_000)
     async with quic.served(tmp_path) as world:
         link, client = await world.stranger(), Numbered()
 

@@ -29,11 +29,11 @@ from tests.transports.wire.classic.support.plainly import parse
 from whippet.app.commands import requests
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
-from whippet.transports import certificates, quic_connection, quic_engine
+from whippet.transports import certificates, quic_connection, quic_engine, quic_requests
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
-from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.datagrams import Datagrams, PeerAddress
-from whippet.transports.quic_engine import STRANGER_STREAMS
+from whippet.transports.quic_configuration import UNAUTHENTICATED_STREAMS
 from whippet.transports.wire.modern.operations import REGISTER
 
 MIB = 1 << 20
@@ -135,7 +135,9 @@ async def test_an_answer_that_nobody_wants_is_not_sent(tmp_path: Path) -> None:
         root.quic.stop_stream(stream_id, 7)
         root.transmit()
         assert await root.is_alive()
-        await until(lambda: all(not connection.engine.all_unsent for connection in world.listener._connections))
+        await until(
+            lambda: all(not connection.engine.unacknowledged_bytes for connection in world.listener._connections)
+        )
 
 
 async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) -> None:
@@ -145,11 +147,11 @@ async def test_answers_that_nobody_wants_make_room_for_others(tmp_path: Path) ->
         assert (await root.ask(frame(SEND, message_body(2 * MIB))))[0] == 0
         # It takes the beginning of each, and no more.
         root.quic._write_stream_limits = lambda **_: None  # type: ignore[method-assign]
-        unwanted = [root.open() for _ in range(quic_connection.IN_HAND_MAX)]
+        unwanted = [root.open() for _ in range(quic_requests.IN_PROGRESS_MAX)]
         for stream_id in unwanted:
             root.say(stream_id, poll(1))
-        speaker: Any = next(iter(world.listener._connections))._speaker
-        await until(lambda: len(speaker._answering) == quic_connection.IN_HAND_MAX)
+        speaker: Any = next(iter(world.listener._connections))._protocol
+        await until(lambda: len(speaker._responding) == quic_requests.IN_PROGRESS_MAX)
         waiting = root.begin(PING)
         await until(lambda: len(speaker._arriving) == 1)
         for stream_id in unwanted:
@@ -212,13 +214,13 @@ async def test_a_stream_waits_for_those_before_it(tmp_path: Path) -> None:
 
 
 def test_official_clients_take_ten_million_bytes() -> None:
-    assert quic_connection.ANSWER_BYTES_MAX == 10_000_000
+    assert quic_requests.RESPONSE_BYTES_MAX == 10_000_000
 
 
 @pytest.fixture
 def small_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """aioquic takes its time for ten million bytes."""
-    monkeypatch.setattr(quic_connection, "ANSWER_BYTES_MAX", 100_000)
+    monkeypatch.setattr(quic_requests, "RESPONSE_BYTES_MAX", 100_000)
 
 
 @pytest.mark.usefixtures("small_answers")
@@ -229,7 +231,7 @@ async def test_a_poll_is_cut_to_what_official_clients_take(tmp_path: Path) -> No
         for _ in range(3):
             assert (await root.ask(frame(SEND, message_body(*[10_000] * 6))))[0] == 0
         answer = await root.whole(poll(18))
-        assert 70_000 < len(answer) <= quic_connection.ANSWER_BYTES_MAX
+        assert 70_000 < len(answer) <= quic_requests.RESPONSE_BYTES_MAX
         assert len(parse(answer[24:], 64)) == 7
 
 
@@ -246,7 +248,7 @@ async def test_a_message_that_fits_no_answer_is_refused_instead_of_sent(tmp_path
 async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
-        answer = await client.ask(frame(SEND, bytes(STRANGER_FRAME_BYTES)))
+        answer = await client.ask(frame(SEND, bytes(UNAUTHENTICATED_FRAME_BYTES)))
         assert answer == (Code.UNAUTHENTICATED, b"")
         assert world.listener.budgets.frames.used == 0
 
@@ -254,7 +256,7 @@ async def test_a_stranger_may_not_send_much(tmp_path: Path) -> None:
 async def test_a_login_gives_more_streams(tmp_path: Path) -> None:
     async with served(tmp_path) as world:
         client = await world.stranger()
-        assert client.quic._remote_max_streams_bidi == STRANGER_STREAMS
+        assert client.quic._remote_max_streams_bidi == UNAUTHENTICATED_STREAMS
         await client.log_in()
         await until(lambda: client.quic._remote_max_streams_bidi >= 100)
 
@@ -363,12 +365,12 @@ async def test_a_request_that_does_not_go_on_ends_its_connection(tmp_path: Path)
         await until(lambda: bool(arriving))
         overdue(world, 29.0)
         overdue(world, 31.0)
-        assert (await root.terminated).error_code == quic_connection.OVERDUE
+        assert (await root.terminated).error_code == quic_requests.OVERDUE
         with pytest.raises(Closed):
             await asyncio.gather(*root.waiting.values())
 
 
-class DeferredWork:
+class LaterTime:
     """What the time will be."""
 
     def __init__(self, seconds: float) -> None:
@@ -387,7 +389,7 @@ async def test_a_client_that_vanishes_is_forgotten(tmp_path: Path, monkeypatch: 
         root.vanish()
         (connection,) = world.listener._connections
         assert connection._timer is not None
-        monkeypatch.setattr(quic_connection, "time", DeferredWork(700))
+        monkeypatch.setattr(quic_connection, "time", LaterTime(700))
         connection._on_time()
         assert world.connections == 0
         assert world.listener.budgets.frames.used == 0
@@ -404,7 +406,7 @@ async def test_a_client_that_takes_nothing_is_not_kept(tmp_path: Path) -> None:
         root.quic._write_connection_limits = lambda **_: None  # type: ignore[method-assign]
         root.begin(poll(1))
         speaker = speaker_of(root, world)
-        await until(lambda: bool(speaker._answering))
+        await until(lambda: bool(speaker._responding))
         overdue(world, 1)
         assert world.connections == 1
         overdue(world, 1 + STALLED_SECONDS + 1)
@@ -421,10 +423,10 @@ async def test_a_stop_lets_requests_in_hand_finish(tmp_path: Path) -> None:
         root, idle = await world.root(), await world.stranger()
         await make_topic(root)
         disk.stop()
-        answers = [root.begin(frame(SEND, message_body(10))) for _ in range(3 * quic_connection.IN_HAND_MAX)]
+        answers = [root.begin(frame(SEND, message_body(10))) for _ in range(3 * quic_requests.IN_PROGRESS_MAX)]
         speaker = speaker_of(root, world)
         arriving = speaker._arriving
-        await until(lambda: len(speaker._in_hand) + len(arriving) == len(answers))
+        await until(lambda: len(speaker._in_progress) + len(arriving) == len(answers))
         await until(lambda: all(request.is_whole for request in arriving.values()))
         stopping = asyncio.create_task(world.listener.stop(20))
         assert (await idle.terminated).error_code == 0
@@ -480,7 +482,7 @@ async def test_a_stop_is_told_also_when_the_kernel_has_no_room_for_it(
 
 def speaker_of(client: Client, world: World) -> Any:
     port = port_of(client)
-    return next(each._speaker for each in world.listener._connections if each.session.address.endswith(":" + port))
+    return next(each._protocol for each in world.listener._connections if each.session.address.endswith(":" + port))
 
 
 async def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_stop(tmp_path: Path) -> None:
@@ -489,7 +491,7 @@ async def test_a_client_that_does_not_hear_its_last_answer_does_not_hold_up_a_st
         deaf = next(each for each in world.listener._connections if each.session.address.endswith(port_of(root)))
         root.datagram_received = lambda data, addr: None  # type: ignore[method-assign]
         root.begin(PING).add_done_callback(lambda done: done.cancelled() or done.exception())
-        await until(lambda: bool(deaf.engine.all_unsent))
+        await until(lambda: bool(deaf.engine.unacknowledged_bytes))
         stopping = asyncio.create_task(world.listener.stop(20))
         await other.terminated
         now = asyncio.get_running_loop().time()
@@ -511,7 +513,7 @@ async def test_a_client_of_the_process_before_is_reset_at_once(tmp_path: Path) -
         client = await world.root()
         given = client.quic._peer_cid.stateless_reset_token
         connection = next(iter(world.listener._connections))
-        connection.lose()
+        connection.discard()
         heard: list[bytes] = []
         client.datagram_received = lambda data, addr: heard.append(bytes(data))  # type: ignore[method-assign, arg-type]
         client.begin(PING)

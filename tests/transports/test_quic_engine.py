@@ -19,7 +19,8 @@ from aioquic.quic.packet_builder import QuicSentPacket
 from whippet.bench.quic_unpaced import unpace
 from whippet.transports.certificates import self_signed
 from whippet.transports.datagrams import PeerAddress
-from whippet.transports.quic_engine import Engine, Rules, configuration
+from whippet.transports.quic_configuration import Rules, configuration
+from whippet.transports.quic_engine import Engine
 from whippet.transports.quic_pacing import BURST_DATAGRAMS, Congestion, Pacer
 
 SIZE = 1452
@@ -143,7 +144,7 @@ def test_requests_and_answers_of_any_size_are_whole_whatever_is_lost_or_late(
 
     def hear(end: QuicConnection, event: events.QuicEvent) -> None:
         if isinstance(event, events.HandshakeCompleted) and end is path.server:
-            path.server.allow_streams(100)
+            path.server.raise_stream_limit(100)
         if not isinstance(event, events.StreamDataReceived):
             assert not isinstance(event, events.ConnectionTerminated), event
             return
@@ -167,7 +168,7 @@ def test_requests_and_answers_of_any_size_are_whole_whatever_is_lost_or_late(
             break
     assert {number: bytes(found) for number, found in heard[path.server].items()} == asked
     assert {number: bytes(found) for number, found in heard[path.client].items()} == answers
-    while path.server.all_unsent:
+    while path.server.unacknowledged_bytes:
         path.step(hear)
     path.carry(path.server, path.client, SERVER)
     assert not path.server._streams, "what was said is acknowledged in the end, and forgotten"

@@ -45,7 +45,7 @@ from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
 from whippet.transports import connections, lingering_close, listening, tcp
 from whippet.transports.admission.frame_intake import AHEAD_MAX
-from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 
 MIB = 1 << 20
@@ -151,7 +151,7 @@ async def test_requests_that_are_too_long_are_read_past_and_refused(tmp_path: Pa
     async with served(tmp_path, frame_bytes=12 * MIB) as world:
         stranger = await world.stranger()
         for code in (38, 1, SEND, 999_999):
-            await stranger.send(frame(code, bytes(STRANGER_FRAME_BYTES)) + PING)
+            await stranger.send(frame(code, bytes(UNAUTHENTICATED_FRAME_BYTES)) + PING)
             assert await stranger.answer() == refusal(Code.UNAUTHENTICATED)
             assert await stranger.answer() == OK
         await stranger.log_in()
@@ -384,7 +384,7 @@ async def test_connections_over_the_limit_are_closed_at_once_and_the_others_go_o
                 await asyncio.sleep(0)
             assert await (await world.root()).is_alive()
     assert [record.message for record in caplog.records] == [
-        "connections are refused: system.limits.connections = 3",
+        "refusing new connections: system.limits.connections = 3 is reached",
     ]
 
 
@@ -792,7 +792,7 @@ async def test_a_stop_does_not_wait_longer_than_it_is_told(tmp_path: Path, caplo
             await asyncio.sleep(0)
         await world.listener.stop(0.2)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "1 connections did not end in time and are cut"
+        "aborting 1 connections that did not drain in time"
     ]
 
 

@@ -90,7 +90,7 @@ async def test_what_a_client_does_not_take_in_time_is_dropped_when_the_connectio
     async with served(tmp_path, tcp=Tcp(socket=wanted), stalled_seconds=3600.0) as world:
         client = await stuck(world)
         connection = accepted(world)
-        connection.end()
+        connection.drain()
         while world.connections:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert len(await client.rest()) < 60_000

@@ -22,7 +22,7 @@ from whippet.transports.admission.budget import Budget
 from whippet.transports.http import routes
 from whippet.transports.http.forms.responses import HttpResponse
 from whippet.transports.http.operation import Call, Operation
-from whippet.transports.quic_connection import Binary
+from whippet.transports.quic_requests import BinaryProtocol
 
 MIB = 1 << 20
 SEND = 101
@@ -57,16 +57,16 @@ async def test_over_quic_many_small_responses_wait_for_the_window_as_a_large_one
         client.quic.__class__ = Deaf
         for _ in range(50):
             client.begin(poll(1))
-        found = [each for each in world.listener._connections if each.engine.all_unsent]
+        found = [each for each in world.listener._connections if each.engine.unacknowledged_bytes]
         while not found:
             await asyncio.sleep(0.001)
-            found = [each for each in world.listener._connections if each.engine.all_unsent > 100_000]
-        engine, speaker = found[0].engine, found[0]._speaker
-        assert isinstance(speaker, Binary)
-        await until(lambda: bool(speaker._answering) or engine.all_unsent > 2 * world.listener.send_window)
-        assert engine.all_unsent <= world.listener.send_window + 50
-        await until(lambda: world.listener.budgets.responses.used >= engine.all_unsent)
-        found[0].lose()
+            found = [each for each in world.listener._connections if each.engine.unacknowledged_bytes > 100_000]
+        engine, speaker = found[0].engine, found[0]._protocol
+        assert isinstance(speaker, BinaryProtocol)
+        await until(lambda: bool(speaker._responding) or engine.unacknowledged_bytes > 2 * world.listener.send_window)
+        assert engine.unacknowledged_bytes <= world.listener.send_window + 50
+        await until(lambda: world.listener.budgets.responses.used >= engine.unacknowledged_bytes)
+        found[0].discard()
         await given_back(world.listener.budgets.responses)
 
 
@@ -79,7 +79,7 @@ async def test_over_quic_a_poll_whose_client_goes_while_it_is_carried_out_leaves
             await until(lambda: waiting(room) == 1)
         # It has its room now, and nobody is there any more when it begins to read.
         for connection in list(world.listener._connections):
-            connection.lose()
+            connection.discard()
         await given_back(room)
         asking.cancel()
 

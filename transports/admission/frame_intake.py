@@ -38,10 +38,10 @@ class Framing(Protocol):
     def measure(self, data: memoryview) -> int:
         """How long the request is; 0: so few bytes do not tell. CommandError: it is none."""
 
-    def refused(self, data: memoryview, length: int) -> Code | None:
+    def refusal(self, data: memoryview, length: int) -> Code | None:
         """Why it is read past instead of being received, if it is."""
 
-    def refuse(self, data: memoryview, code: Code) -> list[Readable]:
+    def encode_refusal(self, data: memoryview, code: Code) -> list[Readable]:
         """The response to a request that is read past."""
 
 
@@ -226,8 +226,8 @@ class FrameIntake:
             if not length:
                 self._keep(rest)
                 break
-            if (code := framing.refused(rest, length)) is not None:
-                self._skip, self._skipped, self._refusal = length, 0, framing.refuse(rest, code)
+            if (code := framing.refusal(rest, length)) is not None:
+                self._skip, self._skipped, self._refusal = length, 0, framing.encode_refusal(rest, code)
                 continue
             if size - position < length:
                 self.arriving = PartialFrame(claim, length, rest)

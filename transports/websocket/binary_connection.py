@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from typing import Any
 
 from websockets.frames import CloseCode
 
@@ -52,7 +53,7 @@ class BinaryConnection(tcp.Connection):
         "_unsent_bytes_max",
     )
 
-    def __init__(self, listener: Connections, config: Websocket) -> None:
+    def __init__(self, listener: Connections[Any], config: Websocket) -> None:
         super().__init__(listener)
         self._incoming = incoming(config)
         self._read_bytes = config.read_buffer_size or READ_BYTES
@@ -120,9 +121,9 @@ class BinaryConnection(tcp.Connection):
         if violation is not None:
             _log.info("%s: closed, because %s", self.address, violation)
             self._goodbye = (violation.code, violation.reason)
-            self.end()
+            self.drain()
         elif self._closed_by_client:
-            self.end()
+            self.drain()
 
     def _control(self, opcode: int, content: memoryview) -> None:
         if opcode == PING:

@@ -15,7 +15,7 @@ from whippet.app.errors import CommandError
 from whippet.app.gateway import Gateway
 from whippet.transports.admission.budgets import Budgets
 from whippet.transports.admission.stall_detector import STALLED_SECONDS
-from whippet.transports.connections import Connections
+from whippet.transports.connections import Connections, TrackedConnection
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import RETRY_AFTER, Refused, not_found, refusal_response
 from whippet.transports.http.forms import parameters
@@ -45,7 +45,7 @@ async def upgrade_required(scope: Scope, receive: Receive, send: Send) -> None:
     await send_response(refusal_response(refused), send)
 
 
-class WebSockets(Connections):
+class WebSockets(Connections[TrackedConnection]):
     """Made on a running loop; ended by `stop`."""
 
     def __init__(

@@ -39,7 +39,7 @@ ROOM_BYTES = 256 << 10
 """With so much still to be sent, whoever wants to send more waits."""
 JOINED_BYTES_MAX = 32 << 10
 """Up to here one buffer is quicker than several."""
-STRANGER_MESSAGE_BYTES = 64 << 10
+UNAUTHENTICATED_MESSAGE_BYTES = 64 << 10
 """Nobody needs more to sign in."""
 UNAUTHORIZED = 3000
 """As it is registered for WebSocket."""
@@ -91,7 +91,7 @@ class TextConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         listener = self._listener
-        if not listener.welcome(self):
+        if not listener.admit(self):
             self._transport.abort()
             return
         self._transport.set_write_buffer_limits(ROOM_BYTES)
@@ -113,7 +113,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ended = True
-        self._listener.farewell(self)
+        self._listener.remove(self)
         if self._intake is not None:
             self._intake.drop()
         if not self.gone.done():
@@ -135,7 +135,7 @@ class TextConnection(asyncio.BufferedProtocol):
     def address(self) -> str:
         return self.session.address
 
-    def end(self) -> None:
+    def drain(self) -> None:
         """No more commands; those in hand are answered, then the connection closes."""
         self._end(is_heard=not self._closed_by_client)
 
@@ -231,7 +231,7 @@ class TextConnection(asyncio.BufferedProtocol):
                 if opcode >= CLOSE:
                     self._control(opcode, content)
                     if self._closed_by_client:
-                        self.end()
+                        self.drain()
                         return
                 elif opcode == BINARY:
                     self.end_with(CloseCode.UNSUPPORTED_DATA, "messages are text here")
@@ -274,7 +274,7 @@ class TextConnection(asyncio.BufferedProtocol):
 
     @property
     def _bytes_max(self) -> int:
-        return self._message_bytes_max if self.session.login is not None else STRANGER_MESSAGE_BYTES
+        return self._message_bytes_max if self.session.login is not None else UNAUTHENTICATED_MESSAGE_BYTES
 
     def _check_size(self, more: int = 0) -> None:
         size, limit = self._intake.size + more, self._bytes_max

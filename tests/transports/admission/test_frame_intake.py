@@ -30,10 +30,10 @@ class Lengths:
             raise CommandError(Code.INVALID_COMMAND)
         return length
 
-    def refused(self, data: memoryview, length: int) -> Code | None:
+    def refusal(self, data: memoryview, length: int) -> Code | None:
         return Code.INVALID_COMMAND if length >= TOO_LARGE else None
 
-    def refuse(self, data: memoryview, code: Code) -> Any:
+    def encode_refusal(self, data: memoryview, code: Code) -> Any:
         return REFUSAL
 
 

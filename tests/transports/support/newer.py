@@ -10,9 +10,8 @@ from tests.app.access.support.world import World
 from tests.transports.support.modern import AS_ROOT, HEADER_BYTES, Reply
 from whippet.app.commands import requests as commands
 from whippet.app.model.sessions import Session, Transport
-from whippet.transports import conversation
 from whippet.transports.admission.budgets import Budgets
-from whippet.transports.conversation import Conversation
+from whippet.transports.conversation import Conversation, create_conversation
 from whippet.transports.reservations import DeferredResponder, DeferredWork, Reservation
 from whippet.transports.wire.modern import registration as modern_registration
 from whippet.transports.wire.modern.operations import READ, REGISTER
@@ -63,7 +62,7 @@ class Newer:
         self.late: list[asyncio.Task[list[Any]]] = []
         self._rooms = budgets or Budgets(world.gateway.config)
         self.own = Session(Transport.TCP, f"10.0.0.9:{port}", world.gateway.clock(), self._end)
-        self.talk: Conversation = conversation.begin(world.gateway, self.own, b"\0\0\0\0")
+        self.talk: Conversation = create_conversation(world.gateway, self.own, b"\0\0\0\0")
 
     def _end(self) -> None:
         self.ended = True
@@ -86,7 +85,7 @@ class Newer:
 
     async def say(self, octets: bytes) -> Reply | None:
         """None: nothing is answered, or later."""
-        buffers = await self.talk.answer(memoryview(bytearray(octets)), self)
+        buffers = await self.talk.respond(memoryview(bytearray(octets)), self)
         self.talk = self.talk.successor or self.talk
         return reply_of(buffers)
 

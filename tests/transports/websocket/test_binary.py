@@ -28,7 +28,7 @@ from whippet.app.config.listeners import Websocket
 from whippet.app.errors import Code
 from whippet.app.model.sessions import Transport
 from whippet.transports import connections, tcp
-from whippet.transports.classic_conversation import STRANGER_FRAME_BYTES
+from whippet.transports.classic_conversation import UNAUTHENTICATED_FRAME_BYTES
 from whippet.transports.connections import SCRATCH_BYTES
 from whippet.transports.websocket import binary_connection, framing
 from whippet.transports.wire.modern.operations import READ, REGISTER
@@ -282,7 +282,7 @@ async def test_a_request_that_is_too_large_is_read_past_and_refused(tmp_path: Pa
         assert await root.answer() == (Code.INVALID_COMMAND, b"")
         assert await root.answer() == OK
         stranger = await world.stranger()
-        await stranger.send(request(SEND, bytes(STRANGER_FRAME_BYTES + 10)) + PING)
+        await stranger.send(request(SEND, bytes(UNAUTHENTICATED_FRAME_BYTES + 10)) + PING)
         assert await stranger.answer() == (Code.UNAUTHENTICATED, b"")
         assert await stranger.answer() == OK
 
