@@ -198,7 +198,7 @@ def go(name: str, folder: Path) -> Outcome:
 
 def cli(name: str, folder: Path) -> Outcome:
     """The crate has no tests that are published: its commands are run one after the other."""
-    execute([need("cargo"), "install", "--quiet", "--jobs", "1", "--root", str(folder), CLI_CRATE], folder)
+    execute([need("cargo"), "install", "--quiet", "--debug", "--jobs", "1", "--root", str(folder), CLI_CRATE], folder)
     program = str(folder / "bin" / "iggy")
     with served(folder) as addresses:
         login = ["--tcp-server-address", addresses["tcp"], "--username", "iggy", "--password", "iggy"]
