@@ -1,7 +1,7 @@
 """The composition root: reads the configuration, opens the store, starts the listeners, and stops them all in reverse.
 
 HTTP listens first, so that health checks can follow the recovery of the store; until then it serves nothing else. A
-root user that this start creates is stored last, when nothing can fail any more before the password is shown.
+root user that this start creates is stored last: nothing that can fail comes between that and showing the password.
 
 `whippet serve` calls `run` and exits with the code that it returns. This is the only module of app that knows the
 transports; it connects the parts and has no behaviour that could belong to one of them.
