@@ -1,4 +1,4 @@
-"""The pipelines in the box do what the README says, by the README's own commands."""
+"""The example pipelines do what the README says, by the README's own commands."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from decimal import Decimal
 from pathlib import Path
@@ -27,9 +29,15 @@ ROOT = Path(__file__).parents[2]
 ORDERS = ROOT / "deploy" / "pipelines" / "orders" / "2026-03-02.ndjson"
 
 
+def spark_section() -> str:
+    section = re.search(r"^## From Spark\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
+    assert section
+    return section[1]
+
+
 @pytest.fixture
 def readme(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands of the README, in a folder in which they can be given, for this gateway."""
+    """Returns the commands of the README, after preparing a folder in which they work, for this gateway."""
     lake.forget("shop")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WHIPPET_USERNAME", "iggy")
@@ -37,9 +45,7 @@ def readme(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[
     shutil.copytree(ROOT / "deploy" / "pipelines", tmp_path / "deploy" / "pipelines")
     for path in (tmp_path / "deploy" / "pipelines").glob("*.toml"):
         path.write_text(f'{path.read_text()}\n[iggy]\naddress = "{lake.url}"\n')
-    section = re.search(r"^## Move data with Spark\n(.*?)^## ", (ROOT / "README.md").read_text(), re.M | re.S)
-    assert section
-    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", section[1], re.M | re.S)).splitlines()
+    lines = "\n".join(re.findall(r"^```bash\n(.*?)^```", spark_section(), re.M | re.S)).splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     return [each[1:] for each in words if each[:1] == [".venv/bin/whippet"]]
 
@@ -56,11 +62,12 @@ def test_files_become_orders_windows_and_a_lake(
     _backfill(lake, sent, broken)
     _windows(lake, sent)
     _lake(tmp_path, sent, monkeypatch)
-    # Once more adds nothing: each goes on where it was.
+    # Repeating them adds nothing: each pipeline resumes where it was.
     for command in readme:
         assert main(command) == 0, command
     _backfill(lake, sent, broken)
     _lake(tmp_path, sent, monkeypatch)
+    _program(lake, tmp_path)
 
 
 @pytest.mark.long
@@ -94,6 +101,16 @@ def _windows(lake: Lake, sent: list[dict[str, str]]) -> None:
     expected = Counter((each["at"][:16], each["country"]) for each in sent if each["at"][:16] <= newest[:16])
     assert {(each["window_start"][:16], each["country"]): each["orders"] for each in there} == expected
     assert len(there) > 10
+
+
+def _program(lake: Lake, folder: Path) -> None:
+    """Runs the PySpark program, in a process of its own, with the address of this gateway: its port is another one."""
+    (program,) = re.findall(r"^```python\n(.*?)^```", spark_section(), re.M | re.S)
+    subscribe = '.option("subscribe",'
+    assert subscribe in program
+    (folder / "orders.py").write_text(program.replace(subscribe, f'.option("url", "{lake.url}"){subscribe}'))
+    done = subprocess.run([sys.executable, "orders.py"], cwd=folder, capture_output=True, text=True, check=False)
+    assert '"country":' in done.stdout, done.stderr
 
 
 def _lake(folder: Path, sent: list[dict[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,7 @@ def test_what_the_documents_show_works(
     blocks = re.findall(r"```js\n(.*?)```", (PROJECT / document).read_text(), re.S)
     (shown,) = (block for block in blocks if "whippet.js" in block)
     script = re.sub(r"^import (.*?) from (.*)$", r"const \1 = await import(\2)", shown, count=1, flags=re.M)
-    script = script.replace("password: 'iggy'", f"password: {msgspec.json.encode(PASSWORD).decode()}")
+    page.on("dialog", lambda dialog: dialog.accept(PASSWORD))
     page.evaluate(f"""() => {{
       globalThis.said = []
       console.log = (...words) => said.push(words.join(" "))
