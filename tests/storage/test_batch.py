@@ -684,3 +684,8 @@ def test_the_first_offset_is_that_of_the_first_message_that_is_left(whole: bytea
     for first in {0, count // 2, count - 1}:
         part = b"".join(cut(placed, frame_positions(placed), first, count))
         assert batches.first_offset(part) == 1000 + first
+
+
+@pytest.mark.parametrize("count", [1, 13, 40])
+def test_the_frames_of_a_uniform_batch_are_known_by_their_length_alone(count: int) -> None:
+    assert check(sized(count, 52)).frames == FRAME_BYTES + 52

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from tests.storage.support.disk import SimulatedDisk
 from tests.storage.support.world import SlowDisk, opened, payloads, settled, texts, with_topic
 from tests.support.clocks import Clock
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError
 from whippet.storage.layout import PartitionId
-from whippet.storage.options import TopicOptions
+from whippet.storage.options import StoreOptions, TopicOptions
 from whippet.storage.store import Store
 
 
@@ -244,3 +246,28 @@ async def test_a_change_whose_caller_is_cancelled_is_the_same_in_memory_and_on_t
         assert sorted(store.streams[0].topics) == [0, 1]
     async with opened(tmp_path) as store:
         assert picture(store) == before
+
+
+@pytest.mark.parametrize("content", [b"", b"messages of nobody"])
+async def test_an_unknown_folder_in_the_way_is_kept_if_it_holds_messages(tmp_path: Path, content: bytes) -> None:
+    async with opened(tmp_path) as store:
+        await with_topic(store, 1)
+        partitions = tmp_path / "streams/0/topics/0/partitions"
+        (partitions / "1").mkdir()
+        (partitions / "1/00000000000000000000.log").write_bytes(content)
+        await store.create_partitions(0, 0, 1)
+        kept = list(partitions.glob("1.found-*"))
+        assert [(each / "00000000000000000000.log").read_bytes() for each in kept] == ([content] if content else [])
+
+
+async def test_the_first_group_of_a_topic_survives_a_power_failure(tmp_path: Path) -> None:
+    disk = SimulatedDisk()
+    group = GroupDocument(id=0, name="g", created_at=9)
+    store = await Store.open(StoreOptions(path="/data", saver_interval_s=None), files=disk)
+    await with_topic(store, 1)
+    await store.write_group(0, 0, group)
+    cuts = [disk.power_cut(random.Random(seed)) for seed in range(8)]
+    await store.close()
+    for cut in cuts:
+        async with opened("/data", files=cut) as found:
+            assert found.streams[0].topics[0].groups == {0: group}

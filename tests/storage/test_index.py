@@ -10,7 +10,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from whippet.storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode
+from whippet.storage.index import ENTRY_BYTES, HEADER, MAGIC, Index, decode, encode, entries_in
 
 fuzz = settings(deadline=None, max_examples=80)
 
@@ -163,3 +163,11 @@ def test_an_index_of_no_batches_is_a_header_alone() -> None:
     assert known is not None
     assert (len(known[0]), known[1]) == (0, 0)
     assert len(encode(Index(), 7, 0)) == HEADER.size
+
+
+@pytest.mark.parametrize("entries", [0, 1, 7, 1000])
+def test_the_number_of_entries_follows_from_the_size_of_the_file(entries: int) -> None:
+    size = len(encode(made(*((i, i, i, 1, 1) for i in range(entries))), 0, 0))
+    assert entries_in(size) == entries
+    assert entries_in(size + 1) is None
+    assert entries_in(size - ENTRY_BYTES) == (entries - 1 if entries else None)

@@ -290,3 +290,25 @@ async def test_a_read_from_the_disk_ends_where_the_promise_ended_when_it_began(t
         assert offsets(await early) == [0, 1]
         await more
         assert offsets(await partition.read(0, 10)) == [0, 1, 2]
+
+
+async def test_a_deletion_that_was_cut_short_is_finished_by_the_next_one(tmp_path: Path) -> None:
+    class Stubborn(Files):
+        refuses = True
+
+        def remove(self, path: str) -> None:
+            if self.refuses and path.endswith(f"{2:020}.log"):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+            super().remove(path)
+
+    files = Stubborn()
+    async with partition_in(tmp_path, files=files, segment_bytes=1) as partition:
+        for n in range(5):
+            await partition.append(texts(f"{n}a", f"{n}b"))
+        with pytest.raises(WriteFailed):
+            await partition.trim(6)
+        assert partition.first_offset == 6
+        files.refuses = False
+        assert await partition.trim(6) == 0
+        left = {path.name for path in (tmp_path / FOLDER).glob("*.log")}
+        assert left == {f"{2 * n:020}.log" for n in range(3, 6)}

@@ -1139,3 +1139,12 @@ async def test_a_message_counts_as_64_bytes_and_what_it_carries_wherever_it_is(t
         assert partition.message_bytes == 4 * (64 + 10)
         await partition.append(build([Message(b"payload", user_headers=b"headers")], NOON, random_bytes))
         assert partition.message_bytes == 4 * (64 + 10) + 64 + 14
+
+
+async def test_a_reader_that_no_longer_waits_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with partition_in(tmp_path) as partition:
+        future = partition.awaited(0)
+        partition.not_awaited(future)
+        assert len(partition._readers) == 0
+        await partition.append(texts("a"))
+        assert not future.done()

@@ -140,3 +140,15 @@ def test_a_deletion_that_was_not_decided_after_all_leaves_no_note(tmp_path: Path
     assert [path.name for path in tmp_path.iterdir()] == ["intent.json"]
     recovery.withdraw_intent(disk, folder)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_note_of_a_deletion_that_cannot_be_decoded_is_kept_aside_and_no_message_counts_as_lost(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "intent.json").write_bytes(b"\xff")
+    (damage,) = recovery.recover(Files(), str(tmp_path), PARTITION).damage
+    note = str(tmp_path / "intent.json")
+    assert damage == Damage(note, 0, 0, 0, 0, damage.reason, damage.kept_in)
+    assert damage.reason.startswith("a deletion was under way and its note cannot be read")
+    assert damage.kept_in is not None
+    assert Path(damage.kept_in).read_bytes() == b"\xff"

@@ -13,7 +13,7 @@ from tests.storage.support.world import opened, payloads, settled, sized, texts,
 from tests.support.clocks import NOON, Clock
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.errors import CatalogueError, PartitionClosed, StoreLocked, UnsupportedFormat
-from whippet.storage.layout import PartitionId
+from whippet.storage.layout import LOCK_FILE, PartitionId
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.store import Store
@@ -238,3 +238,19 @@ async def test_what_was_accepted_and_is_not_written_yet_is_counted(tmp_path: Pat
             assert store.unflushed_bytes == times * len(batch)
         await partition.flush()
         assert store.unflushed_bytes == 0
+
+
+async def test_a_start_that_fails_does_not_count_as_a_clean_stop(tmp_path: Path) -> None:
+    """What an unclean stop left in the system's memory still has to be synced by the next start."""
+    async with opened(tmp_path):
+        pass
+    assert (tmp_path / LOCK_FILE).read_bytes() == b""
+
+    def fail() -> None:
+        raise CatalogueError("no")
+
+    with pytest.raises(CatalogueError, match="no"):
+        await Store.open(StoreOptions(path=str(tmp_path)), on_locked=fail)
+    assert (tmp_path / LOCK_FILE).read_bytes() != b""
+    async with opened(tmp_path):
+        pass
