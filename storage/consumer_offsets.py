@@ -56,10 +56,6 @@ class ConsumerOffsets:
         return self._names.get(key)
 
     @property
-    def names_count(self) -> int:
-        return len(self._names)
-
-    @property
     def is_long(self) -> bool:
         """There are so many changes that they should not wait for a later round."""
         return len(self._changed) >= CHANGES_MAX

@@ -28,13 +28,14 @@ from whippet.storage.files import Files
 from whippet.storage.layout import Layout, PartitionId
 from whippet.storage.log import Log
 from whippet.storage.options import StoreOptions, TopicSettings, settings_of
-from whippet.storage.partition import Partition, Shared
+from whippet.storage.partition import Partition
 from whippet.storage.partition_opener import Opened, PartitionOpener, Unavailable
 from whippet.storage.producers import Bounds, Record
 from whippet.storage.segment import Damage
 from whippet.storage.shard import Shard, shard_of
 from whippet.storage.shielding import shielded
 from whippet.storage.tail import TailBudget, UnflushedBudget
+from whippet.storage.write_pipeline import Shared
 
 _log = logging.getLogger(__name__)
 

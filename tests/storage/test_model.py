@@ -271,7 +271,7 @@ class PartitionMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------------- consumer offsets
 
-    @rule(kind=st.sampled_from(Kind), identity=st.integers(0, 1), back=st.integers(-1, 20))
+    @rule(kind=st.sampled_from((Kind.CONSUMER, Kind.GROUP)), identity=st.integers(0, 1), back=st.integers(-1, 20))
     def store_offset(self, kind: Kind, identity: int, back: int) -> None:
         offset = self.next_offset - 1 - back
         if not 0 <= offset < self.next_offset:
@@ -281,7 +281,7 @@ class PartitionMachine(RuleBasedStateMachine):
         self.wait(self.partition.store_offset(kind, identity, offset))
         self.consumers[kind, identity] = offset
 
-    @rule(kind=st.sampled_from(Kind), identity=st.integers(0, 1))
+    @rule(kind=st.sampled_from((Kind.CONSUMER, Kind.GROUP)), identity=st.integers(0, 1))
     def delete_offset(self, kind: Kind, identity: int) -> None:
         known = self.consumers.pop((kind, identity), None)
         assert self.wait(self.partition.delete_offset(kind, identity)) is (known is not None)

@@ -320,7 +320,7 @@ class Scenario:
         if known is None:
             return
         if self._is_full():
-            known[1].firsts |= {segment.start_offset for segment in known[0]._log.segments}
+            known[1].firsts |= {segment.start_offset for segment in known[0]._pipeline.log.segments}
         epoch = self.promises.begin_epoch(known[2])
         if (await self._attempt(known[0].purge()))[0]:
             self.promises.partitions[known[2]] = [epoch]

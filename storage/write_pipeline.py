@@ -1,0 +1,433 @@
+"""The way of appended batches from memory to the disk, for one partition, as far as the event loop is concerned.
+
+    add        takes a stamped batch: it is in the memory tail, and gathered for the shard
+    hand_over  gives the shard everything that was gathered, at once or at the end of the turn of the loop
+    on_written takes the result of a write round: wakes the callers that waited, or deals with the failure
+
+Three offsets, each the one *after* the last message it covers:
+
+    synced <= written <= appended
+
+`readable` is the one of them that the partition's durability level promises. Readers see nothing from there on, because
+it could still be taken back.
+
+After a failed write nothing after `written` is on the disk. Messages acknowledged from memory are kept and written
+again later; batches that were not acknowledged are taken back together with their offsets, which nobody could read.
+After a failed sync the partition refuses writes until it is reopened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from whippet.storage.batch import Limits
+from whippet.storage.consumer_offsets import ConsumerOffsets
+from whippet.storage.errors import PartitionClosed, PartitionFailed, StorageError, WriteFailed
+from whippet.storage.layout import PartitionId
+from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.options import Durability, StoreOptions, TopicSettings
+from whippet.storage.producers import Bounds, Producers
+from whippet.storage.shard import Order, Shard, Written
+from whippet.storage.tail import Tail, TailBudget, UnflushedBudget
+from whippet.storage.waiting import Exclusion, Readers, Waiting, wake
+
+_log = logging.getLogger(__name__)
+
+HAND_OVER_BYTES = 256 << 10
+"""From this size on, what was gathered goes to the shard at once: it writes while the loop checks the next batch."""
+
+
+class Shared(msgspec.Struct, frozen=True):
+    """What all partitions of a store share."""
+
+    options: StoreOptions
+    limits: Limits
+    tails: TailBudget
+    unflushed: UnflushedBudget
+    bounds: Bounds
+    clock: Callable[[], int]
+    loop: asyncio.AbstractEventLoop
+    made_at: int
+    """When the data folder was created. A clock with an earlier time is wrong."""
+    check_room: Callable[[PartitionId, int], None] | None
+    """Refuses bytes for which a partition's topic has no room. None: topics always have room."""
+
+
+class WritePipeline:
+    """See the module. The partition is the only caller, apart from the shard's results."""
+
+    __slots__ = (
+        "_exclusive",
+        "_gathered",
+        "_gathered_bytes",
+        "_generation",
+        "_hand_over_due",
+        "_offsets",
+        "_place",
+        "_producers",
+        "_readers",
+        "_retry",
+        "_room_waiting",
+        "_settings",
+        "_shard",
+        "_shared",
+        "_sync_due",
+        "_unwritten",
+        "_waiting_synced",
+        "_waiting_written",
+        "appended",
+        "failed",
+        "line",
+        "log",
+        "readable",
+        "state",
+        "synced",
+        "tail",
+        "unflushed_bytes",
+        "written",
+    )
+
+    def __init__(
+        self,
+        place: PartitionId,
+        shard: Shard,
+        log: Log,
+        settings: TopicSettings,
+        shared: Shared,
+        exclusive: Exclusion,
+        readers: Readers,
+        producers: Producers,
+        offsets: ConsumerOffsets,
+    ) -> None:
+        self.appended = self.written = self.synced = self.readable = log.next_offset
+        self.failed: StorageError | None = None
+        """Why appends are refused at the moment."""
+        self.log = log
+        self.state = log.state
+        """The log's files as of the last report."""
+        self.tail = Tail()
+        self.unflushed_bytes = 0
+        """Bytes accepted but not yet written."""
+        self.line: deque[asyncio.Future[None]] = deque()
+        """Appends that could not continue at once, in order of arrival. Only the first one waits for room."""
+        self._place = place
+        self._shard = shard
+        self._settings = settings
+        self._shared = shared
+        self._exclusive = exclusive
+        self._readers = readers
+        self._producers = producers
+        self._offsets = offsets
+        self._generation = log.generation
+        # Entries not yet handed over, and entries handed over but not yet reported as written.
+        self._gathered: list[Entry] = []
+        self._gathered_bytes = 0
+        self._unwritten: deque[Entry] = deque()
+        self._hand_over_due = False
+        self._sync_due = False
+        self._waiting_written = Waiting()
+        self._waiting_synced = Waiting()
+        self._room_waiting: deque[asyncio.Future[None]] = deque()
+        self._retry: asyncio.TimerHandle | None = None
+
+    @property
+    def unwritten_batches(self) -> int:
+        return len(self._unwritten) + len(self._gathered)
+
+    def reached(self, durability: Durability | None) -> int:
+        """The offset after the last message that has a durability; None: that is readable."""
+        return self.readable if durability is None else (self.appended, self.written, self.synced)[durability]
+
+    # -------------------------------------------------------------------------------------------------- from memory on
+
+    def add(self, entry: Entry, level: Durability) -> asyncio.Future[None] | None:
+        """Takes a stamped batch. Returns a future that is done when it has reached the level; None if it has
+        already."""
+        size = len(entry.batch)
+        unflushed = self._shared.unflushed
+        self.appended = end = entry.next_offset
+        self.tail.push(entry)
+        self._gathered.append(entry)
+        self._gathered_bytes += size
+        self.unflushed_bytes += size
+        unflushed.used += size
+        settings = self._settings
+        if settings.durability is Durability.MEMORY:
+            self.readable = end
+        if self._readers:
+            self._readers.advance(self.reached)
+        if level is Durability.MEMORY:
+            if (
+                end - self._gathered[0].base_offset >= settings.messages_required_to_save
+                or self._gathered_bytes >= settings.bytes_required_to_save
+            ):
+                self.schedule_hand_over()
+            else:
+                unflushed.buffering[self.schedule_hand_over] = None
+            return None
+        waiting = self._waiting_written
+        if level is Durability.SYNCED:
+            self._sync_due = True
+            waiting = self._waiting_synced
+        reached = waiting.until(end)
+        self.schedule_hand_over()
+        return reached
+
+    def all_reached(self, level: Durability) -> asyncio.Future[None]:
+        """A future that is done when everything appended so far has reached level WRITTEN or SYNCED."""
+        waiting = self._waiting_written
+        if level is Durability.SYNCED:
+            self._sync_due = True
+            waiting = self._waiting_synced
+        reached = waiting.until(self.appended)
+        self.schedule_hand_over()
+        return reached
+
+    def schedule_hand_over(self) -> None:
+        """Small batches appended in one turn of the loop go to the shard together; large ones do not wait."""
+        if self._gathered_bytes >= HAND_OVER_BYTES:
+            self.hand_over()
+        elif not self._hand_over_due:
+            self._hand_over_due = True
+            self._shared.loop.call_soon(self.hand_over)
+
+    def hand_over(self) -> None:
+        """Gives the shard everything that was gathered. Batches go to the shard here and nowhere else."""
+        self._hand_over_due = False
+        self._shared.unflushed.buffering.pop(self.schedule_hand_over, None)
+        entries, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
+        sync, self._sync_due = self._sync_due, False
+        if entries or sync:
+            records, self._producers.due = self._producers.due, []
+            self._unwritten.extend(entries)
+            self._shard.write(Order(self, self.log, self._generation, entries, sync, records))
+        if self._offsets.due:
+            self._offsets.hand_over(sync=self._settings.offset_durability is Durability.SYNCED)
+
+    async def admission(self) -> None:
+        """Waits for room, after the appends that came earlier: clients that send without waiting rely on the order."""
+        turn: asyncio.Future[None] = self._shared.loop.create_future()
+        self.line.append(turn)
+        try:
+            if self.line[0] is not turn:
+                await turn
+            await self._room()
+        finally:
+            self.line.remove(turn)
+            if self.line and not self.line[0].done():
+                self.line[0].set_result(None)
+
+    async def _room(self) -> None:
+        """Returns when there is room and nobody has the partition exclusively. Raises if the partition has failed."""
+        shared = self._shared
+        while True:
+            if self.failed is not None:
+                raise self.failed
+            if self._exclusive.is_held:
+                await self._exclusive.over()
+            elif self.unflushed_bytes >= shared.options.partition_unflushed_bytes_max:
+                self.schedule_hand_over()
+                future: asyncio.Future[None] = shared.loop.create_future()
+                self._room_waiting.append(future)
+                await future
+            elif shared.unflushed.full:
+                await shared.unflushed.room()
+            else:
+                return
+
+    async def flush(self, *, sync: bool) -> Durability:
+        """Writes what is buffered, stored offsets too, and with `sync` returns when all of it is on the disk."""
+        if self.failed is not None:
+            raise self.failed
+        end = self.appended
+        waiting = []
+        if self.written < end:
+            waiting.append(self._waiting_written.until(end))
+        if self._offsets.awaited:
+            waiting.append(self._offsets.written())
+        self.hand_over()
+        for future in waiting:
+            await future
+        if not sync:
+            return Durability.WRITTEN
+        if isinstance(self.failed, PartitionClosed):
+            raise self.failed
+        await self._sync()
+        return Durability.SYNCED
+
+    async def _sync(self) -> None:
+        log, offset_files, generation = self.log, self._offsets.files, self._generation
+        self._offsets.unsynced = False
+
+        def sync_files() -> int:
+            log.sync()
+            offset_files.sync()
+            return log.next_offset
+
+        try:
+            synced = await self._shard.call(sync_files)
+        except OSError as error:
+            self._offsets.unsynced = True
+            self._on_sync_failed(error)
+            assert self.failed is not None
+            raise self.failed from error
+        if generation == self._generation:
+            self.synced = max(self.synced, min(synced, self.written))
+            self.advance()
+
+    # ---------------------------------------------------------------------------------------- results of write rounds
+
+    def on_written(self, result: Written) -> None:
+        if result.generation != self._generation and result.error is None:
+            return
+        self.state = result.state
+        if result.next_offset > self.written:
+            self._count_written(result.next_offset)
+        if result.synced:
+            self.synced = max(self.synced, result.next_offset)
+        if result.error is not None:
+            self._generation = result.generation
+            self._on_write_failed(result.error)
+        if result.sync_error is not None:
+            self._on_sync_failed(result.sync_error)
+        self.advance()
+
+    def _count_written(self, next_offset: int) -> None:
+        """Written batches no longer count as unflushed. From now on they count against the budget of the tails."""
+        self.written = next_offset
+        unwritten, tails, tail = self._unwritten, self._shared.tails, self.tail
+        freed = 0
+        while unwritten and unwritten[0].next_offset <= next_offset:
+            size = len(unwritten.popleft().batch)
+            freed += size
+            tails.admit(tail, size)
+        self._free(freed)
+
+    def _free(self, size: int) -> None:
+        self.unflushed_bytes -= size
+        self._shared.unflushed.give_back(size)
+        if self._room_waiting and self.unflushed_bytes < self._shared.options.partition_unflushed_bytes_max:
+            self._wake_for_room()
+
+    def _wake_for_room(self) -> None:
+        waiting, self._room_waiting = self._room_waiting, deque()
+        wake(waiting)
+
+    def advance(self) -> None:
+        """Wakes everyone who waited for an offset that has been reached now."""
+        assert self.synced <= self.written <= self.appended
+        self.readable = (self.appended, self.written, self.synced)[self._settings.durability]
+        self._waiting_written.reached(self.written)
+        self._waiting_synced.reached(self.synced)
+        if self._readers:
+            self._readers.advance(self.reached)
+
+    def _on_write_failed(self, error: BaseException) -> None:
+        failure: StorageError
+        if isinstance(error, OSError):
+            failure = WriteFailed(str(self._place), error)
+        else:
+            failure = PartitionFailed(f"{self._place}: writes are refused after a defect: {error!r}")
+        _log.error("%s", failure)
+        if self._settings.durability is Durability.MEMORY:
+            self._gather_again()
+            if self._gathered:
+                self.failed = failure
+                if self._retry is None:
+                    self._retry = self._shared.loop.call_later(self._shared.options.write_retry_s, self._try_again)
+        else:
+            self._take_back()
+            if not isinstance(error, OSError):
+                self.failed = failure
+        self.refuse_waiting(failure)
+
+    def _gather_again(self) -> None:
+        """Acknowledged entries that could not be written will be handed over again, before all later ones."""
+        self._gathered = [*self._unwritten, *self._gathered]
+        self._gathered_bytes = sum(len(entry.batch) for entry in self._gathered)
+        self._unwritten.clear()
+        self._producers.hand_over_again(self.written)
+
+    def _take_back(self) -> None:
+        """Entries that could not be written were not acknowledged: they are gone, and their offsets are free again."""
+        taken_back = [*self._unwritten, *self._gathered]
+        self._unwritten.clear()
+        self._gathered, self._gathered_bytes = [], 0
+        self.tail.drop_from(self.written)
+        self._producers.take_back(self.written)
+        self.appended = self.written
+        self._free(sum(len(entry.batch) for entry in taken_back))
+
+    def _try_again(self) -> None:
+        """After a failed write with acknowledged messages in memory: the disk may have room again."""
+        self._retry = None
+        if isinstance(self.failed, WriteFailed):
+            self.failed = None
+            self.hand_over()
+
+    def _on_sync_failed(self, error: BaseException) -> None:
+        """The system may have dropped what it could not write and consider it clean. Only a check of the files
+        tells."""
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else repr(error)
+        self.failed = PartitionFailed(
+            f"{self._place}: a sync failed ({reason}); writes are refused until the partition is reopened and checked"
+        )
+        _log.error("%s", self.failed)
+        self.refuse_waiting(self.failed)
+
+    def refuse_waiting(self, failure: StorageError) -> None:
+        self._waiting_written.refuse(self.written, failure)
+        self._waiting_synced.refuse(self.synced, failure)
+        self._wake_for_room()
+
+    # ------------------------------------------------------------------------------------- purging, reopening, closing
+
+    def use(self, log: Log, state: LogState, generation: int) -> None:
+        """Continues with the files as they are now: purged, or opened again."""
+        self.log, self.state, self._generation = log, state, generation
+
+    def kept_in_memory(self) -> list[Entry]:
+        """The entries that were acknowledged from memory and that the disk may not have."""
+        return [*self._unwritten, *self._gathered] if self._settings.durability is Durability.MEMORY else []
+
+    def discard(self) -> None:
+        """Forgets all entries, and the memory tail."""
+        self._shared.tails.release(self.tail)
+        self.tail = Tail()
+        self._unwritten.clear()
+        self._gathered, self._gathered_bytes = [], 0
+        self._free(self.unflushed_bytes)
+
+    def start_over(self) -> None:
+        """The log is empty: the next message gets offset 0."""
+        self.discard()
+        self.appended = self.written = self.synced = 0
+
+    def resume(self, next_offset: int, kept: list[Entry]) -> None:
+        """Continues after what the files hold, with the acknowledged entries that they lack."""
+        self.discard()
+        self._gathered = [entry for entry in kept if entry.base_offset >= next_offset]
+        self._gathered_bytes = sum(len(entry.batch) for entry in self._gathered)
+        self.unflushed_bytes = self._gathered_bytes
+        self._shared.unflushed.used += self._gathered_bytes
+        for entry in self._gathered:
+            self.tail.push(entry)
+        self.written = self.synced = next_offset
+        self.appended = self._gathered[-1].next_offset if self._gathered else next_offset
+
+    def accept_again(self) -> None:
+        """The failure is over."""
+        self.failed = None
+        self.advance()
+        if self._gathered or self._offsets.due:
+            self.schedule_hand_over()
+
+    def stop_retrying(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
