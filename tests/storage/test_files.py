@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
@@ -196,3 +197,8 @@ def test_the_names_in_a_folder_are_on_the_disk_once_it_is_synced(
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.readlink(f"/proc/self/fd/{handle}")))
     Files().sync_folder(str(tmp_path))
     assert synced == [str(tmp_path)]
+
+
+@pytest.mark.skipif(disk._fallocate is None, reason="the C library cannot reserve blocks")
+def test_sizes_above_2_gib_reach_the_system_whole() -> None:
+    assert disk._fallocate.argtypes == (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
