@@ -1,1 +1,1 @@
-"""What the server does, whoever asks and however they ask."""
+"""What the server does, independent of the transport that a request came over."""

@@ -54,16 +54,16 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     at: int
     """In us since 1970."""
     what: str
-    """created, updated, purged, deleted, rebalanced."""
+    """created, updated, purged, deleted or rebalanced."""
     kind: str
-    """stream, topic, partitions, consumer_group."""
+    """stream, topic, partitions or consumer_group."""
     stream: Reference
     topic: Reference | None = None
     consumer_group: Reference | None = None
     partitions_count: int | None = None
-    """How many were made or deleted."""
+    """How many were created or deleted."""
     generation: int | None = None
-    """Of the group; with it come its members."""
+    """Of the group; comes with its members."""
     members: list[MemberShare] | None = None
 
 
@@ -81,7 +81,9 @@ class CatalogueEvents:
         self._listeners.add(listener)
         if self._watching is None:
             known = self._generations()
-            self._watching = asyncio.get_running_loop().create_task(self._watch_groups(known), name="news of groups")
+            self._watching = asyncio.get_running_loop().create_task(
+                self._watch_groups(known), name="events of consumer groups"
+            )
 
     def unsubscribe(self, listener: Listener) -> None:
         self._listeners.discard(listener)
@@ -90,7 +92,8 @@ class CatalogueEvents:
             self._watching = None
 
     def announcement(self, request: requests.Request, target: Target) -> Announce | None:
-        """To be called with the answer, when the command is carried out; what is deleted is asked its name before."""
+        """Returns a function to call with the response once the command has been executed, or None. Call this before,
+        because it remembers the name of what is deleted."""
         event = EVENTS.get(type(request)) if self._listeners else None
         if event is None:
             return None

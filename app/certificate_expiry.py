@@ -1,6 +1,6 @@
-"""When the certificates of the listeners end: for the log at the start, for /health/ready and for the metrics.
+"""When the certificates of the listeners expire: for the log, for /health/ready and for the metrics.
 
-The listeners tell it whenever a certificate is read; nobody else reads one for it.
+The listeners record it whenever they read a certificate.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class CertificateExpiry:
         self._ends_at: dict[str, float] = {}
 
     def record(self, section: str, ends_at: float) -> None:
-        """By the section of the configuration that it is for; in seconds since 1970."""
+        """`section` is the section of the configuration; `ends_at` is in seconds since 1970."""
         self._ends_at[section] = ends_at
         if (problem := self._problem(section)) is not None:
             _log.log(logging.ERROR if self.days_left()[section] <= 0 else logging.WARNING, "%s", problem)
 
     def days_left(self) -> dict[str, float]:
-        """Below 0 for those that have expired."""
+        """Negative for certificates that have expired."""
         now = self._clock()
         return {section: (ends_at - now) / DAY_SECONDS for section, ends_at in self._ends_at.items()}
 

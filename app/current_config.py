@@ -1,7 +1,7 @@
-"""runtime/current_config.toml: the configuration of this start, with the addresses that are really listened on.
+"""runtime/current_config.toml: the effective configuration, with the addresses that the listeners are bound to.
 
-The composition root writes it once everything listens; tools and tests that asked for port 0 find the port there.
-Secrets are masked: whoever may read the file need not be allowed to know them.
+It is written once everything listens. Tools and tests that configured port 0 find the real port there. Secrets are
+masked, because a reader of the file may not be allowed to know them.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 NAME = "current_config.toml"
 FIELDS = {"metrics": "endpoint"}
-"""Where a section has its address under another name."""
+"""Sections whose address has another key."""
 
 
 async def write(loaded: Loaded, addresses: Mapping[str, Address]) -> None:
-    """Replaces the file of the start before. `addresses` is by section: http, tcp and so on."""
+    """Replaces the file of the previous start. `addresses` is by section: http, tcp and so on."""
     system = loaded.config.system
     folder = os.path.join(system.path, system.runtime.path)
     try:
         await asyncio.to_thread(_replace, folder, render.toml(_listening(loaded, addresses)))
     except OSError as error:
-        # A disk that is full, say, must not keep readers from what is on it.
-        logger.warning("%s cannot be written: %s", os.path.join(folder, NAME), error.strerror or error)
+        # For example, a full disk must not keep clients from reading what is on it.
+        logger.warning("%s was not written: %s", os.path.join(folder, NAME), error.strerror or error)
 
 
 def _listening(loaded: Loaded, addresses: Mapping[str, Address]) -> Loaded:
@@ -46,5 +46,5 @@ def _listening(loaded: Loaded, addresses: Mapping[str, Address]) -> Loaded:
 def _replace(folder: str, text: str) -> None:
     disk = files.Files()
     files.make_folders(disk, folder)
-    # Not synced: it describes a process, and is of no use once that is gone.
+    # Not synced: it describes a process, and is useless once that is gone.
     files.replace(disk, os.path.join(folder, NAME), text.encode(), sync=False)

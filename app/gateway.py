@@ -1,7 +1,7 @@
-"""The gateway: everything that commands work on, in one place. Made by app/server.py, handed to every command.
+"""The gateway: everything that commands work on, in one place. app/server.py creates it; every command receives it.
 
-It holds no behaviour of commands. What it does itself is to come up from the store, and to run what app/housekeeping.py
-does at intervals.
+It has no behaviour of commands. It loads the catalogue from the store, and starts what app/housekeeping.py does at
+intervals.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from whippet.storage.store import Store
 
 
 class Addresses:
-    """Where the listeners really are: port numbers, 0 for a transport that is off."""
+    """The host and the ports that the listeners are bound to. The port is 0 for a transport that is disabled."""
 
     __slots__ = ("host", "http", "quic", "tcp", "websocket")
 
@@ -59,7 +59,7 @@ class Gateway:
     ) -> None:
         self.config = config
         self.store = store
-        self.streams = _living(store)
+        self.streams = _load_catalogue(store)
         self.topic_defaults = TopicDefaults(config.system, store.options)
         self.users = users
         self.personal_tokens = tokens
@@ -70,14 +70,14 @@ class Gateway:
         self.returning_clients = ReturningClients(os.path.join(config.system.path, config.system.runtime.path), clock)
         self.addresses = Addresses()
         self.connections: dict[Transport, Callable[[], int]] = {}
-        """How many each listener has; set by the listeners' owner."""
+        """Counts the open connections of each listener; set by app/server.py."""
         self.readiness = Readiness(Stage.READY)
         self.measurements = Measurements()
         self.machine = Machine()
         self.log_files: LogFiles | None = None
-        """Set by whoever has configured the log, if it goes to files too."""
+        """Set by app/server.py when the log is also written to files."""
         self.described_config = ""
-        """The effective configuration as text, secrets masked: for snapshots."""
+        """The effective configuration as text with secrets masked, for snapshots."""
         self.started_at = clock()
         self.deduplication = Deduplication(config.system)
         limits = config.system.limits
@@ -85,7 +85,7 @@ class Gateway:
             limits.session_answers, int(limits.session_memory * 1_000_000), limits.connections, clock
         )
         self.operations = 0
-        """Of 0.9 clients since the start, registrations among them: numbers sessions."""
+        """Requests of 0.9 clients since the start, registrations included. They number the sessions."""
         self.resumable_sessions = ResumableSessions(
             int(limits.session_memory * 1_000_000), limits.connections, clock, self._end_session
         )
@@ -96,14 +96,13 @@ class Gateway:
             partial(CommandError, Code.TOO_MANY_WAITING_POLLS),
         )
         self.refused_protocols: dict[tuple[str, int], None] = {}
-        """Addresses of clients and versions of the protocol that were refused to them, the last ones: each is logged
-        once."""
+        """The last addresses and protocol versions of clients that were refused: each is logged once."""
         self.unique_numbers = UniqueNumbers(store.numbers_reserved, clock(), store.reserve_numbers)
         self.changing = asyncio.Lock()
-        """Held by whatever changes the catalogue: names are looked up and taken in one step."""
+        """Held while the catalogue changes, so that a name is looked up and taken in one step."""
         self.snapshots = ThreadPoolExecutor(1, thread_name_prefix="snapshot")
-        """Whoever has logged in may ask for one: they are made one after the other, and the memory that packing takes,
-        which the C library keeps for a thread, is taken once."""
+        """Any logged-in user may request a snapshot. They are created one after the other, on one thread, because the C
+        library keeps for each thread the memory that compression needs."""
         self.known_logins: KnownLogins | None = None
         self._chores: list[asyncio.Task[None]] = []
 
@@ -125,21 +124,21 @@ class Gateway:
 
     @property
     def catalogue_version(self) -> int:
-        """A number that is higher after every change that is made over the wire, and after a restart as well, as long
-        as the clock goes forwards: no server makes a million changes a second."""
+        """A number that is higher after every change over a binary protocol, and after a restart too if the clock goes
+        forward: no server makes a million changes a second."""
         return self.started_at + self.operations
 
     def _end_session(self, session: Session) -> None:
-        """Of a client that does not come back."""
+        """Ends the session of a client that does not come back."""
         groups.leave_all(self, session)
         self.sessions.remove(session)
 
     def forget_ids(self, partitions: Sequence[Partition | None]) -> None:
-        """Their messages are gone, so none of them can be repeated."""
+        """Their messages are gone, so a message with one of these ids is not a duplicate."""
         self.deduplication.forget(partitions)
 
     async def close(self) -> None:
-        """Ends the chores; the store is closed by whoever opened it."""
+        """Stops the chores. The store is closed by its opener."""
         for chore in self._chores:
             chore.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
@@ -149,8 +148,7 @@ class Gateway:
             await self.known_logins.close()
 
 
-def _living(store: Store) -> Directory[Stream]:
-    """The catalogue as the store has found it."""
+def _load_catalogue(store: Store) -> Directory[Stream]:
     reserved = store.reserved.get(store.layout.streams)
     return Directory([_stream(store, stream) for stream in store.streams.values()], reserved)
 

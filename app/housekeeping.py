@@ -1,7 +1,7 @@
-"""What the gateway does unasked: retention, heartbeats, expired tokens, overdue hand-overs; and once, after its start,
-reading back the message ids that repetitions are told by.
+"""What the gateway does without a request: retention, eviction of silent clients, expiry of tokens and sessions,
+overdue reassignment of partitions, reports. Once after the start it reads message ids back, for deduplication.
 
-Each chore is a task that sleeps for its interval; an error in one round is logged, and the next round comes anyway.
+Each chore is a task that sleeps for its interval. An error in one round is logged, and the next round runs anyway.
 """
 
 from __future__ import annotations
@@ -59,18 +59,19 @@ async def _regularly(gateway: Gateway, chore: Chore, interval: float) -> None:
         await asyncio.sleep(interval)
         try:
             await chore(gateway)
-        except Exception:  # noqa: BLE001 -- logged with its trace; the chore must outlive it
-            _log.exception("%s: this round ended early", chore.__name__)
+        except Exception:  # noqa: BLE001 -- logged with its trace; the chore must survive it
+            _log.exception("%s failed; the next round runs as usual", chore.__name__)
 
 
 async def fill_deduplication(gateway: Gateway) -> None:
-    """Once. One topic after the other: they read the disk that others want to read."""
+    """Runs once. Reads one topic after the other, because clients want to read from the same disk."""
     for topic in [topic for stream in gateway.streams for topic in stream.topics]:
         await gateway.deduplication.fill(topic, gateway.clock())
 
 
 async def apply_retention(gateway: Gateway) -> None:
-    """Deletes what topics' limits allow to go. The limits are read anew each time, so a changed one counts at once."""
+    """Deletes the segments that are beyond the limits of their topics. The limits are read each time, so a changed
+    limit applies at once."""
     deletes_oldest = gateway.store.options.delete_oldest_segments
     for stream in gateway.streams:
         for topic in stream.topics:
@@ -82,20 +83,21 @@ async def apply_retention(gateway: Gateway) -> None:
             try:
                 count = await gateway.store.retain(stream.id, topic.id, expiry_us=expiry, max_bytes=size)
             except (StorageError, KeyError) as error:
-                # A topic may be deleted while its turn comes; any other refusal is the disk's, and it comes again.
-                _log.warning("retention of topic %r in stream %r: %s", topic.name, stream.name, error)
+                # The topic may have been deleted meanwhile. Any other error is the disk's, and the next round tries
+                # again.
+                _log.warning("retention: cannot delete segments of %s/%s: %s", stream.name, topic.name, error)
                 continue
             if count:
-                _log.info("retention: %d segments of topic %r in stream %r", count, topic.name, stream.name)
+                _log.info("retention: deleted %d segments of %s/%s", count, stream.name, topic.name)
 
 
 async def evict_silent_clients(gateway: Gateway) -> None:
-    """Frees the partitions of members that are gone. A client without a group holds nothing that others wait for, so it
-    may be silent: clients of 0.9 have no heartbeat until they are told to send one."""
+    """Frees the partitions of group members that are gone. A client without a group holds nothing that others wait for,
+    so it may be silent: 0.9 clients send no heartbeat until the server asks for one."""
     oldest = gateway.clock() - int(HEARTBEATS_MISSED * gateway.config.heartbeat.interval * 1_000_000)
     for session in gateway.sessions:
         if session.groups and session.last_heartbeat < oldest and not session.stale and not session.is_watched:
-            _log.info("client %s is silent and evicted", session.address)
+            _log.info("%s: evicted, because the client sent no heartbeat", session.address)
             session.stale = True
             groups.leave_all(gateway, session)
             gateway.sessions.remove(session)
@@ -106,7 +108,7 @@ async def remove_expired_tokens(gateway: Gateway) -> None:
 
 
 async def report_certificates(gateway: Gateway) -> None:
-    """Of a server that runs for months nobody reads the start of the log."""
+    """Repeats the warnings of the start, which nobody reads in the log of a server that has run for months."""
     for problem in gateway.readiness.certificates.problems():
         _log.warning("%s", problem)
 
@@ -117,7 +119,7 @@ async def tidy_log_files(gateway: Gateway) -> None:
 
 
 def system_reporter() -> Chore:
-    # Its own, because usage of the CPU is told since the last reading.
+    # Its own reading, because CPU usage is measured since the previous one.
     machine = Machine()
 
     async def report_system(gateway: Gateway) -> None:
@@ -137,7 +139,7 @@ def system_reporter() -> Chore:
 
 
 async def expire_sessions(gateway: Gateway) -> None:
-    """Of clients that do not come back; when others come and go that is looked after, too."""
+    """Forgets clients that did not come back. That is checked when others connect and disconnect, too."""
     gateway.replay_caches.expire()
     gateway.resumable_sessions.expire()
 

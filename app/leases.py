@@ -1,15 +1,15 @@
-"""Leases: memberships of consumer groups for those who have no connection to hold one.
+"""Leases: memberships of consumer groups for clients that have no connection to hold one.
 
-1. A lease is a session among the others, a client that is a member of one group; it does its work by the commands that
-   connections use, on that session. So groups, statistics and whoever looks at clients know of nothing new.
-2. It is its user's, under a name that cannot be guessed, and lapses when it was not used for a while: then it leaves
-   its group as a connection does that ends. While a request is in hand it does not lapse.
-3. Requests on one lease are carried out one after the other, as on a connection: two polls at the same time would be
-   handed the same messages.
-4. Leases are not kept over a restart, no membership is. Whoever comes with one that is gone is told so, and takes
-   another.
+1. A lease is a session like the others: a client that is a member of one group. It uses the commands that connections
+   use, so groups, statistics and listings of clients need no special case.
+2. It belongs to its user and has a name that cannot be guessed. It lapses when it is not used for a while; then it
+   leaves its group, as a closed connection does. It does not lapse while a request is in progress.
+3. Requests on one lease are executed one after the other, as on a connection: two polls at the same time would return
+   the same messages.
+4. Leases do not survive a restart, as no membership does. A client that uses a lost lease gets an error, and acquires
+   another one.
 
-For the event loop alone. Both, how long a lease lasts and how many there are, is bounded.
+The duration and the number of leases are bounded. For the event loop only.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ NAME_BYTES = 18
 
 
 class LeaseGone(Exception):
-    """There is no such lease, or not any more."""
+    """There is no such lease, or no longer."""
 
     def __init__(self) -> None:
         super().__init__(
-            "There is no such lease: it has lapsed, was given back, has lost its group, or is from before a restart of "
-            "the server; take a new one"
+            "There is no such lease: it has lapsed, was released, has lost its group, or is from before a restart of "
+            "the server; acquire a new one"
         )
 
 
 class TooManyLeases(Exception):
-    """Its text names the setting."""
+    """The text of the error names the setting."""
 
 
 class ExpiryOutOfBounds(Exception):
-    """Its text names the bounds."""
+    """The text of the error names the bounds."""
 
 
 class Lease:
-    __slots__ = ("expiry", "id", "in_hand", "login", "session", "timer", "turn", "until")
+    __slots__ = ("active_requests", "expiry", "id", "login", "session", "timer", "turn", "until")
 
     def __init__(self, session: Session, login: Login, expiry: float) -> None:
         self.id = secrets.token_urlsafe(NAME_BYTES)
@@ -61,11 +61,11 @@ class Lease:
         self.expiry = expiry
         """In seconds."""
         self.until = 0.0
-        """When it lapses, on the clock of the event loop."""
+        """When it lapses, in the time of the event loop."""
         self.timer: asyncio.TimerHandle | None = None
         self.turn = asyncio.Lock()
-        self.in_hand = 0
-        """Requests, with those that wait for their turn."""
+        self.active_requests = 0
+        """Includes those that wait for their turn."""
 
 
 class Leases:
@@ -81,13 +81,13 @@ class Leases:
     async def acquire(
         self, login: Login, address: str, membership: requests.JoinConsumerGroup, expiry: float | None = None
     ) -> Lease:
-        """`expiry` in seconds; None: the usual one."""
+        """`expiry` is in seconds; None is the default."""
         lasts = self._checked(expiry)
-        self._check_room(login)
-        session = Session(Transport.HTTP, address, self._gateway.clock(), _nothing_to_end)
+        self._check_limits(login)
+        session = Session(Transport.HTTP, address, self._gateway.clock(), _no_lease_yet)
         session.login = login
         lease = Lease(session, login, lasts)
-        # The sessions of its user may end at any time.
+        # The sessions of its user may be ended at any time.
         session.end = partial(self.release, lease)
         self._gateway.sessions.add(session)
         self._by_id[lease.id] = lease
@@ -101,7 +101,7 @@ class Leases:
         return lease
 
     def find(self, lease_id: str, login: Login) -> Lease:
-        """To be looked at; it does not last longer for that."""
+        """Does not extend the lease."""
         lease = self._by_id.get(lease_id)
         if lease is None or lease.login != login:
             raise LeaseGone
@@ -109,20 +109,21 @@ class Leases:
 
     @contextlib.asynccontextmanager
     async def using(self, lease_id: str, login: Login) -> AsyncIterator[Lease]:
-        """When it is this request's turn. The lease is good for its whole time again, from the end of it on."""
+        """Waits for this request's turn. The lease gets its full time again when the request ends."""
         lease = self.find(lease_id, login)
-        lease.in_hand += 1
+        lease.active_requests += 1
         try:
             async with lease.turn:
                 self.find(lease_id, login)
                 self._renew(lease)
                 yield lease
         finally:
-            lease.in_hand -= 1
+            lease.active_requests -= 1
             self._renew(lease)
 
     async def assignment(self, lease: Lease, group: requests.SyncConsumerGroup) -> responses.GroupAssignment:
-        """What the lease may poll in its group; LeaseGone if that is not the group, or the group is gone."""
+        """Returns the partitions that the lease may poll in its group. Raises LeaseGone if it is a member of another
+        group, or if the group was deleted."""
         found: responses.GroupAssignment | None = await execute(self._gateway, lease.session, group)
         if found is None:
             if not lease.session.groups:
@@ -135,7 +136,7 @@ class Leases:
         return self._gateway.clock() + round((lease.until - self._loop.time()) * 1_000_000)
 
     def release(self, lease: Lease) -> None:
-        """Leaves the group; idempotent."""
+        """Leaves the group. Idempotent."""
         if self._by_id.pop(lease.id, None) is None:
             return
         if lease.timer is not None:
@@ -158,13 +159,13 @@ class Leases:
             )
         return expiry
 
-    def _check_room(self, login: Login) -> None:
+    def _check_limits(self, login: Login) -> None:
         limits = self._limits
         if len(self._by_id) >= limits.leases:
-            raise TooManyLeases(f"there are as many leases as may be: http.leases.leases = {limits.leases}")
+            raise TooManyLeases(f"the server has as many leases as are allowed (http.leases.leases = {limits.leases})")
         if sum(lease.login.mark == login.mark for lease in self._by_id.values()) >= limits.leases_per_user:
             raise TooManyLeases(
-                f"the user has as many leases as may be: http.leases.leases_per_user = {limits.leases_per_user}"
+                f"the user has as many leases as are allowed (http.leases.leases_per_user = {limits.leases_per_user})"
             )
 
     def _renew(self, lease: Lease) -> None:
@@ -172,18 +173,18 @@ class Leases:
         lease.session.last_heartbeat = self._gateway.clock()
 
     def _watch(self, lease: Lease) -> None:
-        """The timer is set once for each expiry, not at each use."""
+        """The timer is set once per expiry, not at each use."""
         if lease.id not in self._by_id:
             return
         now = self._loop.time()
-        if lease.in_hand:
+        if lease.active_requests:
             self._renew(lease)
         elif now >= lease.until:
-            _log.info("%s: its lease has lapsed", lease.session.address)
+            _log.info("%s: the lease of the client has lapsed", lease.session.address)
             self.release(lease)
             return
         lease.timer = self._loop.call_at(lease.until, self._watch, lease)
 
 
-def _nothing_to_end() -> None:
-    """Until the lease is there."""
+def _no_lease_yet() -> None:
+    """Stands in until the lease exists."""

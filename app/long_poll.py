@@ -1,7 +1,7 @@
-"""Waiting for messages before a poll or a fetch is carried out, whoever asks and over whatever.
+"""Long polls: waiting for messages before a poll or a fetch is executed, over any transport.
 
-It ends when there is enough in all partitions together, when the time is over, or when whoever waits does not want to
-any more. What there is then is read by an ordinary command, which looks at who asks once more.
+The wait ends when all partitions together have enough messages, when the time is over, or when the client no longer
+waits. The messages are then read by an ordinary command, which checks the caller again.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 PAUSE_SECONDS = 0.0005
-"""For each of many partitions: so long new messages in them gather before all are looked at again."""
+"""Per partition, if there are many: new messages gather for this long before all partitions are checked again."""
 
 Deferred = requests.PollMessagesDeferred | requests.FetchMessages | requests.AwaitMessages
 
 
 class LongPoll:
-    """One of them. Made before anything is waited for, so that it can be ended at any time."""
+    """One wait. Created before it begins, so that it can be ended at any time."""
 
     __slots__ = ("_deadline", "_emptied", "_gateway", "_request", "_session", "ended", "positions")
 
@@ -36,7 +36,7 @@ class LongPoll:
         self._request = request
         self._deadline = loop.time() + request.wait_us / 1_000_000
         self.ended: asyncio.Future[None] = loop.create_future()
-        """Done when nobody wants to wait any more."""
+        """Done when the client no longer waits."""
         self.positions = ReadPositions((), ())
         self._emptied: list[int] = []
 
@@ -45,7 +45,7 @@ class LongPoll:
             self.ended.set_result(None)
 
     async def is_needed(self) -> bool:
-        """Whether there is less than is wanted. Refuses whoever may not read."""
+        """Returns True if there are fewer messages than wanted. Refuses a caller who may not read."""
         request = self._request
         if not request.wait_us:
             return False
@@ -76,7 +76,7 @@ class LongPoll:
             awaited: list[asyncio.Future[None]] = []
             try:
                 for partition, start in zip(partitions, starts, strict=True):
-                    # More than is missing in all of them need not come in any of them.
+                    # Several partitions may have what is missing together, so each is awaited for one message.
                     end = max(partition.readable, start)
                     awaited.append(partition.awaited(end + (missing if len(partitions) == 1 else 1) - 1))
                 await asyncio.wait(
@@ -85,7 +85,7 @@ class LongPoll:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             except StorageError:
-                # A partition is being removed: reading says so.
+                # A partition is being removed; the read reports that.
                 return
             finally:
                 is_gone = any(future.done() and future.exception() is not None for future in awaited)
@@ -93,10 +93,10 @@ class LongPoll:
                     if not future.done():
                         partition.not_awaited(future)
             if len(partitions) > 1 and not is_gone and self._missing() > 0:
-                # Whoever wants many messages of many partitions does not have all looked at for each of them.
+                # A wait for many messages in many partitions does not check all of them after each message.
                 pause = min(PAUSE_SECONDS * len(partitions), self._deadline - loop.time())
                 await asyncio.wait((self.ended,), timeout=max(pause, 0))
-            if is_gone or self._has_begun_anew():
+            if is_gone or self._was_purged():
                 return
 
     def _missing(self) -> int:
@@ -106,8 +106,8 @@ class LongPoll:
         )
         return self._request.min_count - there
 
-    def _has_begun_anew(self) -> bool:
-        """After a purge offsets begin anew: whoever waits for a later one hears that there is nothing."""
+    def _was_purged(self) -> bool:
+        """After a purge the offsets begin anew: a client that waits for a later one gets an empty response."""
         return [partition.emptied for partition in self.positions.partitions] != self._emptied
 
 

@@ -1,7 +1,7 @@
-"""Whether the connections and files that the configuration allows fit into the open files that the system allows.
+"""Makes the configured numbers of connections and files fit into the open files that the operating system allows.
 
-Where they do not, all limits are lowered in proportion: a client that is one too many is refused by a limit, and does
-not take the descriptor that a partition needs.
+Where they do not fit, all limits are lowered in proportion: then one connection too many is refused by a limit, and
+does not take the descriptor that a partition needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 from whippet.app.config import Config
 
 OTHER = 64
-"""Descriptors of listeners, threads, logs and what has just been accepted."""
+"""Descriptors of listeners, threads, logs and freshly accepted connections."""
 OPEN_FILES_MIN = 16
 
 
@@ -20,7 +20,7 @@ def needed(config: Config) -> int:
 
 
 def fitted(config: Config, allowed: int) -> tuple[Config, str | None]:
-    """The configuration with limits that fit, and the sentence that says so if it had to be changed."""
+    """Returns the configuration with limits that fit, and a warning if they had to be lowered."""
     wanted = needed(config)
     if wanted <= allowed:
         return config, None
@@ -44,7 +44,7 @@ def fitted(config: Config, allowed: int) -> tuple[Config, str | None]:
 
 
 def _counts(config: Config) -> dict[str, int]:
-    """The most that each limit allows, over all listeners for which it holds."""
+    """The maximum that each limit allows, over all listeners that it applies to."""
     separate = config.websocket.address not in {None, config.http.address if config.http.enabled else None}
     websocket = config.websocket.enabled and (config.http.enabled or separate)
     binary_listeners = config.tcp.enabled + websocket

@@ -1,6 +1,7 @@
-"""Quota for what stays: waiting polls, tails, subscriptions. There are so many for all users, and so many for each.
+"""Quotas for what holds a place for long: waiting polls, tails, subscriptions. One limit is for all users together, one
+for each user.
 
-Without the second limit, one user could take all places and nobody else would get any.
+Without the second limit, one user could take all places.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from whippet.app.model.identity import Login
 
 
 class Limit(NamedTuple):
-    """A limit, and the key that it is set with."""
+    """A limit and the key of its setting."""
 
     key: str
     limit: int
@@ -22,7 +23,7 @@ class Limit(NamedTuple):
 
 class Quota:
     def __init__(self, what: str, in_all: Limit, per_user: Limit, refusal: Callable[[str], Exception]) -> None:
-        """`what` is their name in sentences, in the plural; `refusal` makes an error of a sentence."""
+        """`what` is the plural noun in error sentences; `refusal` makes an error from a sentence."""
         self._what = what
         self._refusal = refusal
         self._in_all = in_all
@@ -35,7 +36,7 @@ class Quota:
 
     @property
     def users_count(self) -> int:
-        """Users who have at least one place."""
+        """Users who hold at least one place."""
         return len(self._taken)
 
     @contextlib.contextmanager
@@ -47,7 +48,7 @@ class Quota:
             self.release(login)
 
     def reserve(self, login: Login, count: int = 1) -> None:
-        """Refused if there are not so many places left, for this user or for anybody."""
+        """Refuses if so many places are not left, for this user or in total."""
         if self._count + count > self._in_all.limit:
             raise self._refused("The server has", self._in_all)
         if self._taken.get(login.mark, 0) + count > self._per_user.limit:
@@ -56,7 +57,7 @@ class Quota:
         self._count += count
 
     def release(self, login: Login, count: int = 1) -> None:
-        """`login` is the one that the places were taken for."""
+        """`login` is the one that the places were reserved for."""
         self._count -= count
         self._taken[login.mark] -= count
         if not self._taken[login.mark]:

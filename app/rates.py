@@ -1,8 +1,8 @@
-"""Rates: how much is appended to each partition, topic and stream, measured once a second while somebody wants to know.
+"""Rates: how much is appended to each partition, topic and stream, measured once a second while somebody subscribes.
 
-Everything is computed from what the partitions know anyway, so that nothing is counted for it while nobody asks. What
-was appended and deleted again within the second is counted by its number; its bytes are estimated. A large catalogue is
-looked at in several turns of the event loop, and what is told to many is encoded once.
+They are computed from what the partitions count anyway, so they cost nothing while nobody subscribes. What was appended
+and deleted again within the second counts as messages; its bytes are estimated. A large catalogue is read over several
+iterations of the event loop, and what many subscribers receive is encoded once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PERIOD_SECONDS = 1.0
 TOGETHER = 500
-"""After so many partitions, or listeners, the others on the event loop get their turn."""
+"""After this many partitions or subscribers, the event loop gets to run something else."""
 DECIMALS = 3
 """Few, because clients that read JSON with json-bigint take a number of more than 15 characters for an integer."""
 _encode = msgspec.json.Encoder().encode
@@ -71,12 +71,12 @@ class Sample(msgspec.Struct, frozen=True):
     at: int
     """In us since 1970."""
     seconds: float
-    """That the rates are measured over."""
+    """The time over which the rates are measured."""
     streams: list[StreamRates]
 
 
 class Measurement:
-    """A sample, and the parts of it that were told, each encoded once for all who hear the same."""
+    """A sample, and the parts of it that were requested, each encoded once for all subscribers."""
 
     __slots__ = ("_encoded", "sample")
 
@@ -85,7 +85,7 @@ class Measurement:
         self._encoded: dict[tuple[int | None, int | None], bytes] = {}
 
     def encoded(self, stream_id: int | None = None, topic_id: int | None = None) -> bytes:
-        """As JSON: all of it, or one stream, or one topic of that."""
+        """As JSON: the whole sample, one stream, or one topic of it."""
         key = stream_id, topic_id
         found = self._encoded.get(key)
         if found is None:
@@ -118,7 +118,7 @@ class Rates:
         self._measuring: asyncio.Task[None] | None = None
 
     async def next(self) -> Measurement:
-        """That of the second that is going on."""
+        """Returns the measurement of the current second."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Measurement] = loop.create_future()
         self._waiting.append(future)
@@ -127,7 +127,7 @@ class Rates:
         return await future
 
     async def _measure(self) -> None:
-        """As long as somebody waits at the end of a period."""
+        """Measures as long as somebody waits at the end of a period."""
         loop = asyncio.get_running_loop()
         before, began = await self._counts(), loop.time()
         idle = 0
@@ -141,7 +141,7 @@ class Rates:
                     if not future.done():
                         future.set_result(measurement)
                     await _give_turns(number)
-            # Who has got one asks for the next soon, and it should be that of a whole second again.
+            # A subscriber asks for the next measurement soon, which should again cover a whole second.
             idle = 0 if waiting else idle + 1
             before, began = now, ended
 
@@ -181,7 +181,7 @@ class Rates:
         for number, one in enumerate(topic.served, 1):
             if one in now:
                 partitions.append(_partition(one, before.get(one), now[one], seconds))
-            # Most groups have nothing stored in most partitions: only what they have is looked at.
+            # Most groups have stored nothing in most partitions: only stored offsets are read.
             unread += one.readable - one.first_offset
             for group_id in one.readers(Kind.GROUP) if topic.groups else ():
                 lags[group_id] -= _read_by(one, group_id)
@@ -201,7 +201,7 @@ class Rates:
 
 def _partition(partition: Partition, before: _Count | None, now: _Count, seconds: float) -> PartitionRates:
     if before is None or before.emptied != now.emptied:
-        # New, or begun anew: all that is there has come meanwhile.
+        # New, or purged: everything in it was appended meanwhile.
         before = _Count(now.first, 0, now.first, now.emptied)
     messages = max(now.appended - before.appended, 0)
     octets = now.bytes - before.bytes
@@ -224,7 +224,7 @@ def _total(rates: Iterable[float]) -> float:
 
 
 def _read_by(partition: Partition, group_id: int) -> int:
-    """Messages that are there and that the group has committed."""
+    """Messages in the partition that the group has committed."""
     stored = partition.offset_of(Kind.GROUP, group_id)
     first = partition.first_offset
     return 0 if stored is None else min(max(stored + 1, first), partition.readable) - first

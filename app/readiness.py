@@ -1,7 +1,7 @@
-"""How far the server has come on its way up: what /health/ready says, also while nothing else can be answered yet; and
-what is wrong with a server that serves all the same.
+"""The stages of the server from start to stop: what /health/ready reports, even while nothing else is served yet, and
+problems that do not prevent serving.
 
-The composition root moves it on; the HTTP listener reads it.
+app/server.py sets the stage; the HTTP listener reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Readiness:
     def __init__(self, stage: Stage = Stage.RECOVERING) -> None:
         self.stage = stage
         self.recovery: Progress | None = None
-        """None until it is known how many partitions there are."""
+        """None until the number of partitions is known."""
         self.certificates = CertificateExpiry()
         self._began = time.monotonic()
         self._took: float | None = None
@@ -37,7 +37,7 @@ class Readiness:
 
     @property
     def seconds(self) -> float:
-        """How long it took to get ready, or has taken until now."""
+        """How long the start took, or has taken so far."""
         return time.monotonic() - self._began if self._took is None else self._took
 
     def enter(self, stage: Stage) -> None:

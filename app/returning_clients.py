@@ -1,10 +1,11 @@
-"""runtime/returning_clients.json: clients that were recognised by how they began, and do not begin so when they return.
+"""runtime/returning_clients.json: clients that were recognised by their first requests, and send others when they
+return.
 
-A login may say too little of the client (transports/wire/classic/dialect.py); what it does right after its first
-connection then tells, and its later connections do not show that again. So it is remembered by where it comes from and
-who it is: while it is connected, for a while after that, and over a restart of this server, which is what most clients
-that return return from. In memory for the event loop; the file is written when somebody new is recognised, never read
-again, and no reason to fail.
+The login of a client may not tell its version (transports/wire/classic/dialect.py). What the client does right after
+its first connection then tells; its later connections do not show that again. So its address and its name are
+remembered while it is connected, for a while after that, and over a restart of the server, which is what most clients
+return from. In memory, for the event loop. The file is written when a new client is recognised, and read at the start
+only; an error in it is logged and otherwise ignored.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ logger = logging.getLogger(__name__)
 NAME = "returning_clients.json"
 ASIDE = f"{NAME}.damaged"
 RETURN_US = 600 * 1_000_000
-"""Who has been away for longer is a stranger again: somebody else may have the address."""
+"""A client that was away for longer is unknown again: somebody else may have the address."""
 AWAY_MAX = 10_000
-"""Clients that are remembered while they are away; beyond that the one that left first is forgotten."""
+"""Clients that are remembered while they are away; beyond that, the one that left first is forgotten."""
 
 
 class ReturningClients:
@@ -33,16 +34,17 @@ class ReturningClients:
         self._folder = folder
         self._clock = clock
         self._connections: dict[str, int] = {}
-        """Of those who are here, how many."""
+        """The number of connections of each connected client."""
         self._away = dict.fromkeys(self._read(), clock())
-        """When the last connection of a client ended, in that order; or this server began, for those it was told of."""
+        """When the last connection of each client ended, in that order. For clients from the file, when this server
+        started."""
 
     def expects(self, who: str) -> bool:
-        """Whether a client from there is known, here or not long gone."""
+        """Returns True if the client is connected, or left recently."""
         return who in self._connections or self._clock() - self._away.get(who, -RETURN_US) < RETURN_US
 
     def arrived(self, who: str) -> None:
-        """A connection was recognised; `left` is called for each."""
+        """A connection was recognised. `left` must be called for each."""
         known = who in self._connections or who in self._away
         self._away.pop(who, None)
         self._connections[who] = self._connections.get(who, 0) + 1
@@ -65,9 +67,9 @@ class ReturningClients:
         except FileNotFoundError:
             return []
         except OSError as error:
-            logger.warning("%s cannot be read, and counts for nothing: %s", path, error)
+            logger.warning("%s cannot be read and is ignored: %s", path, error)
         except NOT_UNDERSTOOD as error:
-            logger.warning("%s cannot be understood, and is set aside as %s: %s", path, ASIDE, error)
+            logger.warning("%s cannot be understood and is set aside as %s: %s", path, ASIDE, error)
             try:
                 os.replace(path, os.path.join(self._folder, ASIDE))
             except OSError as refused:
@@ -79,8 +81,8 @@ class ReturningClients:
         disk = files.Files()
         try:
             files.make_folders(disk, self._folder)
-            # Not synced: after a power cut its clients are as good as new ones.
+            # Not synced: after a power failure its clients are new ones.
             content = msgspec.json.encode([*self._away, *self._connections])
             files.replace(disk, os.path.join(self._folder, NAME), content, sync=False)
         except OSError as error:
-            logger.warning("%s cannot be written: %s", os.path.join(self._folder, NAME), error.strerror or error)
+            logger.warning("%s was not written: %s", os.path.join(self._folder, NAME), error.strerror or error)

@@ -53,7 +53,7 @@ logger = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):
-    """Something outside is in the way. Its text is one line that names it."""
+    """Something outside prevents the start. The text is one line that names it."""
 
 
 STOPPED = 0
@@ -62,7 +62,7 @@ MISCONFIGURED = 2
 
 
 def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, replica_id: int | None = None) -> int:
-    """Serves until a signal says stop; returns the exit code of the process."""
+    """Serves until a signal stops it; returns the exit code of the process."""
     try:
         loaded, warning = _fit_open_files(load(environ, cwd, replica_id))
         options = store_options(loaded.config)
@@ -84,7 +84,7 @@ def run(environ: Mapping[str, str], cwd: str, *, default_root: bool = False, rep
     except (CannotStart, StorageError, ListenError) as error:
         return _refuse(error, FAILED)
     except Exception:
-        logger.exception("an error that Whippet does not expect has ended it; please report it")
+        logger.exception("Whippet was ended by an unexpected error; please report it")
         return FAILED
     finally:
         log_files.stop()
@@ -99,7 +99,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
     try:
         store = await _open_store(options, readiness, measurements, partial(_start_log_files, log_files, loaded.config))
         try:
-            # A signal that comes while the store opens waits for that: what recovery has begun it should finish.
+            # A signal during recovery takes effect after it: recovery should finish what it has begun.
             if not stopping.is_set():
                 gateway = await Gateway.open(loaded.config, store, loaded.environment, default_root=default_root)
                 gateway.readiness, gateway.measurements = readiness, measurements
@@ -111,7 +111,7 @@ async def _serve(loaded: Loaded, options: StoreOptions, log_files: LogFiles, *, 
                     await _listen(loaded, options, gateway, http, renewals, stopping)
                 finally:
                     await gateway.close()
-            logger.info("closing the store: what is still in memory is written and synced")
+            logger.info("closing the store: writing and syncing what is in memory")
         finally:
             await store.close()
     finally:
@@ -136,13 +136,13 @@ def _start_log_files(log_files: LogFiles, config: Config) -> None:
     try:
         log_files.start(config.system.path, config.system.logging)
     except OSError as error:
-        logger.warning("the log goes to no file: %s: %s", error.filename, error.strerror or error)
+        logger.warning("the log is not written to files: %s: %s", error.filename, error.strerror or error)
 
 
 async def _open_store(
     options: StoreOptions, readiness: Readiness, measurements: Measurements, on_locked: Callable[[], None]
 ) -> Store:
-    """`on_locked` is called, on a thread, as soon as nobody else can open the folder."""
+    """`on_locked` is called on a thread as soon as the folder is locked."""
 
     def on_progress(recovery: Progress) -> None:
         readiness.recovery = recovery
@@ -214,7 +214,7 @@ async def _listen(
         gateway.readiness.enter(Stage.READY)
         banner.show(shown, options, *gateway.users.root_sign_in, has_dashboard=application.is_shown(config))
         await _until_stop_or_failure(stopping, [each.serving for each in web])
-        logger.info("stopping: no new connections, requests in hand are finished")
+        logger.info("stopping: no new connections; requests in progress are finished")
     finally:
         await _stop(gateway, api, web, listeners)
 
@@ -244,7 +244,7 @@ async def _listen_for_websockets(
     web: list[HttpServer],
     addresses: dict[str, Address],
 ) -> list[WebSockets]:
-    """Where HTTP is, and besides at an address of its own if it has one: that is the one that is told."""
+    """Shares the HTTP listener, and has one of its own if an address is set, which is the one reported then."""
     config, address, at = gateway.config, gateway.config.websocket.address, http
     if http is not None and address == config.http.address:
         address = None
@@ -280,15 +280,15 @@ def _shown(config: Config, name: str) -> str:
 
 
 async def _until_stop_or_failure(stopping: asyncio.Event, serving: list[asyncio.Task[None]]) -> None:
-    told = asyncio.create_task(stopping.wait(), name="until a signal")
+    stopped = asyncio.create_task(stopping.wait(), name="until a signal")
     try:
-        await asyncio.wait([told, *serving], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([stopped, *serving], return_when=asyncio.FIRST_COMPLETED)
     finally:
-        told.cancel()
+        stopped.cancel()
     for task in serving:
         if task.done():
             await task
-            raise RuntimeError(f"the {task.get_name()} listener has ended without being told to")
+            raise RuntimeError(f"the {task.get_name()} listener has ended unexpectedly")
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -296,8 +296,8 @@ def _stop_on_signals() -> asyncio.Event:
 
     def on_signal(name: str) -> None:
         if stopping.is_set():
-            logger.warning("%s again: stopping at once, what is only in memory is lost", name)
-            # Nothing less is sure to be at once: a thread may be inside a disk call that does not return.
+            logger.warning("%s again: stopping at once; what is only in memory is lost", name)
+            # Nothing else is sure to be immediate: a thread may be inside a disk call that does not return.
             os._exit(FAILED)
         logger.info("%s: stopping; a second signal stops at once", name)
         stopping.set()
@@ -314,8 +314,8 @@ def _renew_on_hangup(readiness: Readiness) -> Renewals:
 
 
 def _fit_open_files(loaded: Loaded) -> tuple[Loaded, str | None]:
-    """Connections and segments are files; the usual soft limit, 1024, is there for programs that use select. The second
-    answer is for the log."""
+    """Raises the limit of open files, because connections and segments are files; the usual soft limit, 1024, exists
+    for programs that use select. Returns a warning for the log, too."""
     try:
         allowed = descriptors.reserve()
     except (ValueError, OSError) as error:

@@ -1,13 +1,15 @@
-"""SharedFeeds: what those read who stay, each piece of it read and encoded once for all that are at the same place.
+"""Shared feeds: what tails and subscriptions read, each piece of it read and encoded once for all readers at the same
+position.
 
-A reader has a cursor, the next offset of each partition that it follows, and asks for the piece behind it until it has
-read everything. Then it stays, and is handed the pieces that come, as one call for each and no task of its own to wake:
-a round begins when something was appended, and makes one piece for all who stay. Rounds are a few times as far apart as
-handing out to so many takes, so that many readers cost a share of the loop and not all of it; one alone has no pause.
+A reader has a cursor, the next offset of each partition that it follows, and asks for the next piece until it has read
+everything. Then it follows: it is handed the pieces that arrive, with one call each and without a task to wake. A round
+begins when something was appended, and makes one piece for all followers. Rounds are spaced a few times as far apart as
+handing a piece to all readers takes, so that many readers cost a share of the event loop and not all of it; a single
+reader has no pause.
 
-A reader that is slow goes: it costs nothing here, and later reads on from where it is. However many readers there are,
-they share the event loop with everybody else: all feeds together hand out so much in one turn of it, and then wait for
-the next. All of this is the event loop's.
+A slow reader stops following, costs nothing here, and later reads on from its position. However many readers there are,
+they share the event loop with everything else: in one iteration of the loop all feeds together hand out a limited
+number of bytes, and then wait for the next. For the event loop only.
 """
 
 from __future__ import annotations
@@ -28,33 +30,33 @@ Position = tuple[int, ...]
 """The next offset of each partition of a feed."""
 
 Key = tuple[Position, Position, int | None]
-"""How often each partition was purged, a position, and how many messages of each partition are wanted: what is read
-there is always the same."""
+"""How often each partition was purged, a position, and how many messages of each partition to read: what is read there
+is always the same."""
 
 Held = TypeVar("Held")
 Content = TypeVar("Content", bound=Sized)
-"""A piece's messages are made into this. Its length is about the number of bytes that it takes."""
+"""What the messages of a piece are encoded as. Its length is roughly its size in bytes."""
 
 PIECE_BYTES = 128 * 1024
-"""Of batches, about; one message may be longer."""
+"""Of batches, roughly; a single message may be longer."""
 PART_BYTES_MIN = 16 * 1024
-"""Of each partition, where there are several."""
+"""For each partition, if there are several."""
 PIECES_KEPT = 4
 KEPT_BYTES_MAX = 1 << 20
-"""Of the pieces of a feed that are kept for those who come a little later; for a single reader none are."""
+"""For the pieces that a feed caches for readers that are a little late. With a single reader nothing is cached."""
 PAUSE_SECONDS_PER_READER = 0.000_05
 PAUSE_SECONDS_MAX = 0.1
 HANDED_OUT_BYTES = 1 << 20
-"""In one turn of the event loop, to all readers of all feeds."""
+"""In one iteration of the event loop, for all readers of all feeds."""
 READER_BYTES = HANDED_OUT_BYTES // 200
-"""A reader counts as so many at least."""
+"""A reader counts as at least this many bytes."""
 
 
 class Part(NamedTuple):
-    """What a piece has of one partition."""
+    """The batches of one partition in a piece."""
 
     of: int
-    """Which of the partitions of the feed."""
+    """The index of the partition in the feed."""
     buffers: Sequence[Readable]
     next_offset: int
 
@@ -66,32 +68,33 @@ class Part(NamedTuple):
 class Piece(NamedTuple, Generic[Held]):
     content: Held
     position: Position
-    """Where a reader goes on."""
+    """Where a reader continues."""
 
 
 Take: TypeAlias = Callable[[Piece[Content]], int | None]
-"""Takes a piece on, and says how many bytes of it were written; None: the reader is full, and goes."""
+"""Takes a piece and returns the number of bytes written; None means that the reader cannot keep up and stops
+following."""
 Encode: TypeAlias = Callable[[Position, Sequence[Part]], Awaitable[Content]]
 """Makes the content of a piece that begins at a position."""
 
 
-class Turns:
-    """How much is handed out in one turn of the event loop. Whoever comes too late for this one waits in line."""
+class HandoutBudget:
+    """How much is handed out in one iteration of the event loop. What exceeds it waits in line for the next."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._spent = 0
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._is_renewing = False
+        self._is_renewal_scheduled = False
 
     def spend(self, size: int) -> bool:
-        """False: that was all for this turn, and whoever has more to hand out waits for the next."""
+        """Returns False when this iteration's budget is spent: the caller waits before it hands out more."""
         self._spent += max(size, READER_BYTES)
-        self._renew_later()
+        self._schedule_renewal()
         return self._spent < HANDED_OUT_BYTES
 
-    async def come(self, size: int) -> None:
-        """Returns when it is somebody's turn to hand out so much."""
+    async def wait(self, size: int) -> None:
+        """Returns when the budget allows handing out `size` bytes."""
         if not self._line and self._spent < HANDED_OUT_BYTES:
             self.spend(size)
             return
@@ -99,13 +102,13 @@ class Turns:
         self._line.append((turn, size))
         await turn
 
-    def _renew_later(self) -> None:
-        if not self._is_renewing:
-            self._is_renewing = True
+    def _schedule_renewal(self) -> None:
+        if not self._is_renewal_scheduled:
+            self._is_renewal_scheduled = True
             self._loop.call_soon(self._renew)
 
     def _renew(self) -> None:
-        self._spent, self._is_renewing = 0, False
+        self._spent, self._is_renewal_scheduled = 0, False
         while self._line and self._spent < HANDED_OUT_BYTES:
             turn, size = self._line.popleft()
             if not turn.done():
@@ -114,7 +117,7 @@ class Turns:
 
 
 class Cursor:
-    """Where a reader is. It belongs to one feed."""
+    """The position of a reader of one feed."""
 
     __slots__ = ("emptied", "position")
 
@@ -124,19 +127,19 @@ class Cursor:
 
 
 class SharedFeed(Generic[Content]):
-    def __init__(self, partitions: Sequence[Partition], encode: Encode[Content], turns: Turns) -> None:
+    def __init__(self, partitions: Sequence[Partition], encode: Encode[Content], budget: HandoutBudget) -> None:
         self.partitions = tuple(partitions)
         self.readers = 0
         self._encode = encode
-        self._turns = turns
+        self._budget = budget
         self._loop = asyncio.get_running_loop()
         self._end = self._readable()
         self._waiting: list[asyncio.Future[None]] = []
-        self._staying: dict[Cursor, tuple[Take[Content], asyncio.Future[None]]] = {}
+        self._following: dict[Cursor, tuple[Take[Content], asyncio.Future[None]]] = {}
         self._pieces: dict[Key, asyncio.Future[Piece[Content | None]]] = {}
         self._kept_bytes = 0
         self._failure: Exception | None = None
-        self._rounds = self._loop.create_task(self._go_round(), name="a feed")
+        self._rounds = self._loop.create_task(self._run_rounds(), name="a feed")
 
     def close(self) -> None:
         self._rounds.cancel()
@@ -145,17 +148,17 @@ class SharedFeed(Generic[Content]):
         return Cursor(position, self._emptied())
 
     def has_more(self, cursor: Cursor) -> bool:
-        """There is something behind the cursor already."""
-        return self._is_behind(cursor.position)
+        """Returns True if the next piece is there already."""
+        return self._has_messages_after(cursor.position)
 
     async def next_piece(self, cursor: Cursor, most: int | None = None) -> Piece[Content]:
-        """What is behind the cursor, as soon as there is something; the cursor is moved behind it. An error is the end:
-        a StorageError, or a defect. `most` is for readers that take few messages: no more of each partition are read.
-        """
+        """Returns the next piece as soon as there is one, and moves the cursor past it. Raises StorageError, or the
+        error of a defect, when the feed has ended. Readers that take few messages set `most`, the number to read of
+        each partition."""
         while True:
             self._follow_purges(cursor)
             position = cursor.position
-            if not self._is_behind(position):
+            if not self._has_messages_after(position):
                 if self._failure is not None:
                     raise self._failure
                 future: asyncio.Future[None] = self._loop.create_future()
@@ -166,51 +169,51 @@ class SharedFeed(Generic[Content]):
             piece = await asyncio.shield(self._pieces.get(key) or self._make(key))
             content = piece.content
             if content is not None:
-                await self._turns.come(len(content))
+                await self._budget.wait(len(content))
             if cursor.emptied != self._emptied():
                 continue
             cursor.position = piece.position
             if content is not None:
                 return Piece(content, piece.position)
             if piece.position == position:
-                # Nothing can be read there now: perhaps a little later.
+                # Nothing can be read there now; perhaps a little later.
                 await asyncio.sleep(PAUSE_SECONDS_MAX)
 
     async def follow(self, cursor: Cursor, take: Take[Content]) -> None:
-        """Hands over what comes, and moves the cursor behind it, until `take` says that it is full; at once if there
-        is something behind the cursor already, which is to be asked for."""
+        """Hands over pieces as they arrive, and moves the cursor past each, until `take` returns None. Returns at once
+        if the next piece is there already: `next_piece` returns that one."""
         if cursor.emptied != self._emptied() or cursor.position != self._end or self._failure is not None:
             return
         gone: asyncio.Future[None] = self._loop.create_future()
-        self._staying[cursor] = take, gone
+        self._following[cursor] = take, gone
         try:
             await gone
         finally:
-            self._staying.pop(cursor, None)
+            self._following.pop(cursor, None)
 
     async def _hand_out(self, before: Position, piece: Piece[Content]) -> None:
-        """To those who were there before it: who has come while it was made has had it."""
-        for cursor, (take, gone) in list(self._staying.items()):
+        """Skips readers that began to follow while the piece was made: they have had it."""
+        for cursor, (take, gone) in list(self._following.items()):
             if cursor.position == before and not gone.done():
                 cursor.position = piece.position
                 written = take(piece)
                 if written is None:
                     _set(gone)
-                if not self._turns.spend(len(piece.content) if written is None else written):
-                    await self._turns.come(0)
+                if not self._budget.spend(len(piece.content) if written is None else written):
+                    await self._budget.wait(0)
 
-    async def _let_go(self) -> None:
-        """Ends the stay of all readers, because what comes next is not behind their cursors."""
-        await self._wake([gone for _, gone in self._staying.values()])
+    async def _stop_following(self) -> None:
+        """Makes all readers stop following, because what comes next does not continue at their cursors."""
+        await self._wake([gone for _, gone in self._following.values()])
 
     async def _wake(self, sleepers: Iterable[asyncio.Future[None]]) -> None:
         for future in sleepers:
             _set(future)
-            if not self._turns.spend(0):
-                await self._turns.come(0)
+            if not self._budget.spend(0):
+                await self._budget.wait(0)
 
     def _follow_purges(self, cursor: Cursor) -> None:
-        """Whoever reads a partition that was purged goes on at its new beginning."""
+        """Moves a cursor to the new beginning of each partition that was purged."""
         now = self._emptied()
         if cursor.emptied != now:
             cursor.position = tuple(
@@ -249,7 +252,7 @@ class SharedFeed(Generic[Content]):
         end = self._end
         wanted = [i for i, at in enumerate(position) if at < end[i]]
         if not wanted:
-            # It was purged in between.
+            # The partition was purged meanwhile.
             return Piece(None, position)
         room = max(PIECE_BYTES // len(wanted), PART_BYTES_MIN)
         parts = []
@@ -264,58 +267,58 @@ class SharedFeed(Generic[Content]):
 
     # ---------------------------------------------------------------------------------------------------------- rounds
 
-    async def _go_round(self) -> None:
+    async def _run_rounds(self) -> None:
         untils: dict[int, asyncio.Task[None]] = {}
         was_emptied = self._emptied()
         try:
             while True:
                 began = self._loop.time()
-                await self._anything(untils, was_emptied)
-                # What was handed out last took as long as it took: that time is not waited for once more.
+                await self._wait_for_change(untils, was_emptied)
+                # The time that handing out took counts as part of the pause.
                 due = min(self.readers * PAUSE_SECONDS_PER_READER, PAUSE_SECONDS_MAX)
                 pause = began + due - self._loop.time()
                 if self.readers > 1 and pause > 0:
                     await asyncio.sleep(pause)
                 before, self._end, emptied = self._end, self._readable(), self._emptied()
-                # Those who do not stay make what they need themselves.
-                is_wanted = self._staying and self._is_behind(before)
+                # Readers that do not follow make the pieces that they need themselves.
+                is_wanted = self._following and self._has_messages_after(before)
                 piece = await self._make((emptied, before, None)) if is_wanted else None
                 content = None if piece is None or piece.position != self._end else piece.content
                 if content is not None and was_emptied == emptied == self._emptied():
                     await self._hand_out(before, Piece(content, self._end))
                 else:
-                    await self._let_go()
+                    await self._stop_following()
                 was_emptied = emptied
                 waiting, self._waiting = self._waiting, []
                 await self._wake(waiting)
         except StorageError as error:
             self._failure = error
-        except Exception as error:  # noqa: BLE001 -- a defect of ours, which all readers hear of
-            _log.exception("a feed ended in a defect")
+        except Exception as error:  # noqa: BLE001 -- a defect, which ends all readers
+            _log.exception("a feed has failed; its readers are disconnected")
             self._failure = error
         finally:
             for task in untils.values():
                 task.cancel()
-            for future in (*self._waiting, *[gone for _, gone in self._staying.values()]):
+            for future in (*self._waiting, *[gone for _, gone in self._following.values()]):
                 _set(future)
 
-    def _is_behind(self, position: Position) -> bool:
+    def _has_messages_after(self, position: Position) -> bool:
         return any(at < end for at, end in zip(position, self._end, strict=True))
 
-    async def _anything(self, untils: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
-        """Returns as soon as one of the partitions has more than at the last round, or was purged since: who waits then
-        is woken, and who comes to wait later has to look."""
+    async def _wait_for_change(self, untils: dict[int, asyncio.Task[None]], was_emptied: Position) -> None:
+        """Returns as soon as one of the partitions has more than at the last round, or was purged since. Then waiting
+        readers are woken; readers that begin to wait later check by themselves."""
         if len(self.partitions) == 1:
             if self._emptied() == was_emptied:
                 await self.partitions[0].until(self._end[0])
             return
         if not self.partitions:
-            # Those of a topic that has none; who follows it is told when it gets some.
+            # The topic has no partitions; its followers are told when it gets some.
             await self._loop.create_future()
         for i, partition in enumerate(self.partitions):
             if i not in untils:
                 untils[i] = self._loop.create_task(partition.until(self._end[i]))
-        # Only now they wait.
+        # The tasks begin to wait only now.
         await asyncio.sleep(0)
         if self._emptied() == was_emptied:
             await asyncio.wait(untils.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -340,21 +343,22 @@ def _set(future: asyncio.Future[None]) -> None:
 
 
 class SharedFeeds:
-    """The feeds that have readers, by what is read in which form."""
+    """The feeds that have readers, by partitions and by the form in which they are read."""
 
     def __init__(self) -> None:
         self._feeds: dict[tuple[Hashable, tuple[Partition, ...]], SharedFeed[Any]] = {}
-        self._turns = Turns()
+        self._budget = HandoutBudget()
 
     def __len__(self) -> int:
         return len(self._feeds)
 
     def join(self, form: Hashable, partitions: tuple[Partition, ...], encode: Encode[Content]) -> SharedFeed[Content]:
-        """`encode` always makes the same for a form; that of the first reader is used as long as there are any."""
+        """`encode` must make the same for the same form; the one of the first reader is used while there are
+        readers."""
         key = form, partitions
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = SharedFeed(partitions, encode, self._turns)
+            feed = self._feeds[key] = SharedFeed(partitions, encode, self._budget)
         feed.readers += 1
         return feed
 

@@ -1,4 +1,4 @@
-"""The snapshot that support asks for: a ZIP of small text files about this process. Made in a thread, never stored."""
+"""Snapshots for support: a ZIP of small text files about this process. Created on a thread, never stored."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _log = logging.getLogger(__name__)
 ALL = 100
 FILES_LISTED_MAX = 10_000
 LOG_BYTES_MAX = 1 << 20
-"""The snapshot has so much of the end of the log."""
+"""The log's end in the snapshot has at most this many bytes."""
 
 _METHODS = {
     1: zipfile.ZIP_STORED,
     2: zipfile.ZIP_DEFLATED,
     3: zipfile.ZIP_BZIP2,
-    # Whoever reads the archive need not know these two in a ZIP, so they get what everybody knows.
+    # A program that reads the archive need not support these two methods in a ZIP, so they are replaced by common ones.
     4: zipfile.ZIP_DEFLATED,
     5: zipfile.ZIP_LZMA,
     6: zipfile.ZIP_DEFLATED,
@@ -38,11 +38,11 @@ def zip_method(compression: int) -> int:
 
 
 def chosen(types: Sequence[int]) -> tuple[int, ...]:
-    """The parts that are wanted, each once, because everybody may ask and a part takes time. "All" stands alone, and
-    leaves out the test."""
+    """Returns the selected parts, each once, because any user may request one and a part takes time. "All" must stand
+    alone, and leaves out the test."""
     if ALL in types:
         if len(types) > 1:
-            raise CommandError(Code.INVALID_COMMAND, "a snapshot of all parts names no other part")
+            raise CommandError(Code.INVALID_COMMAND, "a snapshot of all parts (100) must not name other parts")
         return tuple(part for part in _PARTS if part != TEST)
     for part in types:
         if part not in _PARTS:
@@ -51,16 +51,16 @@ def chosen(types: Sequence[int]) -> tuple[int, ...]:
 
 
 class Server(NamedTuple):
-    """The server whose snapshot is made."""
+    """The server of which a snapshot is created."""
 
     data_folder: str
     log_folder: str | None
-    """None: the log goes to no file."""
+    """None if the log is not written to files."""
     config: str
 
 
 def make(parts: Sequence[int], method: int, server: Server) -> bytes:
-    """A part that cannot be had is left out, and the log says why."""
+    """Leaves out a part that cannot be read, and logs the reason."""
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", method) as target:
         for part in parts:
@@ -68,7 +68,7 @@ def make(parts: Sequence[int], method: int, server: Server) -> bytes:
             try:
                 target.writestr(name, write(server))
             except OSError as error:
-                _log.warning("the snapshot has no %s: %s", name, error)
+                _log.warning("the snapshot lacks %s: %s", name, error)
     return archive.getvalue()
 
 
@@ -105,7 +105,7 @@ def _logs(server: Server) -> str:
     with open(os.path.join(server.log_folder, log_files.NAME), "rb") as log:
         skipped = max(log.seek(0, os.SEEK_END) - LOG_BYTES_MAX, 0)
         log.seek(skipped)
-        # The first line is one in part.
+        # The first line is incomplete.
         lines = log.read(LOG_BYTES_MAX) if not skipped else log.read(LOG_BYTES_MAX).partition(b"\n")[2]
     return lines.decode(errors="replace")
 

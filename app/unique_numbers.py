@@ -1,9 +1,9 @@
-"""Numbers that are given once in the life of a data folder: to sessions, and to partitions when they are made.
+"""Numbers that are unique in the life of a data folder: those of sessions and of incarnations of partitions.
 
-They are reserved in blocks, and a block is on the disk before its first number is given, so that a server that was
-killed does not give a number again. Where the clock has come further than the blocks they go on from its milliseconds:
-that makes good for a folder that was restored without its reservation. Clients shift session numbers by 20 bits, which
-leaves 43 for them: milliseconds since 1970 need that many in the year 2248.
+They are reserved in blocks, and a block is on the disk before its first number is used, so that a server that was
+killed uses no number twice. Where the clock in milliseconds is ahead of the blocks, numbers continue from there: this
+covers a folder that was restored without its reservation. Clients shift session numbers by 20 bits, which leaves 43:
+milliseconds since 1970 need that many in the year 2248.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class UniqueNumbers:
     def __init__(
         self, reserved: int, now_us: int, reserve: Callable[[int], Awaitable[None]], *, block: int = BLOCK
     ) -> None:
-        """`reserved`: numbers below it may have been given away. `reserve` returns when it is raised on the disk."""
+        """Numbers below `reserved` may have been used. `reserve` returns when the reservation is on the disk."""
         self._next = self._reserved = max(reserved, now_us // 1000)
         self._reserve = reserve
         self._block = block

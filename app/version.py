@@ -1,6 +1,6 @@
-"""Which Whippet this is, said the same way by the banner, the command line and the OpenAPI document.
+"""The version of Whippet, for the banner, the command line and the OpenAPI document.
 
-The number is written once, in pyproject.toml. Never imported where start-up time matters before it is needed.
+The number is set once, in pyproject.toml. Do not import this before it is needed where the time of a start matters.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ def version() -> str:
 
 
 IGGY_VERSION = "0.8.0"
-"""The release of Apache Iggy whose behaviour clients find here; what they are told as the server's version."""
+"""The release of Apache Iggy whose behaviour clients get, and that they are told as the server's version."""
 
 MODERN_IGGY_VERSION = "0.9.0"
-"""The same for those that speak its wire."""
+"""The same for clients of the 0.9 protocol."""
 
 
 def semantic_number(text: str) -> int:
-    """As clients compare it: major, minor and patch, three digits each."""
+    """Three digits each for major, minor and patch, as clients compare versions."""
     major, minor, patch = (int(part) for part in text.split("."))
     return major * 1_000_000 + minor * 1_000 + patch

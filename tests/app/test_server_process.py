@@ -279,7 +279,7 @@ def test_a_folder_for_it_that_cannot_be_made_does_not_prevent_a_start(start: Sta
     (folder / "runtime").touch()
     gateway = start()
     assert gateway.ping() == "pong"
-    gateway.line("current_config.toml cannot be written: ")
+    gateway.line("current_config.toml was not written: ")
 
 
 def test_the_banner_says_where_the_data_is_and_what_is_promised(start: Start, folder: Path) -> None:
@@ -339,7 +339,7 @@ def test_a_folder_for_log_files_that_cannot_be_made_does_not_prevent_a_start(sta
     (folder / "logs").touch()
     gateway = start()
     assert gateway.ping() == "pong"
-    gateway.line("the log goes to no file: ")
+    gateway.line("the log is not written to files: ")
 
 
 def test_a_corrupt_byte_in_a_document_costs_only_what_the_document_says(start: Start, folder: Path) -> None:

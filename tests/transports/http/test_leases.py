@@ -279,7 +279,7 @@ async def test_after_a_restart_leases_are_gone_and_a_new_one_goes_on_where_the_g
         async with httpx.AsyncClient(base_url=where, headers=headers, trust_env=False) as client:
             response = await client.get(f"{member.path}/messages")
             assert refusal(response) == GONE
-            assert "take a new one" in response.json()["reason"]
+            assert "acquire a new one" in response.json()["reason"]
             again = Member(client, await client.post(LEASES))
             assert texts(await again.poll(partition_id=0)) == ["b"]
 
