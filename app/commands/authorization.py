@@ -1,6 +1,5 @@
-"""Who asks for a command. It is looked at again after every wait: a user may meanwhile have been deleted or made
-inactive, may have lost a permission, and somebody else may have been given the user's number.
-"""
+"""The user on whose behalf a command is executed. Checked again after every wait: meanwhile the user may have been
+deleted, made inactive, or have lost a permission, and another user may have been given the number."""
 
 from __future__ import annotations
 
@@ -22,16 +21,16 @@ def current_user(gateway: Gateway, login: Login | None) -> User:
     return user
 
 
-def refuse_changing_root(asker: User, user: User) -> None:
-    if user.id == ROOT and asker is not user:
+def refuse_changing_root(caller: User, user: User) -> None:
+    if user.id == ROOT and caller is not user:
         raise CommandError(Code.UNAUTHORIZED, "only the root user may change the root user")
 
 
-def refuse_escalation(asker: User, before: Permissions | None, after: Permissions | None) -> None:
-    """Nobody grants or revokes what they may not do themselves."""
-    right = beyond(asker.permissions, before, after)
+def refuse_escalation(caller: User, before: Permissions | None, after: Permissions | None) -> None:
+    """Users cannot grant or revoke rights that they do not have themselves."""
+    right = beyond(caller.permissions, before, after)
     if right is not None:
         raise CommandError(
             Code.UNAUTHORIZED,
-            f"user {asker.username!r} may not grant or revoke {right}, which they do not have themselves",
+            f"user {caller.username!r} may not grant or revoke {right}, which they do not have themselves",
         )

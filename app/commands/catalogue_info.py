@@ -1,4 +1,4 @@
-"""The living catalogue as answers: how streams, topics and partitions are described to whoever may read them."""
+"""The catalogue as responses: descriptions of streams, topics and partitions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Sending with de-duplication on: messages whose id the partition has seen lately are left out, the others keep their
-order and get consecutive offsets. That all are repetitions is a success too.
+"""Sending to a topic with deduplication: messages whose id the partition has received lately are left out; the others
+keep their order and get consecutive offsets. A batch of duplicates only is a success too.
 
-A topic says for itself whether, and how much is remembered; what it does not say is in `system.message_deduplication`.
-What is remembered is in memory, and read back from the log: after a start, or when a topic is told to begin with it.
+Each topic may choose whether to deduplicate, and within which bounds; `system.message_deduplication` has the defaults.
+The ids are in memory, and are read back from the log after a start, or when a topic begins to deduplicate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 READ_MESSAGES, READ_BYTES = 100_000, 8 * 1024 * 1024
-"""Of the log at once: the event loop looks at each id."""
+"""Read from the log at once: the event loop processes each id."""
 
 
 class Deduplication:
@@ -39,11 +39,11 @@ class Deduplication:
         wanted = system.message_deduplication
         self._enabled = wanted.enabled
         self._usual = Bounds(wanted.max_entries, int(wanted.expiry * 1_000_000))
-        self._room_bytes = system.limits.deduplication_bytes
+        self._bytes_max = system.limits.deduplication_bytes
         self.left_out = 0
         """Messages since the start."""
         self._windows: dict[Partition, asyncio.Task[DeduplicationWindow]] = {}
-        self._out_of_room = False
+        self._is_full = False
 
     @property
     def ids(self) -> int:
@@ -54,7 +54,7 @@ class Deduplication:
         return sum(window.size_bytes for window in self._filled())
 
     def bounds(self, chosen: TopicOptions) -> Bounds | None:
-        """What holds for a topic; None where nothing is left out."""
+        """Returns the bounds for a topic; None if it does not deduplicate."""
         enabled = chosen.message_deduplication
         if not (self._enabled if enabled is None else enabled):
             return None
@@ -73,7 +73,7 @@ class Deduplication:
         producer: Producer | None = None,
         checked: batches.Checked | None = None,
     ) -> Appended | None:
-        """None when nothing of the batch was new."""
+        """Returns None if the whole batch was duplicates."""
         if checked is None:
             checked = partition.check(batch)
         window, taken = await self._take(partition, bounds, batch, checked, now)
@@ -105,7 +105,7 @@ class Deduplication:
             await asyncio.shield(taken)
 
     def forget(self, partitions: Sequence[Partition | None]) -> None:
-        """They were purged or removed, or nothing is left out of them any more."""
+        """Forgets the ids of partitions that were purged, removed, or are no longer deduplicated."""
         for partition in partitions:
             if partition is not None:
                 self._windows.pop(partition, None)
@@ -116,7 +116,7 @@ class Deduplication:
             if filling is None or (filling.done() and _failed(filling)):
                 filling = asyncio.create_task(self._fill(partition, bounds, now))
                 self._windows[partition] = filling
-            # Whoever stops waiting for it does not end it for the others.
+            # A caller that is cancelled must not cancel it for the others.
             window = filling.result() if filling.done() else await asyncio.shield(filling)
             if self._windows.get(partition) is filling:
                 window.bounds = bounds
@@ -134,14 +134,14 @@ class Deduplication:
             if not found.messages:
                 return window
             for batch in _batches(b"".join(found.buffers)):
-                # A clock that was ahead when the batch came must not keep its ids for years.
+                # A clock that was ahead when the batch arrived must not keep its ids for years.
                 came_at = min(batches.header(batch).base_timestamp, now)
                 window.fill(batches.ids(batch, batches.frame_positions(batch)), came_at)
                 await asyncio.sleep(0)
             offset = found.next_offset
 
     async def fill(self, topic: Topic, now: int) -> None:
-        """Before anybody has to wait for it."""
+        """Fills the windows of a topic before a send has to wait for it."""
         bounds = self.bounds(topic.document.options)
         if bounds is None:
             return
@@ -149,7 +149,9 @@ class Deduplication:
             try:
                 await self._window(partition, bounds, now)
             except StorageError as error:
-                _log.warning("the ids of %s are not read back, the next send tries again: %s", partition.place, error)
+                _log.warning(
+                    "the message ids of %s were not read back; the next send tries again: %s", partition.place, error
+                )
 
     def _filled(self) -> Iterator[DeduplicationWindow]:
         for filling in self._windows.values():
@@ -157,14 +159,14 @@ class Deduplication:
                 yield filling.result()
 
     def _has_room(self, more_bytes: int) -> bool:
-        has_room = self.size_bytes + more_bytes <= self._room_bytes
-        if not has_room and not self._out_of_room:
+        has_room = self.size_bytes + more_bytes <= self._bytes_max
+        if not has_room and not self._is_full:
             _log.warning(
-                "message ids fill system.limits.deduplication_bytes = %d: from now on the oldest are forgotten sooner "
-                "than topics ask for, and what is sent again after that is stored again",
-                self._room_bytes,
+                "message ids fill system.limits.deduplication_bytes = %d: the oldest are forgotten earlier than the "
+                "topics are configured for, and their duplicates will be stored",
+                self._bytes_max,
             )
-        self._out_of_room = not has_room
+        self._is_full = not has_room
         return has_room
 
 
@@ -185,7 +187,7 @@ def _batches(octets: bytes) -> Iterator[memoryview]:
 
 
 def _only(batch: Writable, positions: Sequence[int]) -> Writable:
-    """The batch with these of its messages."""
+    """The batch with only these of its messages."""
     messages = list(batches.messages(batch))
     kept = [
         Message(one.payload, one.id, one.user_headers, one.origin_timestamp)

@@ -1,6 +1,7 @@
-"""Reading as clients of 0.12 do it: where a partition is, polls that may be deferred, fetches over many partitions.
+"""Reading as 0.12 clients do: the incarnation of a partition, deferred polls, and fetches over many partitions.
 
-None of these waits for messages: app/long_poll.py does that before, so that who asks is looked at again afterwards.
+None of these commands waits for messages: app/long_poll.py does that before, so that the caller is checked after the
+wait.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 WAIT_US_MAX = 600_000_000
 TIMEOUT_US_MAX = 630_000_000
 SPARE_US = 1_000_000
-"""A client gives up at the earliest so long after the wait is over."""
+"""The client must wait at least this much longer than the server."""
 BYTES_MIN = 344
-"""One batch of one small message."""
+"""One batch with one small message."""
 POLL_HEAD_BYTES = 40
-TARGETS_AT_ONCE = 100
-"""So many partitions of a fetch are read in one turn of the loop."""
+TARGETS_PER_ITERATION = 100
+"""Partitions of a fetch that are read in one iteration of the event loop."""
 
 
 async def get_partition_route(
@@ -94,10 +95,12 @@ def check_deferral(request: requests.PollMessagesDeferred | requests.FetchMessag
         _check_unique(partition_id for partition_id, _ in request.starts)
         return
     if not 1 <= needed <= request.count:
-        raise CommandError(Code.INVALID_COMMAND, f"a wait for {needed} of {request.count} messages")
+        raise CommandError(
+            Code.INVALID_COMMAND, f"a wait for {needed} messages with at most {request.count} per response"
+        )
     if request.max_bytes is None or request.max_bytes < BYTES_MIN:
         raise CommandError(
-            Code.INVALID_COMMAND, f"an answer of {request.max_bytes} bytes: at least {BYTES_MIN} are needed"
+            Code.INVALID_COMMAND, f"a response of {request.max_bytes} bytes: at least {BYTES_MIN} are needed"
         )
     if isinstance(request, requests.FetchMessages):
         _check_targets(request)
@@ -120,7 +123,7 @@ def _check_targets(request: requests.FetchMessages) -> None:
 def _check_unique(partitions: Iterable[int | None]) -> None:
     numbers = list(partitions)
     if len(set(numbers)) < len(numbers):
-        raise CommandError(Code.INVALID_COMMAND, "a partition is there twice")
+        raise CommandError(Code.INVALID_COMMAND, "a partition is named twice")
 
 
 async def locate_messages(
@@ -158,7 +161,7 @@ async def await_messages(
 async def poll_deferred(
     gateway: Gateway, session: Session, request: requests.PollMessagesDeferred, target: Target
 ) -> responses.PolledAt:
-    """What there is by now."""
+    """Returns the messages that are there by now."""
     polled = await poll_messages(gateway, session, request, target)
     incarnation = target.topic.incarnation(polled.partition_id) if polled.owned else 0
     return responses.PolledAt(polled, incarnation, gateway.catalogue_version)
@@ -167,14 +170,15 @@ async def poll_deferred(
 async def fetch_messages(
     gateway: Gateway, session: Session, request: requests.FetchMessages, target: Target
 ) -> responses.Fetched:
-    """What there is by now, of all partitions together no more than the request allows. Reading begins at any of them,
-    so that a partition that always has enough for a whole answer does not keep the others from being read."""
+    """Returns the messages that are there by now, within the limits of the request for all partitions together. Reading
+    begins at a random partition, so that one that always fills the response does not keep the others from being
+    read."""
     left, room = request.count, request.max_bytes if request.room is None else min(request.room, request.max_bytes)
     first = random.randrange(len(request.targets))
     sections = []
     for count, wanted in enumerate(request.targets[first:] + request.targets[:first], 1):
-        if not count % TARGETS_AT_ONCE:
-            # What is in memory is read without a wait: others get their turn here.
+        if not count % TARGETS_PER_ITERATION:
+            # Reading from memory does not wait, so other tasks get to run here.
             await asyncio.sleep(0)
         section = await _fetch(gateway, session, request, target.topic, wanted, left, room)
         left -= section.messages_count
@@ -214,7 +218,7 @@ async def _fetch(
         found = await partition.read(start, left, min(room, wanted.max_bytes))
         is_first = room >= request.max_bytes or left == request.count
         if not found.messages or (not is_first and sum(map(len, found.buffers)) > room):
-            # One message alone that is larger than what is left belongs into an answer of its own.
+            # A single message that is larger than the rest of the response has to have one of its own.
             return nothing
         if not await offsets.after_poll(
             gateway, session, topic, consumer, partition, found.next_offset - 1, _committing(request, wanted)
@@ -236,7 +240,7 @@ async def _fetch(
 
 
 def _committing(request: requests.FetchMessages, wanted: requests.FetchTarget) -> requests.PollMessages:
-    """The part of a fetch that is for one partition, as a poll."""
+    """The part of a fetch that concerns one partition, as a poll."""
     return requests.PollMessages(
         request.consumer,
         request.stream,

@@ -1,7 +1,7 @@
-"""Consumer groups: the name and number are kept by the store, who is a member is known to the living group alone.
+"""Consumer groups. The store keeps their names and numbers; only the group in memory knows its members.
 
-A member is a connection: a session that joined. Whatever ends the connection, the topic or its partitions calls the
-functions at the end of this module, so that the groups, and what sessions say of their groups, stay true.
+A member is a session that joined, usually a connection. Whatever ends the session, or changes the topic or its
+partitions, calls the functions at the end of this module, so that groups and sessions agree on the memberships.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def create_group(
             f"(system.limits.consumer_groups_per_topic = {limit})",
         )
     document = GroupDocument(id=topic.groups.next_id(), name=request.name, created_at=gateway.clock())
-    # Of a group that had this number, should its deletion have been cut short.
+    # Left over from a group that had this number, if its deletion was cut short.
     await _forget_offsets(topic, document.id)
     await gateway.store.write_group(target.stream.id, topic.id, document)
     group = Group(document, len(topic.partitions))
@@ -64,13 +64,14 @@ async def create_group(
 async def delete_group(
     gateway: Gateway, session: Session, request: requests.DeleteConsumerGroup, target: Target
 ) -> None:
-    """Nobody can join or commit from the first moment on. If it cannot be finished the group is there again, empty."""
+    """From the first moment on nobody can join or commit. If the deletion fails, the group is there again, without
+    members."""
     topic = target.topic
     group = find_group(topic, request.group)
-    _disband(gateway, target.stream.id, topic, group)
+    _remove_members(gateway, target.stream.id, topic, group)
     topic.groups.remove(group)
     try:
-        # The offsets first: without a group nobody could free the segments that they hold back.
+        # The offsets first: without the group nobody could free the segments that they hold back.
         await _forget_offsets(topic, group.id)
         await gateway.store.remove_group(target.stream.id, topic.id, group.id)
     except BaseException:
@@ -107,12 +108,12 @@ async def leave_group(gateway: Gateway, session: Session, request: requests.Leav
 async def sync_group(
     gateway: Gateway, session: Session, request: requests.SyncConsumerGroup, target: Target
 ) -> responses.GroupAssignment | None:
-    """None: not a member. That holds for a group that is gone, too: consumers make it and join it again when they
-    hear that, and stand still when they hear anything else."""
+    """Returns None if the caller is no member, and for a deleted group, too: then consumers create it and join again,
+    while any other response makes them stop."""
     group = target.topic.groups.find(request.group)
     holder = session.member
-    is_there = group is not None and gateway.sessions.get(holder.client_id) is holder
-    member = group.member(holder.client_id) if group is not None and is_there else None
+    is_connected = group is not None and gateway.sessions.get(holder.client_id) is holder
+    member = group.member(holder.client_id) if group is not None and is_connected else None
     if group is None or member is None:
         return None
     return responses.GroupAssignment(group.generation, member.offered, member.finishing)
@@ -129,7 +130,7 @@ def find_group(topic: Topic, group: requests.Identifier) -> Group:
 
 
 def leave_all(gateway: Gateway, session: Session) -> None:
-    """The session is gone, logged out or evicted."""
+    """For a session that has ended, logged out or was evicted."""
     for stream_id, topic_id, group_id in session.groups:
         stream = gateway.streams.find(stream_id)
         topic = None if stream is None else stream.topics.find(topic_id)
@@ -140,25 +141,25 @@ def leave_all(gateway: Gateway, session: Session) -> None:
 
 
 def disband_all(gateway: Gateway, stream_id: int, topic: Topic) -> None:
-    """The topic is being deleted."""
+    """For a topic that is being deleted."""
     for group in topic.groups:
-        _disband(gateway, stream_id, topic, group)
+        _remove_members(gateway, stream_id, topic, group)
 
 
 def partitions_changed(topic: Topic) -> None:
-    """The topic has got or lost partitions."""
+    """For a topic that has got or lost partitions."""
     for group in topic.groups:
         group.repartition(len(topic.partitions))
 
 
 def record_purge(topic: Topic) -> None:
-    """The topic has lost all messages and stored offsets."""
+    """For a topic that has lost all messages and stored offsets."""
     for group in topic.groups:
         group.record_purge()
 
 
 def reassign_overdue(gateway: Gateway, now: int) -> None:
-    """Takes partitions away from members that have not finished with them in the time that they have."""
+    """Reassigns partitions whose members did not commit in time what they had polled."""
     promised_before = now - int(gateway.config.consumer_group.rebalancing_timeout * 1_000_000)
     for stream in gateway.streams:
         for topic in stream.topics:
@@ -166,14 +167,14 @@ def reassign_overdue(gateway: Gateway, now: int) -> None:
                 moved = group.reassign_overdue(promised_before)
                 if moved:
                     _log.info(
-                        "group %r of topic %r: partitions %s were taken away, not all that was polled is committed",
+                        "group %r of topic %r: partitions %s were reassigned with uncommitted messages",
                         group.name,
                         topic.name,
                         moved,
                     )
 
 
-def _disband(gateway: Gateway, stream_id: int, topic: Topic, group: Group) -> None:
+def _remove_members(gateway: Gateway, stream_id: int, topic: Topic, group: Group) -> None:
     for client_id in group.disband():
         session = gateway.sessions.get(client_id)
         if session is not None:
@@ -181,7 +182,8 @@ def _disband(gateway: Gateway, stream_id: int, topic: Topic, group: Group) -> No
 
 
 async def _forget_offsets(topic: Topic, group_id: int) -> None:
-    """In all partitions at once, so that the shards write them together; the first failure when all have been tried."""
+    """Deletes in all partitions at once, so that the shards write together; raises the first failure after all were
+    tried."""
     tried = await asyncio.gather(
         *(
             partition.delete_offset(kind, group_id)

@@ -1,4 +1,4 @@
-"""Messages: sending, polling, flushing."""
+"""Messages: send, poll, follow, flush."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 
-BATCHES_A_TURN = 64
-"""After so many batches of one request, the others on the event loop get their turn."""
+BATCHES_PER_ITERATION = 64
+"""After this many batches of one request, other tasks on the event loop get to run."""
 
 
 class ReadPositions(NamedTuple):
-    """What a reader that stays is given: partitions to read for as long as they last, and the offsets to begin at."""
+    """The partitions that a reader follows while they exist, and the first offset to read in each."""
 
     partitions: tuple[Partition, ...]
     start: tuple[int, ...]
@@ -43,17 +43,17 @@ async def send_messages(
     if request.producer is not None:
         return await _send_once(gateway, request, target, _owned(request.producer, session))
     topic = target.topic
-    partition_id = _choose(topic, request.partitioning)
+    partition_id = _choose_partition(topic, request.partitioning)
     partition = find_partition(target, partition_id)
     first = None
     count = 0
     level = partition.durability
     bounds = gateway.deduplication.bounds(topic.document.options)
     if len(request.batches) > 1 and bounds is None:
-        # All or nothing: a request that is refused after some of its batches would be sent again as a whole.
+        # All or nothing: a request that was refused after some of its batches would be sent again as a whole.
         partition.check_room(sum(map(len, request.batches)))
     for number, batch in enumerate(request.batches):
-        if number % BATCHES_A_TURN == BATCHES_A_TURN - 1:
+        if number % BATCHES_PER_ITERATION == BATCHES_PER_ITERATION - 1:
             await asyncio.sleep(0)
         checked = request.checked[number] if request.checked else None
         if bounds is None:
@@ -73,12 +73,12 @@ async def send_messages(
     measurements.messages_sent += count
     measurements.bytes_sent += sum(map(len, request.batches))
     if first is None:
-        first, level = await _nothing_new(partition, request.durability)
+        first, level = await _all_duplicates(partition, request.durability)
     return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level)
 
 
-async def _nothing_new(partition: Partition, durability: Durability | None) -> tuple[int, Durability]:
-    """Everything was a repetition: where the next message goes, and what all before it has reached."""
+async def _all_duplicates(partition: Partition, durability: Durability | None) -> tuple[int, Durability]:
+    """All messages were duplicates: returns the next offset, and the level that everything before it has reached."""
     first, level = partition.appended, partition.durability
     if durability is not None and durability > level:
         level = await partition.flush(sync=durability is Durability.SYNCED)
@@ -86,7 +86,8 @@ async def _nothing_new(partition: Partition, durability: Durability | None) -> t
 
 
 def _owned(producer: Producer, session: Session) -> Producer:
-    """Ids of producers are the user's who sends under them: nobody else can fence them off or answer for them."""
+    """A producer id belongs to the user who sends under it: other users cannot fence that producer off or repeat its
+    sends."""
     if session.login is None:
         raise CommandError(Code.UNAUTHENTICATED)
     owner = xxhash.xxh3_64_digest(session.login.mark.encode())[-OWNER_BYTES:]
@@ -97,11 +98,11 @@ async def _send_once(
     gateway: Gateway, request: requests.SendMessages, target: Target, producer: Producer
 ) -> responses.Sent:
     if len(request.batches) != 1:
-        raise CommandError(Code.INVALID_MESSAGES_COUNT, "a send of a producer that numbers them has one batch")
+        raise CommandError(Code.INVALID_MESSAGES_COUNT, "a numbered send has exactly one batch")
     topic = target.topic
     (batch,) = request.batches
     size, wanted = len(batch), request.durability
-    partition_id = _choose_for(topic, request.partitioning, producer)
+    partition_id = _partition_of_numbered(topic, request.partitioning, producer)
     partition = find_partition(target, partition_id)
     appended: Appended | None
     checked = request.checked[0] if request.checked else None
@@ -109,7 +110,8 @@ async def _send_once(
     if bounds is None:
         appended = await partition.append_once(batch, producer, wanted, checked=checked)
     else:
-        # By its number first: of a repetition every message has been seen, and that says nothing of where they are.
+        # The number is checked first: all messages of a repetition are duplicates, which does not tell where they are
+        # stored.
         deduplicated = gateway.deduplication.append
         appended = (
             await partition.answered(producer, wanted)
@@ -117,7 +119,7 @@ async def _send_once(
             or await partition.answered(producer, wanted)
         )
     if appended is None:
-        first, level = await _nothing_new(partition, wanted)
+        first, level = await _all_duplicates(partition, wanted)
         return responses.Sent(target.stream.id, topic.id, partition_id, first, 0, level)
     first, count, level = appended.base_offset, appended.messages, appended.durability
     if not appended.repeated:
@@ -126,10 +128,10 @@ async def _send_once(
     return responses.Sent(target.stream.id, topic.id, partition_id, first, count, level, appended.repeated)
 
 
-def _choose_for(topic: Topic, partitioning: requests.Partitioning, producer: Producer) -> int:
-    """A repetition finds the partition of the send that it repeats, whatever has become of their number since.
+def _partition_of_numbered(topic: Topic, partitioning: requests.Partitioning, producer: Producer) -> int:
+    """Routes a repetition to the partition of the original send, even if partitions were added since.
 
-    Who names the partition may count its sends in each partition apart; all others count them in the topic.
+    A producer that names the partition may number its sends per partition; all others number them per topic.
     """
     served = topic.served
     newest = max((partition.epoch_of(producer) or 0 for partition in served), default=0)
@@ -142,16 +144,16 @@ def _choose_for(topic: Topic, partitioning: requests.Partitioning, producer: Pro
             return partition.place.partition
     if partitioning.kind is PartitioningKind.BALANCED:
         partitioning = requests.Partitioning(PartitioningKind.MESSAGES_KEY, key=producer.id)
-        home = _choose(topic, partitioning)
+        home = _choose_partition(topic, partitioning)
         for partition in served:
             if partition.place.partition != home and partition.has_passed(producer):
-                # It was the producer's before partitions were added, and knows better what became of older sends.
+                # It was the producer's partition before partitions were added, and remembers older sends.
                 return partition.place.partition
         return home
-    return _choose(topic, partitioning)
+    return _choose_partition(topic, partitioning)
 
 
-def _choose(topic: Topic, partitioning: requests.Partitioning) -> int:
+def _choose_partition(topic: Topic, partitioning: requests.Partitioning) -> int:
     count = len(topic.partitions)
     if partitioning.kind is PartitioningKind.PARTITION_ID:
         return partitioning.partition_id
@@ -229,7 +231,7 @@ async def start_of(partition: Partition, strategy: requests.Strategy, stored: in
 async def get_routing(
     gateway: Gateway, session: Session, request: requests.GetPollRouting | requests.GetOffsetRouting, target: Target
 ) -> responses.Routing:
-    """Here, whatever is asked for."""
+    """Every request is routed to this node, which is the only one."""
     client, number = session.registration or NOT_REGISTERED
     return responses.Routing(client, number, 0, system.own_node(gateway, session))
 

@@ -1,8 +1,8 @@
-"""Stored offsets: how far a consumer or a group has read in a partition. Here it is decided, too, who may poll where.
+"""Stored offsets of consumers and groups, and the rule which partitions a session may poll and commit.
 
-A consumer may read and store everywhere; it is its own number, or the hash of its name. A group is read by its members
-only, each in the partitions that it owns. The poll handler calls `consumer_of`, `partition_to_poll`, reads, and calls
-`after_poll` with what it is about to hand out.
+A consumer may read and commit everywhere; it is identified by its number, or by the hash of its name. Only members read
+and commit for a group, each in its own partitions. The poll handler calls `consumer_of` and `partition_to_poll`, reads,
+and calls `after_poll` with the last offset before it returns messages.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 async def get_offset(
     gateway: Gateway, session: Session, request: requests.GetConsumerOffset, target: Target
 ) -> responses.ConsumerOffset | None:
-    """None: nothing is stored. A group may be asked about by anybody."""
-    topic, asked = target.topic, request.consumer
-    if asked.kind is not ConsumerKind.CONSUMER and topic.groups.find(asked.id) is None:
+    """Returns None if nothing is stored. Any user who may poll may read the offset of a group."""
+    topic, consumer = target.topic, request.consumer
+    if consumer.kind is not ConsumerKind.CONSUMER and topic.groups.find(consumer.id) is None:
         return None
     partition_id = request.partition_id or 0
     partition = find_partition(target, partition_id)
-    stored = partition.offset_of(*consumer_of(topic, asked))
+    stored = partition.offset_of(*consumer_of(topic, consumer))
     if stored is None:
         return None
     return responses.ConsumerOffset(partition_id, max(partition.readable - 1, 0), stored)
@@ -46,7 +46,7 @@ async def get_offset(
 async def store_offset(
     gateway: Gateway, session: Session, request: requests.StoreConsumerOffset, target: Target
 ) -> None:
-    """Forwards or backwards; in a group it may be what a promised partition has waited for."""
+    """Sets the offset forwards or backwards. In a group this may complete the handover of a partition."""
     consumer = consumer_of(target.topic, request.consumer)
     group = _group_to_change(gateway, session, target.topic, consumer, request.partition_id)
     partition = _partition_to_change(session, target, group, request)
@@ -55,8 +55,8 @@ async def store_offset(
         if group.is_late(session.member.client_id, partition_id, request.offset, stored):
             raise CommandError(
                 Code.NOT_RESOLVED_CONSUMER,
-                f"{session.address} did not have partition {partition_id} of group {group.name!r} all the time, "
-                f"and others have come further than {request.offset}",
+                f"{session.address} has lost partition {partition_id} of group {group.name!r} in between, "
+                f"and other members have committed offsets after {request.offset}",
                 about=(request.consumer.id,),
             )
     await partition.store_offset(*consumer, request.offset, name_of(request.consumer))
@@ -73,7 +73,7 @@ async def delete_offset(
     if not await partition.delete_offset(*consumer):
         raise CommandError(
             Code.CONSUMER_OFFSET_NOT_FOUND,
-            f"nothing is stored in {partition.place}",
+            f"no offset is stored in {partition.place}",
             about=(request.consumer.id,),
         )
 
@@ -82,7 +82,7 @@ async def delete_offset(
 
 
 def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:
-    """The kind and number that offsets are stored under."""
+    """Returns the kind and the number under which offsets are stored."""
     if consumer.kind is ConsumerKind.GROUP:
         return Kind.GROUP, find_group(topic, consumer.id).id
     if consumer.kind is ConsumerKind.EXTERNAL_GROUP:
@@ -93,7 +93,8 @@ def consumer_of(topic: Topic, consumer: requests.Consumer) -> Key:
 
 
 def name_of(consumer: requests.Consumer) -> str | None:
-    """The name that the metrics have for a consumer; a name of digits could be the number of another one."""
+    """Returns the name for the metrics. A name of digits only is omitted: it could be the number of another
+    consumer."""
     is_named = consumer.kind is ConsumerKind.CONSUMER and isinstance(consumer.id, str) and not consumer.id.isdigit()
     return str(consumer.id) if is_named else None
 
@@ -101,9 +102,9 @@ def name_of(consumer: requests.Consumer) -> str | None:
 def partition_to_poll(
     gateway: Gateway, session: Session, topic: Topic, consumer: Key, partition_id: int | None
 ) -> int | None:
-    """The partition to read; None when the answer is empty: a member of a group that owns no such partition.
+    """Returns the partition to read; None for a group member that does not own it, whose response is empty.
 
-    Whether a partition that a consumer names is there is for the caller to see.
+    The caller checks that a partition named by a consumer exists.
     """
     group = _group_of_member(gateway, session, topic, consumer)
     if group is None:
@@ -120,10 +121,10 @@ async def after_poll(
     last_offset: int,
     request: requests.PollMessages,
 ) -> bool:
-    """Called with the last offset of messages that were read, before they are handed out; False: they must not be.
+    """Called with the last offset that was read. Returns False if the messages must not be returned.
 
-    While they were read the partition may have gone to another member of the group, who reads them as well, or may have
-    been purged; the answer is empty then. An auto-commit never moves a stored offset back.
+    Meanwhile the partition may have been reassigned to another member, which reads the same messages, or may have been
+    purged; then the response is empty. An auto-commit never moves a stored offset back.
     """
     kind, identity = consumer
     group = topic.groups.find(identity) if kind is Kind.GROUP else None
@@ -150,7 +151,7 @@ async def after_poll(
 
 
 def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer: Key) -> Group | None:
-    """None for a consumer of its own; else the group, of which the session must be a member."""
+    """Returns the group, of which the session must be a member; None for a single consumer."""
     kind, identity = consumer
     if kind is not Kind.GROUP:
         return None
@@ -166,7 +167,7 @@ def _group_of_member(gateway: Gateway, session: Session, topic: Topic, consumer:
 def _group_to_change(
     gateway: Gateway, session: Session, topic: Topic, consumer: Key, wanted: int | None
 ) -> Group | None:
-    """Returns the group of which the session is a member; None for a consumer of its own, and where a client of 0.9
+    """Returns the group of which the session is a member; None for a single consumer. Also None where a 0.9 client
     names a partition of a group without members, to set the offset at which the next member begins."""
     kind, identity = consumer
     if kind is Kind.GROUP and session.registration is not None and wanted is not None:
@@ -182,7 +183,7 @@ def _partition_to_change(
     group: Group | None,
     request: requests.StoreConsumerOffset | requests.DeleteConsumerOffset,
 ) -> Partition:
-    """The partition whose offset is stored or deleted."""
+    """Returns the partition whose offset to store or delete."""
     wanted = request.partition_id
     if group is None:
         return find_partition(target, wanted or 0)
@@ -193,7 +194,7 @@ def _partition_to_change(
         what = "no partition" if wanted is None else f"no partition {wanted}"
         raise CommandError(
             Code.NOT_RESOLVED_CONSUMER,
-            f"{session.address} owns {what} in group {group.name!r} to change",
+            f"{session.address} owns {what} in group {group.name!r}",
             about=(request.consumer.id,),
         )
     return find_partition(target, owned)

@@ -1,7 +1,7 @@
-"""Updates as clients of 0.12 make them: of a stream, a topic or a user they name what changes, and nothing else does.
+"""Updates of streams, topics and users that name only what changes, as 0.12 clients send them.
 
-What a thing is called is an option among others here, and options can be reset to what the server has for them. An
-update is carried out as the update of older clients that says the same.
+Here the name is one of the options, and options can be reset to the server's defaults. An update is executed as the
+equivalent update of older clients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 NAME, USERNAME, STATUS = "name", "username", "status"
 FIXED = frozenset({"compression_algorithm"})
-"""Older clients may change it."""
+"""Only older clients may change it."""
 READ_ONLY = frozenset(
     {
         "critical_keys",
@@ -45,7 +45,7 @@ FLAGS: Mapping[OptionScope, Mapping[str, OptionFlags]] = {
     OptionScope.STREAM: {NAME: OptionFlags.UPDATABLE},
     OptionScope.USER: {USERNAME: OptionFlags.UPDATABLE, STATUS: OptionFlags.UPDATABLE},
 }
-"""What can be done with each option of a scope once its owner is there."""
+"""What can be done with each option of an existing topic, stream or user."""
 COLUMNS: Mapping[OptionScope, tuple[OptionDescription, ...]] = {
     OptionScope.TOPIC: (OptionDescription(NAME, ValueKind.STRING, b"", "Name of the topic.", OptionFlags.UPDATABLE),),
     OptionScope.STREAM: (OptionDescription(NAME, ValueKind.STRING, b"", "Name of the stream.", OptionFlags.UPDATABLE),),
@@ -54,7 +54,7 @@ COLUMNS: Mapping[OptionScope, tuple[OptionDescription, ...]] = {
         OptionDescription(USERNAME, ValueKind.STRING, b"", "Name of the user.", OptionFlags.UPDATABLE),
     ),
 }
-"""Options that only an update knows: older clients have fields for them."""
+"""Options that exist only in updates: older clients have fields for them."""
 
 
 async def patch_stream(gateway: Gateway, session: Session, request: requests.PatchStream, target: Target) -> None:
@@ -93,7 +93,7 @@ async def patch_user(gateway: Gateway, session: Session, request: requests.Patch
 
 
 def _checked(given: Collection[Option], reset: Collection[str], scope: OptionScope) -> dict[str, Option]:
-    """The options by key, when all of them, and those that are reset, can be changed together."""
+    """Returns the options by key, after checking that all of them can be changed or reset together."""
     options.check(tuple(given))
     if not given and not reset:
         raise CommandError(Code.INVALID_COMMAND, "there is nothing to change")
@@ -115,7 +115,7 @@ def _check_flag(key: str, scope: OptionScope, flag: OptionFlags, refusal: Code) 
         of = scope.name.lower()
         raise CommandError(
             Code.UNSUPPORTED_OPTION_KEY,
-            f"{options.abbreviated(key)} is no option of a {of}; there are {', '.join(FLAGS[scope])}",
+            f"{options.abbreviated(key)} is no option of a {of}; the options are {', '.join(FLAGS[scope])}",
         )
     if not known & flag:
         raise CommandError(refusal, repr(key))
@@ -127,7 +127,7 @@ def _text(option: Option) -> str:
             return option.value.decode()
         except UnicodeDecodeError:
             pass
-    raise CommandError(Code.INVALID_OPTION_VALUE, f"{option.key!r} has to be a text")
+    raise CommandError(Code.INVALID_OPTION_VALUE, f"{option.key!r} must be a text")
 
 
 async def describe_options(

@@ -27,7 +27,7 @@ async def create_partitions(
     check_reserved(settings_of(document.options, gateway.store.options), document.partitions_count + request.count)
     incarnation = await gateway.unique_numbers.next()
     await gateway.store.create_partitions(target.stream.id, target.topic.id, request.count, incarnation)
-    _take_over(gateway, target)
+    _reload(gateway, target)
 
 
 async def delete_partitions(
@@ -42,7 +42,7 @@ async def delete_partitions(
         )
     gateway.forget_ids(target.topic.partitions[have - request.count :])
     await gateway.store.remove_partitions(target.stream.id, target.topic.id, request.count)
-    _take_over(gateway, target)
+    _reload(gateway, target)
 
 
 async def delete_segments(gateway: Gateway, session: Session, request: requests.DeleteSegments, target: Target) -> None:
@@ -56,8 +56,8 @@ def find_partition(target: Target, partition_id: int) -> Partition:
     return partition
 
 
-def _take_over(gateway: Gateway, target: Target) -> None:
-    """What the store has made or removed becomes part of the living catalogue, and groups are dealt anew."""
+def _reload(gateway: Gateway, target: Target) -> None:
+    """Takes over what the store has created or removed, and reassigns the partitions of all groups."""
     stream_id, topic = target.stream.id, target.topic
     topic.document = gateway.store.streams[stream_id].topics[topic.id].document
     topic.partitions = [

@@ -1,4 +1,4 @@
-"""Personal access tokens. All users make, see and delete their own, and nobody else's."""
+"""Commands for personal access tokens. All users create, list and delete only their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def create_token(
     login = session.login
     text = await gateway.personal_tokens.create(current_user(gateway, login), request.name, request.expiry)
     if gateway.users.by_login(login) is None:
-        # All that was logged in as this user has ended while the token was written, for fear of whoever asked for it.
+        # All logins of this user were ended while the token was being written, which its holder may be the reason for.
         await gateway.personal_tokens.revoke(text)
         raise CommandError(Code.UNAUTHENTICATED)
     return responses.RawToken(text)

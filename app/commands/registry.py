@@ -1,8 +1,8 @@
-"""Every command in one table: its code, what it needs, and what carries it out. The only way into the command layer.
+"""The table of all commands: code, requirements and handler. The only way into the command layer.
 
-`execute` is the same for all transports: it checks the session, finds the stream and the topic that the request
-names, checks the permission, and calls the handler. Whether a thing is there is checked before the permission, so that
-a missing one is "not found" for everybody; for users and the server the permission comes first.
+`execute` is the same for all transports: it checks the session, finds the stream and the topic that the request names,
+checks the permission, and calls the handler. Existence is checked before the permission, so that a missing topic is
+"not found" for every user; for users and the server the permission is checked first.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _log = logging.getLogger(__name__)
 
 Handler = Callable[["Gateway", "Session", Any, Target], Awaitable[Any]]
 Right = Callable[[Permissions, int, int], bool]
-"""Whether the permissions allow it, for a stream id and a topic id (0 where the command names none)."""
+"""Returns True if the permissions allow it, for a stream id and a topic id (0 where the command names none)."""
 
 
 class Absent(enum.Enum):
-    """What is answered when the stream or topic that a request names is not there."""
+    """What happens when the stream or topic that a request names does not exist."""
 
     REFUSED = enum.auto()
-    NOTHING = enum.auto()
+    EMPTY = enum.auto()
 
 
 class Command(NamedTuple):
@@ -61,18 +61,18 @@ class Command(NamedTuple):
     request: type[requests.Request]
     handler: Handler
     right: Right | None = None
-    """None: whoever has logged in."""
+    """None: any logged-in user."""
     absent: Absent = Absent.REFUSED
     open_to_all: bool = False
-    """May be sent before logging in."""
-    ended_too: bool = False
-    """May be sent, too, on a session whose login has ended."""
+    """Allowed before logging in."""
+    allowed_after_end: bool = False
+    """Also allowed on a session whose login was ended."""
     own_user: bool = False
-    """Needs no permission when the user that the request names is the one who asks."""
+    """Needs no permission if the request names the caller's own user."""
     discloses: bool = False
-    """Its answer is something that it may have waited for: who asks, and what they may see, is looked at again then."""
+    """Returns data after it may have waited, so the caller's permissions are checked again at the end."""
     changes: bool = False
-    """Changes the catalogue: one such command at a time, from the look-up of names to the end."""
+    """Changes the catalogue. Only one such command runs at a time, from the look-up of names to the end."""
 
 
 C = Command
@@ -94,7 +94,7 @@ COMMANDS: tuple[Command, ...] = (
     C(36, "update_permissions", requests.UpdatePermissions, users.update_permissions, may.manage_users),
     C(37, "change_password", requests.ChangePassword, users.change_password, may.manage_users, own_user=True),
     C(38, "login_user", requests.LoginUser, sessions.login_user, open_to_all=True),
-    C(39, "logout_user", requests.LogoutUser, sessions.logout_user, ended_too=True),
+    C(39, "logout_user", requests.LogoutUser, sessions.logout_user, allowed_after_end=True),
     C(41, "get_personal_access_tokens", requests.GetPersonalAccessTokens, personal_tokens.get_tokens),
     C(42, "create_personal_access_token", requests.CreatePersonalAccessToken, personal_tokens.create_token),
     C(43, "delete_personal_access_token", requests.DeletePersonalAccessToken, personal_tokens.delete_token),
@@ -120,18 +120,25 @@ COMMANDS: tuple[Command, ...] = (
     ),
     C(107, "await_messages", requests.AwaitMessages, deferred_polls.await_messages, may.poll_messages, discloses=True),
     C(109, "fetch_messages", requests.FetchMessages, deferred_polls.fetch_messages, may.poll_messages, discloses=True),
-    C(120, "get_consumer_offset", requests.GetConsumerOffset, offsets.get_offset, may.poll_messages, Absent.NOTHING),
+    C(
+        120,
+        "get_consumer_offset",
+        requests.GetConsumerOffset,
+        offsets.get_offset,
+        may.poll_messages,
+        Absent.EMPTY,
+    ),
     C(121, "store_consumer_offset", requests.StoreConsumerOffset, offsets.store_offset, may.poll_messages),
     C(122, "delete_consumer_offset", requests.DeleteConsumerOffset, offsets.delete_offset, may.poll_messages),
     C(123, "get_offset_routing", requests.GetOffsetRouting, messages.get_routing, may.poll_messages),
-    C(200, "get_stream", requests.GetStream, streams.get_stream, may.read_stream, Absent.NOTHING),
+    C(200, "get_stream", requests.GetStream, streams.get_stream, may.read_stream, Absent.EMPTY),
     C(201, "get_streams", requests.GetStreams, streams.get_streams, may.read_streams),
     C(202, "create_stream", requests.CreateStream, streams.create_stream, may.manage_streams, changes=True),
     C(203, "delete_stream", requests.DeleteStream, streams.delete_stream, may.manage_stream, changes=True),
     C(204, "update_stream", requests.UpdateStream, streams.update_stream, may.manage_stream, changes=True),
     C(205, "purge_stream", requests.PurgeStream, streams.purge_stream, may.manage_stream, changes=True),
-    C(300, "get_topic", requests.GetTopic, topics.get_topic, may.read_topic, Absent.NOTHING),
-    C(301, "get_topics", requests.GetTopics, topics.get_topics, may.read_topics, Absent.NOTHING),
+    C(300, "get_topic", requests.GetTopic, topics.get_topic, may.read_topic, Absent.EMPTY),
+    C(301, "get_topics", requests.GetTopics, topics.get_topics, may.read_topics, Absent.EMPTY),
     C(302, "create_topic", requests.CreateTopic, topics.create_topic, may.manage_topics, changes=True),
     C(303, "delete_topic", requests.DeleteTopic, topics.delete_topic, may.manage_topic, changes=True),
     C(304, "update_topic", requests.UpdateTopic, topics.update_topic, may.manage_topic, changes=True),
@@ -153,13 +160,13 @@ COMMANDS: tuple[Command, ...] = (
         changes=True,
     ),
     C(503, "delete_segments", requests.DeleteSegments, partitions.delete_segments, may.manage_topic),
-    C(600, "get_consumer_group", requests.GetConsumerGroup, groups.get_group, may.read_topic, Absent.NOTHING),
-    C(601, "get_consumer_groups", requests.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.NOTHING),
+    C(600, "get_consumer_group", requests.GetConsumerGroup, groups.get_group, may.read_topic, Absent.EMPTY),
+    C(601, "get_consumer_groups", requests.GetConsumerGroups, groups.get_groups, may.read_topic, Absent.EMPTY),
     C(602, "create_consumer_group", requests.CreateConsumerGroup, groups.create_group, may.read_topic, changes=True),
     C(603, "delete_consumer_group", requests.DeleteConsumerGroup, groups.delete_group, may.read_topic, changes=True),
     C(604, "join_consumer_group", requests.JoinConsumerGroup, groups.join_group, may.read_topic),
     C(605, "leave_consumer_group", requests.LeaveConsumerGroup, groups.leave_group, may.read_topic),
-    C(606, "sync_consumer_group", requests.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.NOTHING),
+    C(606, "sync_consumer_group", requests.SyncConsumerGroup, groups.sync_group, may.read_topic, Absent.EMPTY),
 )
 
 INTERNAL_COMMANDS: tuple[Command, ...] = (
@@ -170,19 +177,19 @@ INTERNAL_COMMANDS: tuple[Command, ...] = (
     C(0, "patch_user", requests.PatchUser, partial_updates.patch_user, may.manage_users),
     C(0, "end_sessions", requests.EndSessions, users.end_sessions, may.manage_users, own_user=True),
 )
-"""What no protocol has a number for: transports ask for it where a client asks for something else."""
+"""Commands without a number in the protocols: transports execute them on behalf of other requests."""
 BY_REQUEST = {command.request: command for command in (*COMMANDS, *INTERNAL_COMMANDS)}
 
 
 async def execute(gateway: Gateway, session: Session, request: requests.Request) -> Any:
-    """The answer to a request, or a CommandError that says why there is none."""
+    """Returns the response to a request, or raises a CommandError."""
     command = BY_REQUEST[type(request)]
     began = perf_counter()
     login, seen = session.login, gateway.users.changes
     try:
         if session.stale:
             _refuse_stale()
-        if command.open_to_all or (command.ended_too and session.ended_login):
+        if command.open_to_all or (command.allowed_after_end and session.ended_login):
             return await command.handler(gateway, session, request, Target())
         if command.changes:
             return await _execute_change(gateway, session, command, request)
@@ -211,7 +218,7 @@ class Destination(NamedTuple):
 
 
 def admit(gateway: Gateway, session: Session, kind: type[requests.Request], destination: Destination) -> None:
-    """Refuses what `execute` would refuse for its sender or its destination, before a large body is decoded."""
+    """Refuses what `execute` would refuse because of its sender or destination, before a large body is decoded."""
     command = BY_REQUEST[kind]
     try:
         if session.stale:
@@ -229,7 +236,7 @@ def _refuse_stale() -> NoReturn:
 
 
 def _authorize(gateway: Gateway, command: Command, request: requests.Request, login: Login | None) -> Target | None:
-    """None: what the request names is not there, and nothing is the answer."""
+    """Returns None if the request names something that does not exist, and the response is then empty."""
     user = current_user(gateway, login)
     target = _find(gateway, command, request)
     if target is None:
@@ -248,7 +255,8 @@ def _check_right(command: Command, target: Target, user: User) -> None:
 
 
 async def _execute_change(gateway: Gateway, session: Session, command: Command, request: requests.Request) -> Any:
-    """Whoever is not logged in does not wait for a turn; who asks is looked at again when the turn has come."""
+    """A session that is not logged in does not wait for the lock; the caller is checked again once the lock is
+    taken."""
     login = session.login
     user = current_user(gateway, login)
     async with gateway.changing:
@@ -265,7 +273,7 @@ async def _execute_change(gateway: Gateway, session: Session, command: Command, 
 
 
 def _description(request: requests.Request, target: Target) -> str:
-    """What a change changes, for the log, by the names that it has before."""
+    """What a command changes, for the log, by the names that it has before the change."""
     named = {"stream": target.found_stream, "topic": target.found_topic}
     found = {kind: thing.name for kind, thing in named.items() if thing is not None}
     found |= {field: getattr(request, field) for field in ("group", "name", "count") if hasattr(request, field)}
@@ -273,7 +281,7 @@ def _description(request: requests.Request, target: Target) -> str:
 
 
 def _find(gateway: Gateway, command: Command, request: requests.Request | Destination) -> Target | None:
-    """What the request names, None when that is not there and nothing is the answer."""
+    """Returns None if the request names something that does not exist, and the response is then empty."""
     wanted = getattr(request, "stream", None)
     if wanted is None:
         return Target()
@@ -292,6 +300,6 @@ def _find(gateway: Gateway, command: Command, request: requests.Request | Destin
 
 
 def _refuse_missing(command: Command, code: Code, *about: requests.Identifier) -> None:
-    """Unless nothing is the answer."""
+    """Unless the response is then empty."""
     if command.absent is Absent.REFUSED:
         raise CommandError(code, about=about)

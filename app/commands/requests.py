@@ -1,7 +1,7 @@
-"""What can be asked of Whippet: a frozen struct for every command, whoever asks and however they ask.
+"""The requests: a frozen struct for every command, independent of the transport.
 
-Transports make these and hand them to `registry.execute`; no transport knows what happens then. Streams,
-topics, groups, users and consumers are named by an `Identifier`: a number or a name.
+Transports create them and call `registry.execute`. Streams, topics, groups, users and consumers are named by an
+`Identifier`: a number or a name.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from whippet.storage.producers import Producer
 Identifier = int | str
 
 DIGITS_MAX = 20
-"""Of 2**64 - 1."""
+"""Digits of 2**64 - 1."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The root of all commands."""
+    """The base of all requests."""
 
 
 class Secretive(Request, frozen=True):
-    """A request with a secret in it: whoever prints it, in a log or a trace, sees only what it is."""
+    """A request that contains a secret. Only its type is printed in logs and traces."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(...)"
@@ -45,7 +45,7 @@ class ConsumerKind(enum.IntEnum):
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    """Who reads: a consumer by its own name or number, or a consumer group of the topic."""
+    """A single consumer by its name or number, or a consumer group of the topic."""
 
     kind: ConsumerKind
     id: Identifier
@@ -58,7 +58,7 @@ class PartitioningKind(enum.IntEnum):
 
 
 class Partitioning(msgspec.Struct, frozen=True):
-    """Where a batch goes: the next partition in turn, a given one, or the one that the hash of a key decides."""
+    """The partition that a batch goes to: the next one in turn, a given one, or one by the hash of a key."""
 
     kind: PartitioningKind
     partition_id: int = 0
@@ -66,7 +66,7 @@ class Partitioning(msgspec.Struct, frozen=True):
 
 
 def producer(identity: str, epoch: str, sequence: str) -> Producer:
-    """Who sends, as three texts say it (the headers of a request). Numbers are plain decimals."""
+    """Parses the three headers of a numbered send. The numbers are plain decimals."""
     for name, text in (("epoch", epoch), ("sequence", sequence)):
         if not (text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX):
             raise CommandError(Code.INVALID_PRODUCER, f"the {name} of a producer must be a number, not {text[:40]!r}")
@@ -106,7 +106,7 @@ class GetStats(Request, frozen=True):
 
 
 class GetSnapshot(Request, frozen=True):
-    """Numbers of the compression and of the parts wanted, as the protocol has them; 100 is all of them."""
+    """The compression and the parts, as numbers of the protocol; 100 is all parts."""
 
     compression: int
     types: tuple[int, ...]
@@ -119,11 +119,11 @@ class GetClusterMetadata(Request, frozen=True):
 class DescribeOptions(Request, frozen=True):
     scope: OptionScope
     with_columns: bool = False
-    """Also what can be changed like an option and has a field of its own elsewhere, such as a name."""
+    """Includes what can be changed like an option but is a field elsewhere, such as a name."""
 
 
 class AttachSession(Request, frozen=True):
-    """Acts from now on in the group memberships of another connection of the same user."""
+    """From now on this session polls and commits with the group memberships of another connection of the same user."""
 
     client: bytes
     number: int
@@ -181,15 +181,15 @@ class ChangePassword(Secretive, frozen=True):
     current_password: str
     new_password: str
     end_personal_access_tokens: bool = False
-    """Sessions and access tokens end in any case. The binary protocols cannot say this."""
+    """Sessions and access tokens end in any case. The binary protocols have no field for this."""
 
 
 class EndSessions(Request, frozen=True):
-    """All sessions, access tokens and refreshes of a user, the one that asks among them."""
+    """Ends all sessions, access tokens and refreshes of a user, including the caller's."""
 
     user: Identifier
     personal_access_tokens: bool = False
-    """End those as well."""
+    """Ends those as well."""
 
 
 class LoginUser(Secretive, frozen=True):
@@ -212,7 +212,7 @@ class GetPersonalAccessTokens(Request, frozen=True):
 
 
 class CreatePersonalAccessToken(Request, frozen=True):
-    """`expiry` in us from now; 0 and 2**64 - 1 are never."""
+    """`expiry` in us from now; 0 and 2**64 - 1 mean never."""
 
     name: str
     expiry: int
@@ -226,10 +226,10 @@ class DeletePersonalAccessToken(Request, frozen=True):
 
 
 class SendMessages(Request, frozen=True):
-    """Batches in the format of storage, appended in order to one partition; the log makes them its own.
+    """Batches in the format of the store, appended in order to one partition; the log takes ownership of them.
 
-    Normally one. There are more only when the origin times of a classic client's messages are further apart than the
-    deltas of one batch can say.
+    Normally one. There are several only if the origin times of a classic client's messages are too far apart for the
+    deltas of one batch.
     """
 
     stream: Identifier
@@ -237,11 +237,12 @@ class SendMessages(Request, frozen=True):
     partitioning: Partitioning
     batches: tuple[Writable, ...]
     checked: tuple[Checked, ...] = ()
-    """What is known of each batch, where its bytes were made here within the limits of the store; else nothing."""
+    """The result of the check of each batch, if its bytes were encoded here within the limits of the store; otherwise
+    empty."""
     durability: Durability | None = None
-    """What the batches have to have reached for the answer, where that is more than what the topic promises."""
+    """The level that the batches must reach before the response, if it is higher than the topic's."""
     producer: Producer | None = None
-    """Who numbers its sends, so that this one may come again; then there is one batch."""
+    """Set for a numbered send, which may be repeated; then there is one batch."""
 
 
 class PollMessages(Request, frozen=True):
@@ -253,11 +254,11 @@ class PollMessages(Request, frozen=True):
     count: int
     auto_commit: bool
     room: int | None = None
-    """Bytes that the answer may have, where the transport has a limit of its own."""
+    """Bytes that the response may have, where the transport has a limit of its own."""
 
 
 class GetPartitionRoute(Request, frozen=True):
-    """Which incarnation of a partition there is, and how many partitions the topic has."""
+    """Returns the incarnation of a partition, and the number of partitions of the topic."""
 
     stream: Identifier
     topic: Identifier
@@ -265,8 +266,8 @@ class GetPartitionRoute(Request, frozen=True):
 
 
 class PollMessagesDeferred(PollMessages, frozen=True):
-    """A poll that may be answered later: when there are `min_count` messages, or after `wait_us`. `max_bytes` is what
-    the answer may have. Carrying it out does not wait; app/long_poll.py does that before."""
+    """A poll whose response is deferred until there are `min_count` messages, or for `wait_us`. `max_bytes` limits the
+    response. Executing it does not wait: app/long_poll.py does that before."""
 
     wait_us: int = 0
     min_count: int = 1
@@ -276,7 +277,7 @@ class PollMessagesDeferred(PollMessages, frozen=True):
 
 
 class FetchTarget(msgspec.Struct, frozen=True, gc=False):
-    """One partition to fetch from: `max_bytes` of it, and the incarnation that the client knows."""
+    """One partition of a fetch: the bytes to read at most, and the incarnation that the client knows."""
 
     partition_id: int
     strategy: Strategy
@@ -286,7 +287,7 @@ class FetchTarget(msgspec.Struct, frozen=True, gc=False):
 
 
 class FetchMessages(Request, frozen=True):
-    """A poll of many partitions at once, deferred as `PollMessagesDeferred` is; all bounds are for all together."""
+    """A poll of many partitions at once, deferred like `PollMessagesDeferred`; the limits apply to all together."""
 
     consumer: Consumer
     stream: Identifier
@@ -302,7 +303,7 @@ class FetchMessages(Request, frozen=True):
 
 
 class AwaitMessages(Request, frozen=True):
-    """Which of some partitions have a message where reading would begin, once one of them has."""
+    """Returns the partitions that have a message at or after their start, once one of them has."""
 
     consumer: Consumer
     stream: Identifier
@@ -314,7 +315,7 @@ class AwaitMessages(Request, frozen=True):
 
 
 class LocateMessages(Request, frozen=True):
-    """Where reading would begin, in each of some partitions."""
+    """Returns the first offset to read in each of several partitions."""
 
     consumer: Consumer
     stream: Identifier
@@ -325,8 +326,8 @@ class LocateMessages(Request, frozen=True):
 
 
 class FollowMessages(Request, frozen=True):
-    """To read all that comes, of one partition or of all of them. No start: from now on. `consumer` is for the start
-    after what somebody has stored; `value` of the last ones is how many."""
+    """Reads everything that is appended to one partition, or to all. Without `start`, from now on. `consumer` is for a
+    start after its stored offset; for LAST, `value` is the number of messages."""
 
     stream: Identifier
     topic: Identifier
@@ -336,7 +337,7 @@ class FollowMessages(Request, frozen=True):
 
 
 class GetPollRouting(PollMessages, frozen=True):
-    """Which node would answer this poll."""
+    """Asks which node would execute this poll."""
 
 
 class FlushUnsavedBuffer(Request, frozen=True):
@@ -354,7 +355,7 @@ class GetConsumerOffset(Request, frozen=True):
 
 
 class GetOffsetRouting(GetConsumerOffset, frozen=True):
-    """Which node keeps this offset."""
+    """Asks which node stores this offset."""
 
 
 class StoreConsumerOffset(Request, frozen=True):
@@ -412,8 +413,9 @@ class GetTopics(Request, frozen=True):
 
 
 class CreateTopic(Request, frozen=True):
-    """Expiry in us and size in bytes; 0 is what `options` say, or else the server's default, and so is compression 1,
-    none. 2**64 - 1 is never and unlimited. Factor 0 is 1. Newer clients say everything in `options`."""
+    """Expiry in us and size in bytes. 0 stands for the value in `options`, or else for the server's default; so does
+    compression 1 (none). 2**64 - 1 means never and unlimited. Factor 0 means 1. Newer clients set everything in
+    `options`."""
 
     stream: Identifier
     name: str
@@ -431,8 +433,8 @@ class DeleteTopic(Request, frozen=True):
 
 
 class UpdateTopic(Request, frozen=True):
-    """None and 0 are left as they are, unless `options` say something: who only gives a topic another name takes
-    nothing from it. 2**64 - 1 is never and unlimited."""
+    """None and 0 keep the present value unless `options` set one: a client that only renames a topic changes nothing
+    else. 2**64 - 1 means never and unlimited."""
 
     stream: Identifier
     topic: Identifier
@@ -443,11 +445,11 @@ class UpdateTopic(Request, frozen=True):
     replication_factor: int | None = None
     options: tuple[Option, ...] = ()
     reset: tuple[str, ...] = ()
-    """Options that nobody has chosen any more: the server's default holds again."""
+    """Options to reset to the server's default."""
 
 
 class PatchStream(Request, frozen=True):
-    """Only what is named changes; the name is an option, too."""
+    """Changes only what is named; the name is an option, too."""
 
     stream: Identifier
     options: tuple[Option, ...] = ()
@@ -530,7 +532,7 @@ class LeaveConsumerGroup(Request, frozen=True):
 
 
 class SyncConsumerGroup(Request, frozen=True):
-    """Which partitions the asking member may poll."""
+    """Returns the partitions that the calling member may poll."""
 
     stream: Identifier
     topic: Identifier

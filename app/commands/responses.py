@@ -1,7 +1,7 @@
-"""What Whippet answers: a frozen struct for every kind of answer; each transport says it in its own way.
+"""The responses: a frozen struct for every kind of response, which each transport encodes in its own way.
 
-A command that answers nothing answers None, and so does a question after something that is not there. Times are
-microseconds since 1970.
+A command without a result returns None, and so does a query for something that does not exist. Times are microseconds
+since 1970.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     messages_count: int
     first_offset: int = 0
     next_offset: int = 0
-    """After the last message that may be read."""
+    """The offset after the last readable message."""
     classic_size_bytes: int | None = None
-    """As servers before 0.9 count: 64 bytes for each message, and what it carries."""
+    """As servers before 0.9 count: 64 bytes for each message, and its content."""
     incarnation: int = 0
     """A number that no other partition of this server ever has."""
 
@@ -45,9 +45,9 @@ class TopicInfo(msgspec.Struct, frozen=True):
     messages_count: int
     name: str
     explicit: tuple[Option, ...] = ()
-    """Options that somebody has chosen for this topic, by key."""
+    """Options that were chosen for this topic, by key."""
     derived: tuple[Option, ...] = ()
-    """The others, as they hold."""
+    """All other options with the values that apply."""
     classic_size_bytes: int | None = None
 
 
@@ -101,12 +101,13 @@ class UserDetails(msgspec.Struct, frozen=True):
 
 
 class GroupAssignment(msgspec.Struct, frozen=True):
-    """What one member may poll. `generation` rises with every change in the group."""
+    """The partitions that a member may poll. `generation` increases with every change in the group."""
 
     generation: int
     partitions: tuple[int, ...]
     finishing: tuple[int, ...] = ()
-    """What it has besides, until it has committed what it was handed out of it: another member inherits it."""
+    """Partitions that it still owns, but may no longer poll: another member gets them once it has committed what it
+    polled."""
 
 
 class LoggedIn(msgspec.Struct, frozen=True):
@@ -114,14 +115,14 @@ class LoggedIn(msgspec.Struct, frozen=True):
 
 
 class TokenInfo(msgspec.Struct, frozen=True):
-    """`expires_at` 0: never."""
+    """`expires_at` 0 means never."""
 
     name: str
     expires_at: int
 
 
 class RawToken(msgspec.Struct, frozen=True):
-    """The only time that a token is said."""
+    """The only response that contains the token."""
 
     token: str
 
@@ -152,7 +153,7 @@ class ConsumerOffset(msgspec.Struct, frozen=True):
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """Where a batch went and what it has reached."""
+    """Where a batch was stored, and the durability level that it has reached."""
 
     stream_id: int
     topic_id: int
@@ -161,11 +162,11 @@ class Sent(msgspec.Struct, frozen=True):
     messages_count: int
     durability: Durability
     repeated: bool = False
-    """Nothing was appended: the producer had made this send before, and this is where it went then."""
+    """Nothing was appended: the producer had sent this before, and the response is the original one."""
 
 
 class Confirmation(msgspec.Struct, frozen=True):
-    """What a client hears of a send: where the first message is."""
+    """The response to a send for clients that want one: where the first message is."""
 
     stream_id: int
     topic_id: int
@@ -174,21 +175,21 @@ class Confirmation(msgspec.Struct, frozen=True):
 
 
 class Polled(msgspec.Struct, frozen=True):
-    """`batches` are batches, or slices of them, back to back over several buffers."""
+    """`batches` are batches, or slices of them, one after the other over several buffers."""
 
     partition_id: int
     current_offset: int
     messages_count: int
     batches: tuple[Readable, ...]
     owned: bool = True
-    """False: the partition is not, or not any more, one that this member of the group may poll."""
+    """False if this member of the group may not, or no longer, poll the partition."""
     next_offset: int = 0
-    """Where a reader that wants more goes on; no wire says it."""
+    """Where a reader continues; not part of any wire format."""
 
 
 class PolledAt(msgspec.Struct, frozen=True):
-    """A poll with what a client has to name when it comes again: the incarnation of the partition, and the number of
-    the newest change of the catalogue."""
+    """A poll with the version that the client repeats later: the incarnation of the partition, and the number of the
+    last change of the catalogue."""
 
     polled: Polled
     incarnation: int
@@ -221,7 +222,7 @@ class PartitionRoute(msgspec.Struct, frozen=True):
 
 
 class ClusterNode(msgspec.Struct, frozen=True):
-    """Ports are 0 for a transport that is off. Role: 0 leader, 1 follower. Status: 0 healthy."""
+    """Ports are 0 for disabled transports. Role: 0 leader, 1 follower. Status: 0 healthy."""
 
     name: str
     ip: str
@@ -239,7 +240,7 @@ class ClusterMetadata(msgspec.Struct, frozen=True):
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """Where a command is to be sent, and the session that it may act for there."""
+    """The node to send a command to, and the session to use there."""
 
     client: bytes
     number: int
@@ -258,7 +259,7 @@ class OptionFlags(enum.IntFlag):
 
 
 class OptionDescription(msgspec.Struct, frozen=True):
-    """`default` in the encoding of its kind."""
+    """`default` is encoded in its kind."""
 
     key: str
     kind: int

@@ -1,4 +1,4 @@
-"""Logging in and out: which user speaks on a session. Logging in again replaces who spoke before."""
+"""Login and logout: which user a session acts as. Another login replaces the user."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ async def login_with_token(
 
 
 async def logout_user(gateway: Gateway, session: Session, request: requests.LogoutUser, target: Target) -> None:
-    """Clients that have set a new password, which ends their login, log out before they log in with it."""
+    """Clients that have changed their password, which ends their login, log out before they log in with the new one."""
     groups.leave_all(gateway, session)
     session.login = session.registration = session.attached = None
     session.ended_login = False
 
 
 async def attach(gateway: Gateway, session: Session, request: requests.AttachSession, target: Target) -> None:
-    """For clients that poll on one connection and are members of groups on another, as in a cluster they have to."""
+    """For clients that poll on one connection and are group members on another, as is necessary in a cluster."""
     other = gateway.sessions.registered(Registration(request.client, request.number))
     if other is None or other.registration is None:
         raise CommandError(Code.CLIENT_NOT_FOUND, "there is no such session to attach to")
     if other.login != session.login:
-        raise CommandError(Code.UNAUTHORIZED, "the session to attach to is another user's")
+        raise CommandError(Code.UNAUTHORIZED, "the session to attach to belongs to another user")
     session.attached = None if other is session else (other, other.registration)
 
 
 def _bind(gateway: Gateway, session: Session, user: User) -> responses.LoggedIn:
-    """Without waiting for anything after the user was looked at: they may be deleted the next moment. What the session
-    has joined as another user is not the new one's."""
+    """Must not wait after the user was checked, who may be deleted the next moment. Memberships of a previous user
+    end."""
     if session.login is not None and session.login.mark != user.mark:
         groups.leave_all(gateway, session)
         session.attached = None

@@ -1,4 +1,4 @@
-"""The server itself: is it there, how is it doing, who is connected, where else is it."""
+"""Commands about the server: ping, statistics, snapshots, connected clients, the cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 EVERYWHERE = ("0.0.0.0", "::")
-"""Listening here is listening on all addresses of the machine."""
+"""A listener on these addresses listens on all addresses of the machine."""
 
 
 async def ping(gateway: Gateway, session: Session, request: requests.Ping, target: Target) -> None:
@@ -81,14 +81,14 @@ async def get_snapshot(
 async def get_cluster_metadata(
     gateway: Gateway, session: Session, request: requests.GetClusterMetadata, target: Target
 ) -> responses.ClusterMetadata:
-    """One node, this one: clients go looking for a leader when they are told of more."""
+    """Describes one node, this one: with more, clients go looking for the leader."""
     cluster = gateway.config.cluster
     return responses.ClusterMetadata(cluster.name if cluster.enabled else "single-node", (own_node(gateway, session),))
 
 
 def own_node(gateway: Gateway, session: Session) -> responses.ClusterNode:
-    """As it really listens. The address is the one that `cluster` names, or the one at which the client has reached
-    this server: clients that lose a connection go there."""
+    """Describes the listeners as they are bound. The address is the configured one of `cluster`, or the one at which
+    the client has reached this server: clients that lose their connection go there."""
     cluster, where = gateway.config.cluster, gateway.addresses
     reached_at = session.reached_at or where.host if where.host in EVERYWHERE else where.host
     return responses.ClusterNode(

@@ -1,4 +1,4 @@
-"""Topics: a name, limits for what is kept, and a number of partitions."""
+"""Topics: a name, limits for retention, and a number of partitions."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from whippet.app.model.sessions import Session
 
 PARTITIONS_MAX = 1000
-"""A request can ask for so many at most."""
+"""For one request."""
 UNCOMPRESSED = 1
-"""Also what classic clients say who have nothing to say about it."""
+"""Also sent by classic clients that choose no compression."""
 
 
 async def get_topic(
@@ -44,7 +44,7 @@ async def create_topic(
     stream = target.stream
     check_name(request.name, "topic")
     if not 0 <= request.partitions_count <= PARTITIONS_MAX:
-        raise CommandError(Code.TOO_MANY_PARTITIONS, f"a topic is made with 0 to {PARTITIONS_MAX} partitions")
+        raise CommandError(Code.TOO_MANY_PARTITIONS, f"a topic is created with 0 to {PARTITIONS_MAX} partitions")
     _refuse_taken(stream, request.name)
     limit = gateway.config.system.limits.topics_per_stream
     if len(stream.topics) >= limit:
@@ -110,8 +110,8 @@ async def purge_topic(gateway: Gateway, session: Session, request: requests.Purg
 
 
 def check_partitions_count(gateway: Gateway, of_topic: int, more: int) -> None:
-    """Refuses partitions beyond the limits of the topic and of the server. Changes of the catalogue are made one after
-    the other, so no other request can take the places in between."""
+    """Refuses partitions beyond the limits of the topic and of the server. Only one change of the catalogue runs at a
+    time, so no other request can take the places in between."""
     if not more:
         return
     limits = gateway.config.system.limits
@@ -122,13 +122,13 @@ def check_partitions_count(gateway: Gateway, of_topic: int, more: int) -> None:
         if have + more > limit:
             raise CommandError(
                 Code.TOO_MANY_PARTITIONS,
-                f"{more} more partitions than the {have} that are there would exceed the number that {where} may have "
+                f"{more} more partitions in addition to {have} would exceed the limit of {where} "
                 f"(system.limits.{key} = {limit})",
             )
 
 
 def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
-    """What is reserved for every partition of a topic has a bound."""
+    """Refuses segments whose reserved disk space exceeds the limit for a topic."""
     size = settings.segment_bytes * partitions_count
     if settings.preallocates and size > topic_options.RESERVED_BYTES_MAX:
         raise CommandError(
@@ -139,7 +139,7 @@ def check_reserved(settings: TopicSettings, partitions_count: int) -> None:
 
 
 def _chosen(request: requests.CreateTopic | requests.UpdateTopic, *, changing: bool = False) -> TopicOptions:
-    """What the fields of a request say, and then its options."""
+    """Returns the values from the fields of a request and from its options. Fields have precedence."""
     chosen = topic_options.parse_options(request.options, changing=changing)
     fields: dict[str, Any] = {}
     compression = request.compression_algorithm

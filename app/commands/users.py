@@ -1,6 +1,6 @@
-"""Commands about users: what managers see and change of others, and what all see and change of themselves.
+"""Commands about users: what user managers may see and change of others, and what all users may of themselves.
 
-A manager changes only users whose rights they have themselves, and only the root user changes the root user.
+A manager may change only users whose rights they have themselves, and only the root user may change the root user.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ async def create_user(
 
 @shielded
 async def delete_user(gateway: Gateway, session: Session, request: requests.DeleteUser, target: Target) -> None:
-    """The tokens of a user who is gone are of no use, so it does no harm if their files cannot be removed at once."""
+    """The tokens of a deleted user are void, so it does no harm if their files cannot be removed at once."""
     user = await gateway.users.delete(request.user, _authorize_change(gateway, session.login))
-    end_sessions_of(gateway, user, asker=session)
+    end_sessions_of(gateway, user, caller=session)
     await gateway.personal_tokens.forget_user(user)
 
 
@@ -65,7 +65,7 @@ async def update_user(gateway: Gateway, session: Session, request: requests.Upda
     authorize = _authorize_change(gateway, session.login)
     user = await gateway.users.update(request.user, request.username, request.status, authorize)
     if not user.is_active:
-        end_sessions_of(gateway, user, asker=session)
+        end_sessions_of(gateway, user, caller=session)
         await gateway.personal_tokens.forget_void(gateway.users)
 
 
@@ -83,7 +83,7 @@ async def update_permissions(
 
 @shielded
 async def change_password(gateway: Gateway, session: Session, request: requests.ChangePassword, target: Target) -> None:
-    """Whoever has stolen a session or an access token loses it; a personal access token only if that is asked for."""
+    """Ends sessions and access tokens, which may have been stolen; personal access tokens only if requested."""
     login = session.login
 
     def authorize(user: User) -> None:
@@ -98,7 +98,7 @@ async def change_password(gateway: Gateway, session: Session, request: requests.
         end_tokens=ends_tokens,
         authorize=authorize,
     )
-    end_sessions_of(gateway, user, asker=session)
+    end_sessions_of(gateway, user, caller=session)
     if ends_tokens:
         await gateway.personal_tokens.forget_void(gateway.users)
 
@@ -108,41 +108,41 @@ async def end_sessions(gateway: Gateway, session: Session, request: requests.End
     ends_tokens = request.personal_access_tokens
     authorize = _authorize_change(gateway, session.login)
     user = await gateway.users.end_sessions(request.user, end_tokens=ends_tokens, authorize=authorize)
-    end_sessions_of(gateway, user, asker=session)
+    end_sessions_of(gateway, user, caller=session)
     if ends_tokens:
         await gateway.personal_tokens.forget_void(gateway.users)
 
 
-def end_sessions_of(gateway: Gateway, user: User, asker: Session) -> None:
-    """Their logins are void already. Here the connections are closed, except the one that waits for its answer."""
+def end_sessions_of(gateway: Gateway, user: User, caller: Session) -> None:
+    """Their logins are void already. This closes the connections, except the one that waits for the response."""
     for session in gateway.sessions.of_user(user.mark):
         session.login = None
         session.ended_login = True
         groups.leave_all(gateway, session)
-        if session is not asker:
+        if session is not caller:
             session.end()
 
 
 def _authorize_change(gateway: Gateway, login: Login | None) -> Authorize:
-    """Everybody may end their own sessions; otherwise a manager must have all the rights of the user to be changed."""
+    """Users may end their own sessions; otherwise a manager must have all rights of the user to be changed."""
 
     def authorize(user: User) -> None:
-        asker = _manager(gateway, login, of=user)
-        refuse_changing_root(asker, user)
-        if asker is not user:
-            refuse_escalation(asker, user.permissions, None)
+        caller = _manager(gateway, login, of=user)
+        refuse_changing_root(caller, user)
+        if caller is not user:
+            refuse_escalation(caller, user.permissions, None)
 
     return authorize
 
 
 def _manager(gateway: Gateway, login: Login | None, of: User | None = None) -> User:
-    """Who asks, if they may manage users; anybody where `of` is themselves. The table of commands has looked at that
+    """Returns the caller if they may manage users, or are the user `of`. The table of commands has checked that
     already, before the command had to wait."""
-    asker = current_user(gateway, login)
-    may_manage = asker.permissions is not None and may.manage_users(asker.permissions, 0, 0)
-    if not may_manage and asker is not of:
-        raise CommandError(Code.UNAUTHORIZED, f"user {asker.username!r} may not manage users")
-    return asker
+    caller = current_user(gateway, login)
+    may_manage = caller.permissions is not None and may.manage_users(caller.permissions, 0, 0)
+    if not may_manage and caller is not of:
+        raise CommandError(Code.UNAUTHORIZED, f"user {caller.username!r} may not manage users")
+    return caller
 
 
 def _info(user: User) -> responses.UserInfo:

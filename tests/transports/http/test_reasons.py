@@ -29,7 +29,7 @@ REFUSALS: list[tuple[str, str, Any, str]] = [
     ("DELETE", "/streams/s/topics/7", None, "Topic with ID: 7 for stream with ID: s was not found."),
     (
         *("POST", "/streams/s/topics", NEW_TOPIC | {"partitions_count": 1001}),
-        "Too many partitions: a topic is made with 0 to 1000 partitions",
+        "Too many partitions: a topic is created with 0 to 1000 partitions",
     ),
     ("POST", f"{TOPIC}/partitions", {"partitions_count": 1001}, "Too many partitions: 1 to 1000 partitions at a time"),
     (
@@ -50,7 +50,7 @@ REFUSALS: list[tuple[str, str, Any, str]] = [
     ("PUT", f"{TOPIC}/consumer-offsets", {"offset": 5}, "Invalid offset: "),
     (
         *("DELETE", f"{TOPIC}/consumer-offsets/5", None),
-        "Consumer offset for consumer with ID: 5 was not found: nothing is stored in ",
+        "Consumer offset for consumer with ID: 5 was not found: no offset is stored in ",
     ),
     (
         *("POST", f"{TOPIC}/consumer-groups", {"name": "g"}),
