@@ -439,7 +439,7 @@ class Users:
 
     def _put(self, document: UserDocument) -> User:
         user = User(document)
-        self._directory.put(user)
+        self._directory.add(user)
         self._by_mark[user.mark] = user
         self.changes += 1
         return user

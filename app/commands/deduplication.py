@@ -80,9 +80,9 @@ class Deduplication:
         decided_at = None
         try:
             appended = None
-            if len(taken.fresh):
-                if len(taken.fresh) < checked.message_count:
-                    batch, checked = _only(batch, taken.fresh.tolist()), None
+            if len(taken.new):
+                if len(taken.new) < checked.message_count:
+                    batch, checked = _only(batch, taken.new.tolist()), None
                 if producer is None:
                     appended = await partition.append(batch, durability, checked=checked)
                 else:
@@ -100,7 +100,7 @@ class Deduplication:
             window = await self._window(partition, bounds, now)
             taken = window.begin_write(ids, now)
             if isinstance(taken, PendingWrite):
-                self.left_out += checked.message_count - len(taken.fresh)
+                self.left_out += checked.message_count - len(taken.new)
                 return window, taken
             await asyncio.shield(taken)
 

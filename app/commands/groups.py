@@ -57,7 +57,7 @@ async def create_group(
     await _forget_offsets(topic, document.id)
     await gateway.store.write_group(target.stream.id, topic.id, document)
     group = Group(document, len(topic.partitions))
-    topic.groups.put(group)
+    topic.groups.add(group)
     return _details(topic, group)
 
 
@@ -75,7 +75,7 @@ async def delete_group(
         await _forget_offsets(topic, group.id)
         await gateway.store.remove_group(target.stream.id, topic.id, group.id)
     except BaseException:
-        topic.groups.put(group)
+        topic.groups.add(group)
         raise
 
 

@@ -46,7 +46,7 @@ async def create_stream(
     document = StreamDocument(id=gateway.streams.next_id(), name=request.name, created_at=gateway.clock())
     await gateway.store.create_stream(document)
     stream = Stream(document, Directory([]))
-    gateway.streams.put(stream)
+    gateway.streams.add(stream)
     return stream_details(stream, gateway.topic_defaults)
 
 

@@ -74,7 +74,7 @@ async def create_topic(
     check_reserved(settings, document.partitions_count)
     await gateway.store.create_topic(stream.id, document)
     topic = Topic(document, list(gateway.store.partitions_of(stream.id, document.id)), Directory([]))
-    stream.topics.put(topic)
+    stream.topics.add(topic)
     return topic_details(topic, gateway.topic_defaults)
 
 

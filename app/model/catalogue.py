@@ -1,6 +1,7 @@
-"""The living catalogue: streams, topics, groups, by number and by name. Pure state; the store keeps the documents.
+"""The catalogue in memory: streams, topics and groups, by number and by name. Pure state; the store keeps the
+documents.
 
-Numbers are given out from 0; the one freed last is given out first.
+Numbers are assigned from 0; the one freed last is reused first.
 """
 
 from __future__ import annotations
@@ -33,39 +34,39 @@ Named = TypeVar("Named", bound=HasName)
 
 
 class Directory(Generic[Named]):
-    """Things of one kind, by id and by name."""
+    """Objects of one kind, by id and by name."""
 
-    def __init__(self, things: list[Named], reserved: set[int] | None = None) -> None:
-        self._by_id: dict[int, Named] = {thing.id: thing for thing in things}
-        self._by_name: dict[str, Named] = {thing.name: thing for thing in things}
+    def __init__(self, objects: list[Named], reserved: set[int] | None = None) -> None:
+        self._by_id: dict[int, Named] = {item.id: item for item in objects}
+        self._by_name: dict[str, Named] = {item.name: item for item in objects}
         taken = self._by_id.keys() | (reserved or set())
         self._slots = max(taken, default=-1) + 1
-        # As if the lowest had been freed last: after a start low numbers are given out first.
+        # As if the lowest had been freed last, so that low numbers are reused first after a start.
         self._freed = [identity for identity in range(self._slots - 1, -1, -1) if identity not in taken]
 
     def next_id(self) -> int:
-        """The number that the next thing gets; `put` takes it."""
+        """The number of the next object that is added."""
         return self._freed[-1] if self._freed else self._slots
 
-    def put(self, thing: Named) -> None:
-        """A new thing, under the number that `next_id` has said."""
-        assert thing.id == self.next_id()
+    def add(self, item: Named) -> None:
+        """Adds a new object, whose id must be `next_id`."""
+        assert item.id == self.next_id()
         if self._freed:
             self._freed.pop()
         else:
             self._slots += 1
-        self._by_id[thing.id] = thing
-        self._by_name[thing.name] = thing
+        self._by_id[item.id] = item
+        self._by_name[item.name] = item
 
-    def rename(self, thing: Named, old_name: str) -> None:
-        """After the thing itself has got its new name."""
+    def rename(self, item: Named, old_name: str) -> None:
+        """Call this after the object has got its new name."""
         self._by_name.pop(old_name, None)
-        self._by_name[thing.name] = thing
+        self._by_name[item.name] = item
 
-    def remove(self, thing: Named) -> None:
-        del self._by_id[thing.id]
-        self._by_name.pop(thing.name, None)
-        self._freed.append(thing.id)
+    def remove(self, item: Named) -> None:
+        del self._by_id[item.id]
+        self._by_name.pop(item.name, None)
+        self._freed.append(item.id)
 
     def find(self, identifier: int | str) -> Named | None:
         return self._by_id.get(identifier) if isinstance(identifier, int) else self._by_name.get(identifier)
@@ -87,10 +88,10 @@ class Topic:
         self.id = document.id
         self.document = document
         self.partitions = partitions
-        """None where a partition cannot be served."""
+        """None where a partition cannot be opened."""
         self.groups = groups
         self.turn = 0
-        """The partition that the next balanced batch goes to."""
+        """The partition for the next balanced batch."""
 
     @property
     def name(self) -> str:

@@ -1,12 +1,12 @@
-"""De-duplication by message id: what each partition has been sent lately, bounded by number and by age.
+"""Deduplication by message id: the ids that a partition has received lately, bounded by number and by age.
 
-1. An id counts as seen when its message is in the log. While that is being written nobody knows, so whoever sends the
-   same id meanwhile waits for the outcome: a write that fails must not make the repetition vanish.
-2. The first message with an id is kept, in one batch as well as over several.
-3. A message without an id, which 0.9 clients may send, is new each time.
-4. What the log had before is `fill`ed in, oldest first; a purge forgets what it has purged.
+1. An id counts as received when its message is in the log. While the message is being written, a send with the same id
+   waits for the outcome: if the write fails, the second message must not be dropped.
+2. The first message with an id is kept, within one batch as well as across batches.
+3. A message without an id, which 0.9 clients may send, is always new.
+4. `fill` adds what the log had before, oldest first; a purge discards the window.
 
-Pure state for the event loop; time is a number that the caller passes in.
+Pure state for the event loop; the caller passes the time in.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from whippet.app.model.recent_ids import NOT_FOUND, Ids, Numbers, RecentIds
 Future = asyncio.Future[None]
 
 AGES = 1024
-"""Times are kept for so many parts of the expiry: an id may stay for a part more, and never a moment less."""
+"""The expiry is divided into this many periods, which share one time: an id may stay for one period longer, and never
+shorter."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -31,12 +32,12 @@ class Bounds(NamedTuple):
     entries_max: int
     """0: unlimited."""
     expiry_us: int
-    """0: until it is pushed out."""
+    """0: no expiry."""
 
 
 class PendingWrite(NamedTuple):
-    fresh: Numbers
-    """The positions of the messages that are new."""
+    new: Numbers
+    """The positions of the new messages in the batch."""
     start: int
     end: int
     done: Future
@@ -49,11 +50,11 @@ class DeduplicationWindow:
 
     def __init__(self, bounds: Bounds, room: Callable[[int], bool] = lambda more_bytes: True) -> None:
         self.bounds = bounds
-        """May be changed; holds from then on."""
+        """May be changed at any time."""
         self._ids = RecentIds(room)
         self._pending: list[PendingWrite] = []
         self._ages: deque[tuple[int, int, int]] = deque()
-        """The number after the last id that came before a time; that time; and when this part of the expiry began."""
+        """For each period: the number after its last id, the time of that id, and when the period began."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -63,61 +64,61 @@ class DeduplicationWindow:
         return self._ids.size_bytes
 
     def begin_write(self, ids: Ids, now: int) -> PendingWrite | Future:
-        """What of it is new, which is pending until `decided`; or the write of one of the ids that is under way, to be
-        waited for and to be followed by another try."""
+        """Returns what is new in a batch, which is pending until `end_write`. If one of the ids is being written,
+        returns the future of that write: wait for it, then try again."""
         self._forget_old(now)
         numbers = self._ids.find(ids)
-        for under_way in self._pending:
-            if ((numbers >= under_way.start) & (numbers < under_way.end)).any():
-                return under_way.done
-        fresh, added = _new(ids, numbers)
+        for other in self._pending:
+            if ((numbers >= other.start) & (numbers < other.end)).any():
+                return other.done
+        new, added = _new(ids, numbers)
         start = self._ids.add(added)
-        taken = PendingWrite(fresh, start, start + len(added), asyncio.get_running_loop().create_future())
+        taken = PendingWrite(new, start, start + len(added), asyncio.get_running_loop().create_future())
         self._pending.append(taken)
         return taken
 
     def end_write(self, taken: PendingWrite, now: int | None) -> None:
-        """Its messages are in the log since `now`, or (None) they are not."""
+        """Reports that the messages were appended at `now`, or that they were not (None)."""
         self._pending = [one for one in self._pending if one is not taken]
         if now is None:
             self._ids.strike_out(taken.start, taken.end)
         else:
-            self._came(now)
+            self._record_time(now)
         taken.done.set_result(None)
         self._keep_bounds()
 
     def fill(self, ids: Ids, appended_at: int) -> None:
-        """Messages of the log, from its older to its newer ones."""
+        """Adds messages of the log, in ascending order."""
         self._ids.add(_new(ids, self._ids.find(ids))[1])
-        self._came(appended_at)
+        self._record_time(appended_at)
         self._keep_bounds()
 
-    def _came(self, now: int) -> None:
-        """All that is decided has come by now."""
+    def _record_time(self, now: int) -> None:
+        """Records the time by which all settled ids were received."""
         if not self.bounds.expiry_us:
             self._ages.clear()
             return
         began = now
         if self._ages and now - self._ages[-1][2] < self.bounds.expiry_us // AGES:
             began = self._ages.pop()[2]
-        self._ages.append((self._decided, now, began))
+        self._ages.append((self._settled_end, now, began))
 
     def _forget_old(self, now: int) -> None:
         while self._ages and self._ages[0][1] + self.bounds.expiry_us <= now:
-            self._ids.forget_before(min(self._ages.popleft()[0], self._decided))
+            self._ids.forget_before(min(self._ages.popleft()[0], self._settled_end))
 
     def _keep_bounds(self) -> None:
         if self.bounds.entries_max:
-            self._ids.forget_before(min(self._ids.end - self.bounds.entries_max, self._decided))
+            self._ids.forget_before(min(self._ids.end - self.bounds.entries_max, self._settled_end))
 
     @property
-    def _decided(self) -> int:
-        """Nothing before this number is under way."""
+    def _settled_end(self) -> int:
+        """Ids with lower numbers are not pending."""
         return min((taken.start for taken in self._pending), default=self._ids.end)
 
 
 def _new(ids: Ids, numbers: Numbers) -> tuple[Numbers, Ids]:
-    """The positions of what is new, and the ids among them: of those that come twice, the first."""
+    """Returns the positions of the new messages, and their ids. Of messages with the same id, the first one is new."""
     named = ids[:, 0] | ids[:, 1] != 0
     unknown = ((numbers == NOT_FOUND) & named).nonzero()[0]
     unknown = unknown[_first_of_each(ids[unknown])]
@@ -126,7 +127,7 @@ def _new(ids: Ids, numbers: Numbers) -> tuple[Numbers, Ids]:
 
 
 def _first_of_each(ids: Ids) -> Numbers | slice:
-    """Nearly always they are all different, which a sorted mixture of their halves shows at once."""
+    """Usually all ids are different, which sorting a mixture of both halves shows at once."""
     mixed = np.sort(ids[:, 0] + ids[:, 1] * _MIX)
     if (mixed[1:] != mixed[:-1]).all():
         return slice(None)

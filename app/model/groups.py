@@ -1,16 +1,17 @@
-"""A consumer group: who its members are, and which member reads which partition. Pure state, for the event loop alone.
+"""A consumer group: its members, and the assignment of partitions to them. Pure state, for the event loop only.
 
-1. A partition has at most one owner. Only its owner is told to read it, and what was read reaches the client only if it
-   still is the owner when the reading is done (`partition_to_poll`, then `polled`).
-2. Who joins gets a fair share without stopping the others. A partition that somebody owns is only promised to its heir:
-   the owner reads no more of it, and keeps it until all that was handed out to him is committed, or until he has had it
-   for too long. A partition of which he was handed out nothing moves at once.
-3. Who leaves, and a changed number of partitions, make all partitions dealt anew: partition i to member i mod m.
-4. Who had a partition taken away before all that he was handed out of it was committed may have it again, and others
-   have read on meanwhile. What he still has to commit from before does not take the group back (`is_late`).
-5. `generation` rises with every change of what any member is offered.
+1. A partition has at most one owner. Only its owner may poll it, and messages are returned only if the member still
+   owns the partition after the read (`partition_to_poll`, then `record_poll`).
+2. A member that joins gets a fair share without stopping the others. A partition with an owner is only promised to its
+   heir: the owner may not poll it any more, and keeps it until it has committed what it polled, or until the timeout. A
+   partition of which the owner has polled nothing moves at once.
+3. When a member leaves, or the number of partitions changes, all partitions are reassigned: partition i to member i mod
+   m.
+4. A member that lost a partition with uncommitted messages may get it back after others have read on. A late commit for
+   the messages from before does not set the group back (`is_late`).
+5. `generation` increases whenever the partitions that a member may poll change.
 
-Members are connections and are not kept over a restart. Time is a number that the caller passes in.
+Memberships do not survive a restart. The caller passes the time in.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from collections.abc import Callable
 from whippet.storage.documents import GroupDocument
 
 Committed = Callable[[int], int | None]
-"""What the group has stored in a partition; None when nothing is."""
+"""Returns the stored offset of the group in a partition, or None."""
 
 
 class Member:
-    """A connection in the group."""
+    """A session in the group."""
 
-    __slots__ = ("client_id", "id", "offered", "owing", "partitions", "polling", "source", "turn")
+    __slots__ = ("client_id", "id", "offered", "partitions", "polling", "source", "turn", "uncommitted")
 
     def __init__(self, member_id: int, client_id: int) -> None:
         self.id = member_id
         self.client_id = client_id
         self.partitions: list[int] = []
-        """All that it owns, in the order in which it got them."""
+        """The partitions that it owns, in the order in which it got them."""
         self.offered: tuple[int, ...] = ()
-        """Of these, the ones that are not promised to somebody else."""
+        """Those of them that are not promised to another member."""
         self.turn = 0
         self.polling: set[int] = set()
-        """Partitions that it began to read since it owns them."""
-        self.owing: set[int] = set()
-        """Partitions that were taken from it when not all that it was handed out was committed."""
+        """Partitions that it has begun to poll since it owns them."""
+        self.uncommitted: set[int] = set()
+        """Partitions that it lost before it had committed what it polled."""
         self.source: int | None = None
-        """The partition that its newest messages are from."""
+        """The partition of the newest messages that it polled."""
 
     @property
     def finishing(self) -> tuple[int, ...]:
-        """What it has, but is not offered: promised to somebody else."""
+        """The partitions that it owns but may not poll, because they are promised to another member."""
         if len(self.offered) == len(self.partitions):
             return ()
         offered = set(self.offered)
@@ -53,28 +54,28 @@ class Member:
 
 
 class _Holding:
-    """A partition in the hands of its owner; a new one each time it changes hands."""
+    """The ownership of a partition; a new one each time the owner changes."""
 
     __slots__ = ("committed", "heir", "owner", "polled", "promised_at")
 
     def __init__(self, owner: Member | None = None) -> None:
         self.owner = owner
         self.polled: int | None = None
-        """The last offset that the owner was handed out."""
+        """The last offset that the owner has polled."""
         self.committed: int | None = None
-        """The last offset that was stored since the owner has it."""
+        """The last offset that was committed since the owner has the partition."""
         self.heir: Member | None = None
         self.promised_at = 0
 
     def revoke(self, partition_id: int) -> None:
-        """The owner has it no longer."""
+        """Takes the partition from its owner."""
         if self.owner is not None:
             self.owner.polling.discard(partition_id)
             if not self.is_drained(self.committed):
-                self.owner.owing.add(partition_id)
+                self.owner.uncommitted.add(partition_id)
 
     def is_drained(self, committed: int | None) -> bool:
-        """Whether the owner has nothing left that only he knows of."""
+        """Returns True if the owner has committed everything that it polled."""
         return self.polled is None or (committed is not None and committed >= self.polled)
 
 
@@ -109,11 +110,11 @@ class Group:
         return self._members.get(client_id)
 
     def join(self, client_id: int, now: int, committed: Committed) -> bool:
-        """Makes a client a member; False when it is one already."""
+        """Returns False if the client is a member already."""
         if client_id in self._members:
             return False
-        newest_id = max((member.id for member in self._members.values()), default=-1)
-        self._members[client_id] = newcomer = Member(newest_id + 1, client_id)
+        highest_id = max((member.id for member in self._members.values()), default=-1)
+        self._members[client_id] = newcomer = Member(highest_id + 1, client_id)
         self._promise_share(newcomer, now)
         for partition_id, holding in enumerate(self._holdings):
             if holding.heir is not None and holding.is_drained(committed(partition_id)):
@@ -122,24 +123,24 @@ class Group:
         return True
 
     def leave(self, client_id: int) -> bool:
-        """False when the client is no member."""
+        """Returns False if the client is no member."""
         if self._members.pop(client_id, None) is None:
             return False
         self._reassign_all()
         return True
 
     def disband(self) -> list[int]:
-        """Everybody leaves; the clients who have."""
+        """Removes all members and returns their client ids."""
         clients = list(self._members)
         self._members.clear()
         self._reassign_all()
         return clients
 
     def repartition(self, partitions_count: int) -> None:
-        """The topic has got or lost partitions at its end."""
+        """The topic has gained or lost partitions at its end."""
         for member in self._members.values():
-            member.polling = {partition_id for partition_id in member.polling if partition_id < partitions_count}
-            member.owing = {partition_id for partition_id in member.owing if partition_id < partitions_count}
+            member.polling = {number for number in member.polling if number < partitions_count}
+            member.uncommitted = {number for number in member.uncommitted if number < partitions_count}
         kept = self._holdings[:partitions_count]
         self._holdings = kept + [_Holding() for _ in range(partitions_count - len(kept))]
         self._reassign_all()
@@ -147,9 +148,9 @@ class Group:
     # ------------------------------------------------------------------------------------------ polling and committing
 
     def partition_to_poll(self, client_id: int, wanted: int | None) -> int | None:
-        """Where a member reads now: the partition it names if it is offered it, or the next of these in turn.
+        """Returns the partition that a member polls: the one it names if it may poll it, or else the next one in turn.
 
-        None: there is none for it. Before the messages go out, `polled` has the last word.
+        None: there is none. `record_poll` decides after the read whether the messages may be returned.
         """
         member = self._members[client_id]
         if wanted is None:
@@ -163,8 +164,8 @@ class Group:
         return wanted
 
     def record_poll(self, client_id: int, partition_id: int, last_offset: int) -> bool:
-        """Whether messages that a member has read may be handed out to it: not when the partition has changed hands
-        since `partition_to_poll`, even if it has come back. If they may, they count as handed out."""
+        """Returns True if messages that a member has read may be returned to it: not if the partition has changed hands
+        since `partition_to_poll`, even if it is back. They then count as polled."""
         member = self._members.get(client_id)
         if member is None or partition_id not in member.polling:
             return False
@@ -173,9 +174,10 @@ class Group:
         return True
 
     def partition_to_commit(self, client_id: int, wanted: int | None) -> int | None:
-        """Whose offset a member may change: the partition it names, or the one that its newest messages are from.
+        """Returns the partition whose offset a member may change: the one it names, or the one of its newest messages.
 
-        A member that has got no messages yet means the partition that it would poll next. None: it owns no such one.
+        For a member that has no messages yet, this is the partition that it would poll next. None: it owns no such
+        partition.
         """
         member = self._members[client_id]
         if wanted is not None:
@@ -187,16 +189,17 @@ class Group:
         return None
 
     def is_late(self, client_id: int, partition_id: int, offset: int, stored: int | None) -> bool:
-        """Whether what the owner wants to store is from before the partition was taken from it and came back, while the
-        group has come further. A commit that is not ends its debt: from then on it may go back as far as it likes."""
-        owing = self._members[client_id].owing
-        if partition_id in owing and stored is not None and offset < stored:
+        """Returns True if the owner commits an offset from before it lost the partition and got it back, while the
+        group has read on. After a commit that is not late, the owner may go back as far as it likes."""
+        uncommitted = self._members[client_id].uncommitted
+        if partition_id in uncommitted and stored is not None and offset < stored:
             return True
-        owing.discard(partition_id)
+        uncommitted.discard(partition_id)
         return False
 
     def record_commit(self, partition_id: int, offset: int) -> None:
-        """An offset of the group was stored: a promised partition moves when its owner has finished with it."""
+        """Records a stored offset of the group: a promised partition moves when its owner has committed all that it
+        polled."""
         if partition_id >= len(self._holdings):
             return
         holding = self._holdings[partition_id]
@@ -206,10 +209,10 @@ class Group:
             self._changed()
 
     def record_purge(self) -> None:
-        """All messages and offsets are gone: what was handed out of them need not be committed any more."""
+        """All messages and offsets are gone: nothing has to be committed any more."""
         for member in self._members.values():
             member.polling.clear()
-            member.owing.clear()
+            member.uncommitted.clear()
             member.source = None
         moved = False
         for partition_id, holding in enumerate(self._holdings):
@@ -221,7 +224,7 @@ class Group:
             self._changed()
 
     def reassign_overdue(self, promised_before: int) -> list[int]:
-        """Partitions promised at or before a time move, committed or not; which ones."""
+        """Moves partitions that were promised at or before a time, committed or not, and returns them."""
         moved = []
         for partition_id, holding in enumerate(self._holdings):
             if holding.heir is not None and holding.promised_at <= promised_before:
@@ -239,8 +242,9 @@ class Group:
     def _promise_share(self, newcomer: Member, now: int) -> None:
         """Promises the newcomer what the others will have above their shares once all promises are kept.
 
-        They give from the end of their lists: what was only promised to them, then what they own. Nobody ever has fewer
-        than who joined after him, so the larger shares are the first ones', and nobody but the newcomer lacks anything.
+        Members give from the end of their lists: first what was only promised to them, then what they own. No member
+        ever has fewer partitions than one that joined later, so the larger shares belong to the first members, and only
+        the newcomer has too few.
         """
         members = self.members
         share, larger = divmod(len(self._holdings), len(members))
@@ -254,7 +258,7 @@ class Group:
             for partition_id in due[member.id][share + (index < larger) :]:
                 holding = self._holdings[partition_id]
                 if holding.heir is None:
-                    # An owner gets no more time when another one is to inherit.
+                    # An owner gets no more time when the heir changes.
                     holding.promised_at = now
                 holding.heir = newcomer
 
@@ -270,7 +274,8 @@ class Group:
         self._holdings[partition_id] = _Holding(owner)
 
     def _reassign_all(self) -> None:
-        """Partition i to member i mod m; promises end. Who keeps a partition keeps what he was handed out of it."""
+        """Assigns partition i to member i mod m and cancels promises. A member that keeps a partition keeps what it
+        polled."""
         members = self.members
         for member in members:
             member.partitions = []

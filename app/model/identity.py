@@ -1,4 +1,4 @@
-"""How users are known to the rest of the server: values that sessions, commands and access control share."""
+"""Values that identify users in sessions, commands and access control."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class UserStatus(enum.IntEnum):
 
 
 class Login(NamedTuple):
-    """Which user a session or an access token acts as, and since when.
+    """The user that a session or an access token acts as, and the epoch of its beginning.
 
-    A user's number is given to somebody else after a deletion; the mark is not. The epoch is raised whenever all
-    sessions of the user end, so a login from before that is void wherever it is kept.
+    A user's number is reused after a deletion; the mark is not. The epoch is raised when all sessions of the user end,
+    which voids all logins from before, wherever they are kept.
     """
 
     mark: str

@@ -1,8 +1,8 @@
-"""What 0.9 clients have asked lately, by session and number, and what they were answered: a request that comes again,
-because the answer was lost with a connection, is answered again and not carried out again.
+"""The recent requests of 0.9 clients by session and number, with their responses: a request that is repeated because
+its response was lost with a connection gets the same response, and is not executed again.
 
-What is known of a client outlives its connection for a while, so that it can come back under the same name. Pure state,
-for the event loop alone; it does not outlive the server.
+The cache of a client outlives its connection for a while, so that it can come back under the same name. Pure state, for
+the event loop only; it does not survive a restart.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from whippet.app.errors import Code, CommandError
 class _Remembered(NamedTuple):
     operation: int
     digest: int
-    answer: asyncio.Future[Any]
+    response: asyncio.Future[Any]
 
 
 class ReplayCache:
-    """Of one client. Each time it registers a session begins, and its numbers with it."""
+    """The cache of one client. A session begins, and its request numbers with it, each time the client registers."""
 
     __slots__ = ("_kept", "_kept_max", "_newest", "client", "connections", "left_at", "session", "user_mark")
 
@@ -38,27 +38,28 @@ class ReplayCache:
         self._newest = 0
 
     def begin_session(self, number: int, ended: frozenset[int]) -> None:
-        """`ended` are operations whose effect has ended with the connection: asked again, they must be done again."""
+        """`ended` are operations whose effect has ended with the connection: when repeated, they must be executed
+        again."""
         self.session = number
         self._newest = 0
-        for key in [key for key, asked in self._kept.items() if asked.operation in ended]:
+        for key in [key for key, request in self._kept.items() if request.operation in ended]:
             del self._kept[key]
 
     def find(
         self, session: int, number: int, operation: int, digest: int, *, append: bool, counted: bool
     ) -> asyncio.Future[Any] | None:
-        """The answer to a request that was asked before, perhaps still on its way; None for one that is new, or that
-        belongs to a session that is over.
+        """Returns the response to a request that was repeated, which may be pending. Returns None if the request is
+        new, or if it belongs to a session that has ended.
 
-        `append`: it carries messages, which are never the same twice, so the same ones under the same number are a
-        repetition even if the client has begun a new session for it. `counted`: the number is the next one of the
-        session. Some clients do not count what concerns one partition: its number is that of the next counted request
-        (Rust), or has a sequence of its own (Java). So there the number says nothing of the order, and the same number
-        may come again with something else.
+        `append`: the request carries messages, which are never the same twice, so the same ones under the same number
+        are a repetition even if the client has begun a new session for it. `counted`: the number is the next one of the
+        session. Some clients do not count requests for one partition: their number is that of the next counted request
+        (Rust), or has a sequence of its own (Java). There the number tells nothing about the order, and the same number
+        may be used for another request.
         """
         known = self._kept.get((session, number if counted else ~number))
         if known is not None and (known.operation, known.digest) == (operation, digest):
-            return known.answer
+            return known.response
         if session != self.session:
             return None
         if not counted:
@@ -68,51 +69,52 @@ class ReplayCache:
         if number > self._newest:
             return self._find_append(number, digest) if append else None
         if known is None:
-            raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} was answered, and {self._newest} since")
-        raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
+            raise CommandError(Code.REQUEST_ALREADY_APPLIED, f"request {number} is older than request {self._newest}")
+        raise CommandError(Code.INVALID_COMMAND, f"request {number} was a different one")
 
     def _find_append(self, number: int, digest: int) -> asyncio.Future[Any] | None:
-        """In earlier sessions, which lie before this one: what many requests have pushed out is not looked for."""
-        for (session, other), asked in self._kept.items():
+        """Searches earlier sessions, which are stored before this one. What newer requests have evicted is not
+        found."""
+        for (session, other), request in self._kept.items():
             if session == self.session:
                 return None
-            if other == number and asked.digest == digest:
-                return asked.answer
+            if other == number and request.digest == digest:
+                return request.response
         return None
 
     def start(self, number: int, operation: int, digest: int, *, counted: bool) -> asyncio.Future[Any]:
-        """The request is new and is being carried out; whoever does that sets the answer, whatever happens."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """The request is new and is being executed. The caller must set the response, whatever happens."""
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if counted:
             self._newest = number
         key = self.session, number if counted else ~number
-        self._kept[key] = _Remembered(operation, digest, answer)
+        self._kept[key] = _Remembered(operation, digest, response)
         self._kept.move_to_end(key)
         while len(self._kept) > self._kept_max:
             self._kept.popitem(last=False)
-        return answer
+        return response
 
     def discard(self, session: int, number: int, *, counted: bool) -> None:
-        """Nothing was done: it may be asked again."""
+        """Nothing was executed: the request may be sent again."""
         self.evict(session, number, counted=counted)
         if counted and session == self.session and number == self._newest:
             self._newest -= 1
 
     def evict(self, session: int, number: int, *, counted: bool) -> None:
-        """It was done, and the answer is not worth its memory."""
+        """The request was executed, but the response is not worth its memory."""
         self._kept.pop((session, number if counted else ~number), None)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to remember."""
+        """Returns True if any response is cached."""
         return bool(self._kept)
 
 
 class ReplayCaches:
-    """Of all sessions, by the name that the client gives itself."""
+    """The caches of all clients, by the name that the client has chosen."""
 
     def __init__(self, kept_max: int, memory_us: int, away_max: int, clock: Callable[[], int]) -> None:
-        """`kept_max` answers of a session are remembered, for `memory_us` after its last connection has ended;
-        `away_max` is how many such sessions there may be."""
+        """`kept_max` responses of a session are kept, for `memory_us` after its last connection has ended; `away_max`
+        is the maximum number of such sessions."""
         self._kept_max = kept_max
         self._memory_us = memory_us
         self._away_max = away_max
@@ -122,40 +124,40 @@ class ReplayCaches:
         """In the order in which their connections ended."""
 
     def register(self, client: bytes, user_mark: str, session: int, ended: frozenset[int]) -> ReplayCache:
-        """Begins a session; what the same client of the same user was answered in earlier ones is still known."""
+        """Begins a session; responses to earlier sessions of the same client and user are still known."""
         self.expire()
-        known = self._sessions.get(client)
-        if known is None or known.user_mark != user_mark:
-            known = self._sessions[client] = ReplayCache(client, user_mark, self._kept_max)
-        known.begin_session(session, ended)
+        cache = self._sessions.get(client)
+        if cache is None or cache.user_mark != user_mark:
+            cache = self._sessions[client] = ReplayCache(client, user_mark, self._kept_max)
+        cache.begin_session(session, ended)
         self._away.pop(client, None)
-        known.connections += 1
-        return known
+        cache.connections += 1
+        return cache
 
-    def disconnect(self, answered: ReplayCache) -> None:
+    def disconnect(self, cache: ReplayCache) -> None:
         """One of its connections has ended."""
-        answered.connections -= 1
-        if answered.connections or self._sessions.get(answered.client) is not answered:
+        cache.connections -= 1
+        if cache.connections or self._sessions.get(cache.client) is not cache:
             return
-        if not answered:
-            # Whoever only comes and goes pushes nobody out.
-            self.remove(answered)
+        if not cache:
+            # A client that only connects and disconnects evicts nobody.
+            self.remove(cache)
             return
-        answered.left_at = self._clock()
-        self._away[answered.client] = answered
+        cache.left_at = self._clock()
+        self._away[cache.client] = cache
         self.expire()
 
-    def remove(self, answered: ReplayCache) -> None:
-        """It has logged out, or was away for too long. Another user may go by the same name by now."""
-        if self._sessions.get(answered.client) is answered:
-            del self._sessions[answered.client]
-            self._away.pop(answered.client, None)
+    def remove(self, cache: ReplayCache) -> None:
+        """The client has logged out, or was away for too long. By now another user may use the same client name."""
+        if self._sessions.get(cache.client) is cache:
+            del self._sessions[cache.client]
+            self._away.pop(cache.client, None)
 
     def expire(self) -> None:
-        """Those who have been away for too long."""
+        """Removes clients that have been away for too long."""
         oldest = self._clock() - self._memory_us
         while self._away:
-            answered = next(iter(self._away.values()))
-            if answered.left_at > oldest and len(self._away) <= self._away_max:
+            cache = next(iter(self._away.values()))
+            if cache.left_at > oldest and len(self._away) <= self._away_max:
                 return
-            self.remove(answered)
+            self.remove(cache)

@@ -1,10 +1,10 @@
-"""Which requests of a session were carried out, by their numbers, and what they were answered.
+"""The executed requests of a session, by their numbers, and the responses to them.
 
-A client of 0.12 sends again, under the old number, what had no answer when its connection was lost. It has many
-requests under way, so a number below the newest one may be new: what counts is the set of numbers, not the highest one.
-The oldest answers are forgotten first; about a number that is older than a forgotten one nothing can be said any more.
+After a connection was lost, a 0.12 client repeats requests without a response under their old numbers. It has many
+requests in progress, so a number below the newest one may be new: the set of numbers counts, not the highest one. The
+oldest responses are evicted first; whether a request with a lower number than an evicted one was executed is unknown.
 
-Pure state, for the event loop alone.
+Pure state, for the event loop only.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from whippet.app.errors import Code, CommandError
 
 REQUESTS_MAX = 256
-"""As many as a client has under way at once: all of them may come again."""
+"""As many as a client has in progress at once: all of them may be repeated."""
 BYTES_MAX = 64 << 10
-"""Of the answers of one session; the newest one is kept however long it is."""
+"""Of the responses of one session; the newest one is kept however long it is."""
 REQUEST_BYTES = 800
-"""Memory that a remembered request takes beside the body of its answer."""
+"""Memory of a remembered request besides the body of its response."""
 ALL_BYTES_MAX = 256 << 20
-"""Of all sessions together. While they take more, a session that is used keeps no more than the two numbers below."""
+"""Of all sessions together. While they take more, an active session keeps no more than the two limits below."""
 SCARCE_REQUESTS_MAX = 16
 SCARCE_BYTES_MAX = 4 << 10
 
@@ -30,12 +30,12 @@ SCARCE_BYTES_MAX = 4 << 10
 class _Done(NamedTuple):
     operation: int
     mark: bytes | int
-    """By which a request is known: another one under the same number has another mark."""
-    answer: asyncio.Future[Any]
+    """Identifies a request: another one under the same number has another mark."""
+    response: asyncio.Future[Any]
 
 
 class ReplayMemory:
-    """Memory that the answers of all sessions take."""
+    """Memory that the responses of all sessions take."""
 
     __slots__ = ("size",)
 
@@ -44,40 +44,41 @@ class ReplayMemory:
 
 
 class ReplayWindow:
-    __slots__ = ("_bytes", "_forgotten", "_memory", "_requests", "_sizes")
+    __slots__ = ("_bytes", "_evicted", "_memory", "_requests", "_sizes")
 
     def __init__(self, memory: ReplayMemory) -> None:
         self._memory = memory
         self._requests: OrderedDict[int, _Done] = OrderedDict()
-        """By number, in the order in which they were done; those that are not done yet, in which they were begun."""
+        """By number: executed requests in the order in which they finished, before pending ones in the order in which
+        they started."""
         self._sizes: dict[int, int] = {}
         self._bytes = 0
-        self._forgotten = 0
-        """The highest number whose answer was forgotten."""
+        self._evicted = 0
+        """The highest number whose response was evicted."""
 
     def find(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any] | None:
-        """The answer to a request that was made before, perhaps still on its way; None for a new one."""
+        """Returns the response to a request that was sent before, which may be pending; None for a new one."""
         done = self._requests.get(number)
         if done is not None:
             if (done.operation, done.mark) != (operation, mark):
-                raise CommandError(Code.INVALID_COMMAND, f"request {number} was another one")
-            return done.answer
+                raise CommandError(Code.INVALID_COMMAND, f"request {number} was a different one")
+            return done.response
         if number < 1:
             raise CommandError(Code.INVALID_COMMAND, "requests are numbered from 1")
-        if number <= self._forgotten:
+        if number <= self._evicted:
             raise CommandError(
-                Code.REQUEST_TOO_OLD, f"request {number}: what was done up to {self._forgotten} is not remembered"
+                Code.REQUEST_TOO_OLD, f"request {number}: responses up to request {self._evicted} are no longer known"
             )
         return None
 
     def start(self, number: int, operation: int, mark: bytes | int) -> asyncio.Future[Any]:
-        """The request is new and is being carried out; `finish` or `forget` follows, whatever happens."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._requests[number] = _Done(operation, mark, answer)
-        return answer
+        """The request is new and is being executed; `finish` or `discard` must follow, whatever happens."""
+        response: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[number] = _Done(operation, mark, response)
+        return response
 
     def finish(self, number: int, size: int) -> None:
-        """It was done; its answer has so many bytes."""
+        """The request was executed; its response has `size` bytes."""
         if number not in self._requests:
             # The session has ended meanwhile.
             return
@@ -91,7 +92,7 @@ class ReplayWindow:
             self._bytes -= size
             self._memory.size -= REQUEST_BYTES + size
             del self._requests[oldest]
-            self._forgotten = max(self._forgotten, oldest)
+            self._evicted = max(self._evicted, oldest)
 
     def _is_over_limit(self) -> bool:
         if self._memory.size > ALL_BYTES_MAX:
@@ -99,12 +100,12 @@ class ReplayWindow:
         return len(self._sizes) > REQUESTS_MAX or self._bytes > BYTES_MAX
 
     def clear(self) -> None:
-        """The session is over."""
+        """The session has ended."""
         self._memory.size -= self._bytes + REQUEST_BYTES * len(self._sizes)
         self._requests.clear()
         self._sizes.clear()
         self._bytes = 0
 
     def discard(self, number: int) -> None:
-        """Nothing was done: it may be asked again."""
+        """Nothing was executed: the request may be sent again."""
         self._requests.pop(number, None)

@@ -1,7 +1,7 @@
-"""Options: settings that a topic, a stream or a user may carry besides its own fields, by name, each with a kind.
+"""Options: named settings of a topic, a stream or a user besides their fields, each with a kind.
 
-What a value of a kind is in bytes and as a text, and what holds for all options of one request. Which there are for
-topics is in topic_options.py; streams and users have none.
+How a value of a kind is encoded in bytes and as text, and the rules for all options of a request. The options of topics
+are in topic_options.py; streams and users have none.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from whippet.app.errors import Code, CommandError
 
 OPTIONS_MAX = 1024
 OPTIONS_BYTES_MAX = 100_000
-"""Of one request, each option with its key, its value and what it takes to say the kinds and lengths of both."""
+"""Of one request; each option counts with its key, its value and the encoding of both kinds and lengths."""
 OVERHEAD_BYTES = 10
 LENGTH_MAX = 255
-"""Bytes of a key, and of a value; both have one at least."""
+"""Bytes of a key and of a value; both have at least one."""
 
 Value = str | int | float | bytes | bool
-"""`str`, `int` and `bool` are what the options that there are have."""
+"""The existing options are of kind `str`, `int` and `bool`."""
 
 
 class ValueKind(enum.IntEnum):
-    """Kinds of values, of options and of user headers, with the numbers that they have on the wire."""
+    """Kinds of the values of options and user headers, with their numbers on the wire."""
 
     RAW = 1
     STRING = 2
@@ -57,7 +57,7 @@ _INTEGERS = {
     ValueKind.UINT64: (8, False),
     ValueKind.UINT128: (16, False),
 }
-"""Bytes of a number, and whether it may be negative."""
+"""The bytes of a number, and whether it may be negative."""
 _FLOATS = {ValueKind.FLOAT32: struct.Struct("<f"), ValueKind.FLOAT64: struct.Struct("<d")}
 _TRUTHS = {b"\0": False, b"\1": True}
 
@@ -88,7 +88,7 @@ def encode(kind: ValueKind, value: Value) -> bytes:
 
 
 def decode(option: Option) -> Value:
-    """Raises ValueError where the bytes are no value of the kind."""
+    """Raises ValueError if the bytes are no value of the kind."""
     kind, value = option.kind, option.value
     if kind is ValueKind.RAW:
         return value
@@ -106,20 +106,12 @@ def decode(option: Option) -> Value:
 
 
 def from_text(key: str, text: str) -> Option:
-    """For those who can only say texts: the option's own kind is made of it where the option is known."""
+    """For clients that can only send texts: the option's own kind is derived from the text."""
     return Option(key, ValueKind.STRING, text.encode())
 
 
-def to_text(option: Option) -> str:
-    """A value for those who can only read texts."""
-    value = decode(option)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
 def check(options: Sequence[Option]) -> None:
-    """What holds whatever the options are called."""
+    """Checks the rules that are independent of the keys."""
     if len(options) > OPTIONS_MAX:
         raise CommandError(Code.OPTIONS_BLOCK_TOO_LARGE, f"{len(options)} options: {OPTIONS_MAX} are allowed")
     size = sum(OVERHEAD_BYTES + len(option.key.encode()) + len(option.value) for option in options)
@@ -135,7 +127,7 @@ def check(options: Sequence[Option]) -> None:
         if not 1 <= len(option.value) <= LENGTH_MAX:
             raise CommandError(
                 Code.INVALID_OPTION_VALUE,
-                f"{option.key!r}: it has {len(option.value)} bytes, 1 to {LENGTH_MAX} are needed",
+                f"{option.key!r}: its value has {len(option.value)} bytes, 1 to {LENGTH_MAX} are needed",
             )
         if option.key in keys:
             raise CommandError(Code.INVALID_OPTION_VALUE, f"{option.key!r} is given twice")
@@ -152,6 +144,6 @@ def refuse_any(options: Sequence[Option], scope: OptionScope) -> None:
 
 
 def abbreviated(value: Value) -> str:
-    """A value in a sentence about it."""
+    """A value for an error sentence."""
     shown = repr(value)
     return shown if len(shown) <= 80 else f"{shown[:70]}...({len(shown)} characters)"

@@ -1,15 +1,16 @@
-"""The ids that came last, in their order, found again by hashing: some 30 bytes for each, in arrays of numbers.
+"""The most recent ids in their order, in a hash table of some 30 bytes per id, made of arrays of numbers.
 
-1. Ids are numbered as they come. Number n is kept in a ring, at n modulo its length; the oldest leave first.
-2. A table of slots says where an id is: its number, counted from 1, or 0 where nothing is. An id is looked for from the
-   slot that its hash names, slot after slot, up to one that is empty.
-3. Who leaves the ring stays in the table and is passed by, until the sweep comes: whenever ids are added, it takes a
-   stretch of the table from one empty slot to another, and puts back in what is still in the ring. So nobody has to
-   wait for the whole table to be made anew, but for those at which it grows.
-4. The hash has a secret of this process: ids are chosen by clients, who could choose a thousand for one slot.
+1. Ids are numbered in the order in which they are added. Number n is in a ring, at n modulo its length; the oldest are
+   dropped first.
+2. A table of slots maps an id to its number, counted from 1; 0 is an empty slot. The search for an id begins at the
+   slot of its hash and goes on slot by slot, up to an empty one.
+3. An id that was dropped from the ring stays in the table, and is skipped, until the sweep: whenever ids are added, a
+   stretch of the table from one empty slot to another is cleared and refilled with what is still in the ring. So no
+   send waits for the whole table to be rebuilt, except when it grows.
+4. The hash has a secret of this process: clients choose the ids, and could choose a thousand for one slot.
 
-Ids come as an array of two u64 for each, low half first. For a few, plain loops do what numpy does for many: a call of
-numpy costs what ten steps of a loop do. Pure state, for the event loop.
+Ids are an array of two u64 each, low half first. For a few ids plain loops are used instead of numpy: a call of numpy
+costs as much as ten steps of a loop. Pure state, for the event loop.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.uint32]]"
 
 NOT_FOUND = -1
 FEW = 12
-"""Up to so many, loops are quicker."""
+"""Up to this many, loops are faster."""
 RING_LEAST, RING_GROWTH = 64, 1.25
 ROOMY, FULL = 0.36, 0.6
-"""How much of a new table is taken by what is in the ring; and by everything when it is made anew."""
+"""The part of a new table that the ids in the ring fill; and the part in use at which it is rebuilt."""
 MARGIN = 256
-"""Slots after the last that a hash can name, for those who find theirs taken."""
+"""Slots after the last one that a hash can name, for ids whose slot is taken."""
 SWEEP = 3
-"""Slots that are swept for each id that is added."""
+"""Slots that are swept for each added id."""
 SPAN_MAX = 2**31
-"""Numbers are kept in the table without what all have in common: a slot has 32 bits."""
+"""Numbers in the table are relative to a base: a slot has 32 bits."""
 BYTES_EACH = 16
 
 _MASK = 2**64 - 1
@@ -44,7 +45,7 @@ _32 = np.uint64(32)
 
 
 class RecentIds:
-    """`first` and `end` are the numbers of the oldest id and of the one that comes next."""
+    """`first` and `end` are the numbers of the oldest and of the next id."""
 
     __slots__ = (
         *("_base", "_homes", "_owed", "_ring", "_ring_view", "_room", "_slots", "_slots_view", "_swept", "_taken"),
@@ -53,7 +54,7 @@ class RecentIds:
     )
 
     def __init__(self, room: Callable[[int], bool] = lambda more_bytes: True) -> None:
-        """`room` is asked before the ring grows; where it says no, the oldest ids leave."""
+        """`room` is called before the ring grows; if it returns False, the oldest ids are dropped."""
         self._room = room
         self.first = self.end = self._base = 0
         self._take_ring(np.zeros((RING_LEAST, 2), np.uint64))
@@ -67,7 +68,7 @@ class RecentIds:
         return self._ring.nbytes + self._slots.nbytes
 
     def find(self, ids: Ids) -> Numbers:
-        """The number of each, or NOT_FOUND."""
+        """Returns the number of each id, or NOT_FOUND."""
         if len(ids) <= FEW:
             return np.array([self._find_one(low, high, 0) for low, high in ids.tolist()], np.int64)
         found = np.full(len(ids), NOT_FOUND, np.int64)
@@ -101,7 +102,7 @@ class RecentIds:
         return NOT_FOUND
 
     def add(self, ids: Ids) -> int:
-        """All of them new, none of them twice; says what number the first one has."""
+        """Adds ids that are new and different from each other. Returns the number of the first one."""
         count = len(ids)
         if self.end + count - self._base >= SPAN_MAX:
             self._base = self.first
@@ -110,7 +111,7 @@ class RecentIds:
         self._make_room(count)
         length = len(self._ring)
         if count > length:
-            # There is no room for more: those that the last ones would push out do not come in.
+            # They do not all fit: those that the last ones would push out are not added.
             self.first = self.end = start + count - length
             ids = ids[-length:]
         self._put(ids)
@@ -120,7 +121,7 @@ class RecentIds:
         self.first = max(self.first, min(number, self.end))
 
     def strike_out(self, start: int, end: int) -> None:
-        """These have not come after all. Their numbers stay given."""
+        """Removes ids that were not written after all. Their numbers are not reused."""
         start = max(start, self.first)
         if start < end:
             self._ring[_numbers(start, end) % len(self._ring)] = 0
@@ -132,11 +133,11 @@ class RecentIds:
         self._ring_view = memoryview(ring.reshape(-1))  # type: ignore[arg-type]
 
     def _kept(self) -> Ids:
-        """All that are in the ring, in their order."""
+        """All ids in the ring, in their order."""
         return self._ring[_numbers(self.first, self.end) % len(self._ring)]
 
     def _put(self, ids: Ids) -> None:
-        """Into the ring, which has room, and into the table."""
+        """Adds to the ring, which has room, and to the table."""
         start = self.end
         self.end += len(ids)
         self._ring[_numbers(start, self.end) % len(self._ring)] = ids
@@ -173,7 +174,7 @@ class RecentIds:
         return homes
 
     def _make_table(self, count: int) -> None:
-        """With room for so many, and with all that are in the ring."""
+        """Builds a table with room for `count` ids, and fills it from the ring."""
         homes = int(max(count, RING_LEAST) / ROOMY)
         while True:
             self._homes = homes
@@ -185,7 +186,7 @@ class RecentIds:
             homes = int(homes * RING_GROWTH)
 
     def _insert(self, ids: Ids, start: int) -> bool:
-        """Whether that was all: False if the table had to be made anew for them."""
+        """Returns False if the table had to be rebuilt for them."""
         inserted = self._place(ids, _numbers(start, start + len(ids)))
         if not inserted:
             self._make_table(len(self))
@@ -198,7 +199,7 @@ class RecentIds:
         return self._place(ids[there], numbers[there])
 
     def _place(self, ids: Ids, numbers: Numbers) -> bool:
-        """False when there are no slots for them at the end of the table, whose last one is always empty."""
+        """Returns False if the table's end has no slots for them; its last slot always stays empty."""
         slots = self._slots
         self._taken += len(ids)
         at = self._homes_of(ids)
@@ -207,7 +208,7 @@ class RecentIds:
             while at.size > FEW:
                 free = (slots[at] == 0).nonzero()[0]
                 slots[at[free]] = entries[free]
-                # Of several who take a slot at once the last one has it.
+                # Of several ids that take a slot at once, the last one has it.
                 others = (slots[at] != entries).nonzero()[0]
                 at, entries = at[others] + 1, entries[others]
             view = self._slots_view
@@ -221,7 +222,7 @@ class RecentIds:
         return not slots[-1]
 
     def _sweep(self, count: int) -> None:
-        """The next slots of the table, up to an empty one: who has left the ring leaves them."""
+        """Sweeps the next slots of the table, up to an empty one: removes ids that are not in the ring."""
         self._owed = 0
         slots = self._slots
         start = self._swept

@@ -1,9 +1,9 @@
-"""Sessions of 0.12 clients, which outlive their connections: whoever comes back with the secret goes on with theirs.
+"""Sessions of 0.12 clients, which outlive their connections: a client that returns with the secret resumes its session.
 
-What lives on is the session that acts, with its login and its group memberships, and which of its requests were done.
-Only a digest of the secret is kept. A session without a connection ends after a while, or when there are too many; then
-the one goes first that the user with the most of them has been away from for longest, so that nobody can push out the
-sessions of others. Nothing of this outlives the server.
+What remains is the session with its login and its group memberships, and which of its requests were executed. Only a
+digest of the secret is kept. A session without a connection ends after a while, or if there are too many: then the user
+with the most of them loses the oldest one, so that nobody can push out the sessions of others. Sessions do not survive
+a restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ResumableSession:
         self.login = login
         self.requests = ReplayWindow(memory)
         self.connection: object | None = None
-        """What it is bound to; None: the client is away."""
+        """The connection that it is bound to; None while the client is away."""
         self.left_at = 0
 
 
@@ -37,7 +37,7 @@ class ResumableSessions:
     def __init__(
         self, memory_us: int, away_max: int, clock: Callable[[], int], on_end: Callable[[Session], None]
     ) -> None:
-        """`memory_us` is for how long a session waits for its client; `away_max` is how many of them may wait."""
+        """`memory_us` is how long a session waits for its client; `away_max` is how many of them may wait."""
         self._memory_us = memory_us
         self._away_max = away_max
         self._clock = clock
@@ -46,7 +46,7 @@ class ResumableSessions:
         self._by_number: dict[int, ResumableSession] = {}
         self._by_client: dict[bytes, list[ResumableSession]] = {}
         self._away: dict[int, ResumableSession] = {}
-        """In the order in which their connections ended, and the same for each user."""
+        """In the order in which their connections ended; the same below for each user."""
         self._away_of: dict[str, dict[int, ResumableSession]] = {}
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class ResumableSessions:
         self._by_client.setdefault(bound.client, []).append(bound)
 
     def find(self, client: bytes, number: int, secret_digest: bytes) -> ResumableSession | None:
-        """Of a client that knows the secret; number 0 is that of any session of the client."""
+        """Returns the session of a client that knows the secret; number 0 matches any session of the client."""
         self.expire()
         found = None
         for bound in self._by_client.get(client, ()):
@@ -73,12 +73,12 @@ class ResumableSessions:
         return found
 
     def resume(self, bound: ResumableSession, connection: object) -> None:
-        """Another connection takes over."""
+        """Binds the session to another connection."""
         bound.connection = connection
-        self._forget_absence(bound)
+        self._remove_from_away(bound)
 
     def disconnect(self, bound: ResumableSession, connection: object) -> None:
-        """A connection has ended. Nothing happens if it is not the session's any more."""
+        """A connection has ended. Does nothing if the session is bound to another one."""
         if bound.connection is not connection or self._by_number.get(bound.number) is not bound:
             return
         if bound.session.login is None:
@@ -94,10 +94,10 @@ class ResumableSessions:
         self.expire()
 
     def end(self, bound: ResumableSession) -> None:
-        """The client has logged out, has been away for too long, or may not act as its user any more."""
+        """The client has logged out, was away for too long, or may not act as its user any more."""
         if self._by_number.pop(bound.number, None) is None:
             return
-        self._forget_absence(bound)
+        self._remove_from_away(bound)
         bound.requests.clear()
         others = self._by_client[bound.client]
         others.remove(bound)
@@ -106,7 +106,7 @@ class ResumableSessions:
         self._on_end(bound.session)
 
     def expire(self) -> None:
-        """Those that have waited for too long, and those that are too many."""
+        """Ends the sessions that have waited for too long, and those beyond the limit."""
         oldest = self._clock() - self._memory_us
         while self._away and next(iter(self._away.values())).left_at <= oldest:
             self.end(next(iter(self._away.values())))
@@ -114,7 +114,7 @@ class ResumableSessions:
             most = max(self._away_of.values(), key=len)
             self.end(next(iter(most.values())))
 
-    def _forget_absence(self, bound: ResumableSession) -> None:
+    def _remove_from_away(self, bound: ResumableSession) -> None:
         if self._away.pop(bound.number, None) is None:
             return
         of_user = self._away_of[bound.login.mark]

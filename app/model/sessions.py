@@ -1,7 +1,7 @@
-"""Who is connected: a session for every connection, from its first byte to its last.
+"""Sessions: one for every connection, from its first byte to its last, and for every lease.
 
-A session is also what the protocol calls a client. It says who has logged in on it and which groups it has joined; what
-has to happen to the connection itself, closing it, is done through `end`, which its transport sets.
+The protocol calls a session a client. A session records which user has logged in and which groups it has joined. The
+transport sets `end`, which closes the connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Transport(enum.IntEnum):
 
 
 class Registration(NamedTuple):
-    """What a 0.9 client calls itself, and the number of the session that it was given."""
+    """The name of a 0.9 client, and the number of its session."""
 
     client: bytes
     number: int
@@ -55,34 +55,34 @@ class Session:
     def __init__(
         self, transport: Transport, address: str, now_us: int, end: Callable[[], None], reached_at: str = ""
     ) -> None:
-        """`reached_at` is the address of ours that the client has found us at."""
+        """`reached_at` is the address of the server at which the client has connected."""
         self.transport = transport
         self.reached_at = reached_at
         self.address = address
         self.client_id = xxhash.xxh32_intdigest(address.encode())
         self.login: Login | None = None
-        """Whom it acts as; None before a login. Whether that still holds is asked for every command."""
+        """The user that it acts as; None before a login. Every command checks that it is still valid."""
         self.ended_login = False
-        """Its login has ended otherwise than with a logout, with a new password for example, and nobody has logged in
+        """The login was ended otherwise than by a logout, for example by a new password, and nobody has logged in
         since."""
         self.groups: set[tuple[int, int, int]] = set()
-        """Stream, topic and group ids of the groups that it is a member of."""
+        """The ids of the stream, the topic and the group of each membership."""
         self.is_watched = transport is Transport.HTTP
-        """Whether something else notices when nobody is there: a lease lapses, and a channel is pinged. Nobody who is
-        watched has to send pings."""
+        """Another mechanism notices an absent client: a lease lapses, and a channel is pinged. Such a client need not
+        send pings."""
         self.last_heartbeat = now_us
         self.registration: Registration | None = None
         """Of a 0.9 client that has logged in."""
         self.attached: tuple[Session, Registration] | None = None
-        """Another connection of the same user, in whose group memberships this one acts as long as it has not logged in
-        anew, perhaps as somebody else."""
+        """Another connection of the same user, whose group memberships this one uses as long as that one has not logged
+        in again, perhaps as somebody else."""
         self.stale = False
-        """Evicted for its silence: the next command is refused, then the connection ends."""
+        """Evicted for its silence: the next command is refused, then the connection is closed."""
         self.end = end
 
     @property
     def member(self) -> Session:
-        """Whose memberships count when this one polls and commits for a group."""
+        """The session whose memberships count when this one polls and commits for a group."""
         if self.attached is None:
             return self
         other, registration = self.attached
@@ -91,8 +91,8 @@ class Session:
 
 
 class Sessions:
-    """The connected ones, by client id. Two connections never have the same address at the same time on one transport;
-    should two transports' addresses collide, the later one gets the next free number."""
+    """The sessions by client id, which is a hash of the address. If the addresses of two transports collide, the later
+    session gets the next free id."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, Session] = {}
@@ -103,7 +103,7 @@ class Sessions:
         self._by_id[session.client_id] = session
 
     def remove(self, session: Session) -> None:
-        """Nothing happens if it is not there any more: its number may be another session's by now."""
+        """Does nothing if another session has the number by now."""
         if self._by_id.get(session.client_id) is session:
             del self._by_id[session.client_id]
 

@@ -21,16 +21,16 @@ from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions
 
 UNLIMITED = 2**64 - 1
-"""Never, of an expiry; and all, of ids."""
+"""No expiry, or no limit."""
 U32_MAX = 2**32 - 1
 SEGMENT_STEP_BYTES = 512
 MESSAGES_TO_SAVE_MAX = 16_777_216
 IDS_MAX = 1_000_000_000
 RESERVED_BYTES_MAX = 64 * GIB
-"""What the segments of a topic's partitions may reserve together."""
+"""Disk space that the segments of all partitions of a topic may reserve together."""
 
 COMPRESSIONS = {1: "none", 2: "gzip", 3: "zstd"}
-"""By their numbers in the protocol; the last one is for classic clients, which alone can say it."""
+"""By their numbers in the protocol; only classic clients can send the last one."""
 NUMBERS_OF_COMPRESSIONS = {name: number for number, name in COMPRESSIONS.items()}
 MUTABLE, FIXED = "mutable", "fixed"
 """Values of `partition_resize_policy`."""
@@ -45,11 +45,12 @@ class TopicOption(NamedTuple):
     requirement: str
     """What a valid value looks like; completes '... is needed'."""
     parse: Callable[[Value], Value | None]
-    """A value of the kind, or a text, to what is kept; None is as if nothing had been said; ValueError is a refusal."""
+    """Converts a value of the kind, or a text, to the stored value. None means that nothing was chosen; raises
+    ValueError for an invalid value."""
     default: Callable[[System, StoreOptions], Value]
-    """What holds where nothing is said."""
+    """The value that applies if none was chosen."""
     can_change: bool
-    """Whether a topic that is there may be given another value."""
+    """Can be changed for an existing topic."""
     description: str
 
 
@@ -57,7 +58,7 @@ class TopicOption(NamedTuple):
 
 
 def _number(value: Value) -> int | None:
-    """A number, also one that is written in a text; None for another text."""
+    """Returns a number, also one in a text; None for another text."""
     if isinstance(value, str):
         return int(value) if re.fullmatch(r"\s*\d{1,20}\s*", value, re.ASCII) else None
     if not isinstance(value, int):
@@ -118,7 +119,7 @@ def _size(value: Value) -> int:
         return number
     size = parse_size(value)
     if not size:
-        # Words such as none: what they would mean here nobody can tell.
+        # A word such as none has no clear meaning here.
         raise Invalid(value)
     return size
 
@@ -286,7 +287,7 @@ TOPIC_OPTIONS: Mapping[str, TopicOption] = {
         "Bytes of gathered messages at which they are written, however few they are.",
     ),
 }
-"""In the order of the keys, as all answers are."""
+"""In the order of the keys, as in all responses."""
 
 NEWER = frozenset({"partition_resize_policy", "replication_factor"})
 """Options of clients from 0.12 on, which assume the defaults where a topic is described without them."""
@@ -295,7 +296,7 @@ WHIPPET_ONLY = frozenset(key for key in TOPIC_OPTIONS if key.startswith("message
 
 
 def parse_options(given: Sequence[Option], *, changing: bool = False) -> TopicOptions:
-    """What a request chooses; for a topic that is there, only what may change."""
+    """Returns what a request chooses; for an existing topic, only options that can be changed."""
     options.check(given)
     chosen: dict[str, Any] = {option.key: _parse(option, changing) for option in given}
     durability, enforce_fsync = chosen.get("durability"), chosen.get("enforce_fsync")
@@ -312,7 +313,7 @@ def _parse(option: Option, changing: bool) -> Value | None:
     known = TOPIC_OPTIONS.get(option.key)
     if known is None:
         near = difflib.get_close_matches(option.key, TOPIC_OPTIONS, 1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(TOPIC_OPTIONS)}"
+        hint = f"did you mean {near[0]}?" if near else f"the options are {', '.join(TOPIC_OPTIONS)}"
         raise CommandError(Code.UNSUPPORTED_OPTION_KEY, f"{abbreviated(option.key)} is no option of a topic; {hint}")
     if changing and not known.can_change:
         allowed = ", ".join(key for key, one in TOPIC_OPTIONS.items() if one.can_change)
@@ -338,7 +339,7 @@ def _kinds(key: str, known: TopicOption) -> tuple[ValueKind, ...]:
 
 
 class TopicDefaults:
-    """What holds on this server where a topic chooses nothing, and how topics are described with it."""
+    """The values that apply on this server where a topic chooses none, and descriptions of topics with them."""
 
     def __init__(self, system: System, store: StoreOptions) -> None:
         self.values = {key: known.default(system, store) for key, known in TOPIC_OPTIONS.items()}
@@ -350,7 +351,8 @@ class TopicDefaults:
         return value
 
     def describe(self, document: TopicDocument) -> tuple[tuple[Option, ...], tuple[Option, ...]]:
-        """The options that were chosen for a topic, and the others as they hold; each in the order of the keys."""
+        """Returns the options that were chosen for a topic, and all others as they apply, each in the order of the
+        keys."""
         explicit: list[Option] = []
         derived: list[Option] = []
         chosen = document.options
@@ -385,7 +387,7 @@ _KEPT: Mapping[str, Callable[[TopicDocument], Value]] = {
     "max_topic_size": lambda document: document.max_topic_size,
     "message_expiry": lambda document: document.message_expiry,
 }
-"""What a topic has got when it was made or changed, and keeps whatever becomes of the server's default."""
+"""Stored when a topic is created or changed, and independent of the server's default since."""
 
 
 def _option(key: str, value: Value) -> Option:

@@ -9,11 +9,12 @@ import msgspec
 import pytest
 
 from tests.app.access.support.world import SECOND, Person, refusal, world
+from tests.app.model.support.option_texts import to_text
 from whippet.app.commands import requests, responses
 from whippet.app.config.system import System
 from whippet.app.errors import Code
 from whippet.app.model.identity import UserStatus
-from whippet.app.model.options import Option, OptionScope, ValueKind, from_text, to_text
+from whippet.app.model.options import Option, OptionScope, ValueKind, from_text
 from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults
 from whippet.storage.options import GIB, MIB, Durability
 

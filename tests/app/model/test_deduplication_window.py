@@ -27,7 +27,7 @@ def take(window: DeduplicationWindow, numbers: Sequence[int], now: int = 0) -> P
 def send(window: DeduplicationWindow, numbers: Sequence[int], now: int = 0) -> list[int]:
     taken = take(window, numbers, now)
     window.end_write(taken, now)
-    return list(map(int, taken.fresh))
+    return list(map(int, taken.new))
 
 
 async def test_an_id_is_new_once_in_one_batch_and_over_several() -> None:
@@ -51,7 +51,7 @@ async def test_what_has_no_id_is_always_new() -> None:
     window = DeduplicationWindow(Bounds(10, 0))
     assert send(window, [NOTHING, A, NOTHING]) == [0, 1, 2]
     taken = take(window, [NOTHING, A, B])
-    assert taken.fresh.tolist() == [0, 2]
+    assert taken.new.tolist() == [0, 2]
     assert send(window, [NOTHING, A]) == [0]
     assert send(window, [NOTHING]) == [0]
     window.end_write(taken, 0)
@@ -93,7 +93,7 @@ async def test_of_many_ids_in_succession_none_is_forgotten_early_and_none_is_kep
 async def test_what_is_under_way_is_undecided_until_it_is_in_the_log_or_has_failed() -> None:
     window = DeduplicationWindow(Bounds(1, 0))
     taken = take(window, [A])
-    assert taken.fresh.tolist() == [0]
+    assert taken.new.tolist() == [0]
     assert send(window, [B]) == [0]
     assert window.begin_write(ids_of([C, A]), 0) is taken.done
     window.end_write(taken, None)

@@ -17,40 +17,38 @@ from whippet.app.model.options import (
     encode,
     from_text,
     refuse_any,
-    to_text,
 )
 
 K = ValueKind
 
-VALUES: list[tuple[ValueKind, Value, bytes, str]] = [
-    (K.RAW, b"\x01\xff", b"\x01\xff", "01ff"),
-    (K.STRING, "grün", b"gr\xc3\xbcn", "grün"),
-    (K.BOOL, True, b"\x01", "true"),
-    (K.BOOL, False, b"\x00", "false"),
-    (K.INT8, -2, b"\xfe", "-2"),
-    (K.INT16, -2, b"\xfe\xff", "-2"),
-    (K.INT32, 258, b"\x02\x01\x00\x00", "258"),
-    (K.INT64, -1, b"\xff" * 8, "-1"),
-    (K.INT128, -1, b"\xff" * 16, "-1"),
-    (K.UINT8, 255, b"\xff", "255"),
-    (K.UINT16, 258, b"\x02\x01", "258"),
-    (K.UINT32, 1024, b"\x00\x04\x00\x00", "1024"),
-    (K.UINT64, 2**64 - 1, b"\xff" * 8, "18446744073709551615"),
-    (K.UINT128, 1, b"\x01" + bytes(15), "1"),
-    (K.FLOAT32, 0.5, b"\x00\x00\x00\x3f", "0.5"),
-    (K.FLOAT64, -0.5, b"\x00" * 6 + b"\xe0\xbf", "-0.5"),
+VALUES: list[tuple[ValueKind, Value, bytes]] = [
+    (K.RAW, b"\x01\xff", b"\x01\xff"),
+    (K.STRING, "grün", b"gr\xc3\xbcn"),
+    (K.BOOL, True, b"\x01"),
+    (K.BOOL, False, b"\x00"),
+    (K.INT8, -2, b"\xfe"),
+    (K.INT16, -2, b"\xfe\xff"),
+    (K.INT32, 258, b"\x02\x01\x00\x00"),
+    (K.INT64, -1, b"\xff" * 8),
+    (K.INT128, -1, b"\xff" * 16),
+    (K.UINT8, 255, b"\xff"),
+    (K.UINT16, 258, b"\x02\x01"),
+    (K.UINT32, 1024, b"\x00\x04\x00\x00"),
+    (K.UINT64, 2**64 - 1, b"\xff" * 8),
+    (K.UINT128, 1, b"\x01" + bytes(15)),
+    (K.FLOAT32, 0.5, b"\x00\x00\x00\x3f"),
+    (K.FLOAT64, -0.5, b"\x00" * 6 + b"\xe0\xbf"),
 ]
 
 
-@pytest.mark.parametrize(("kind", "value", "octets", "text"), VALUES)
-def test_a_value_of_every_kind_is_the_same_in_bytes_and_as_a_text(
-    kind: ValueKind, value: Value, octets: bytes, text: str
+@pytest.mark.parametrize(("kind", "value", "octets"), VALUES)
+def test_a_value_of_every_kind_is_the_same_after_encoding_and_decoding(
+    kind: ValueKind, value: Value, octets: bytes
 ) -> None:
     option = Option("k", kind, octets)
     assert encode(kind, value) == octets
     assert decode(option) == value
     assert type(decode(option)) is type(value)
-    assert to_text(option) == text
 
 
 def test_every_kind_is_there() -> None:
@@ -80,8 +78,8 @@ def test_a_text_becomes_an_option_of_texts() -> None:
     [
         ([from_text("", "v")], Code.UNSUPPORTED_OPTION_KEY, "1 to 255 bytes"),
         ([from_text("ä" * 128, "v")], Code.UNSUPPORTED_OPTION_KEY, "ääää"),
-        ([from_text("k", "")], Code.INVALID_OPTION_VALUE, "'k': it has 0 bytes"),
-        ([from_text("k", "ä" * 128)], Code.INVALID_OPTION_VALUE, "'k': it has 256 bytes"),
+        ([from_text("k", "")], Code.INVALID_OPTION_VALUE, "'k': its value has 0 bytes"),
+        ([from_text("k", "ä" * 128)], Code.INVALID_OPTION_VALUE, "'k': its value has 256 bytes"),
         ([from_text("k", "v"), from_text("k", "v")], Code.INVALID_OPTION_VALUE, "'k' is given twice"),
         ([from_text(f"{i}", "v") for i in range(OPTIONS_MAX + 1)], Code.OPTIONS_BLOCK_TOO_LARGE, "1025 options"),
         ([from_text(f"{i}".zfill(100), "v" * 255) for i in range(275)], Code.OPTIONS_BLOCK_TOO_LARGE, "100375 bytes"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from tests.app.model.support.option_texts import to_text
 from whippet.app.config.system import MessageDeduplication, System
 from whippet.app.errors import Code, CommandError
-from whippet.app.model.options import Option, Value, ValueKind, encode, from_text, to_text
+from whippet.app.model.options import Option, Value, ValueKind, encode, from_text
 from whippet.app.model.topic_options import NEWER, TOPIC_OPTIONS, UNLIMITED, WHIPPET_ONLY, TopicDefaults, parse_options
 from whippet.storage.documents import TopicDocument
 from whippet.storage.options import GIB, MIB, Durability, StoreOptions, TopicOptions, settings_of
@@ -186,7 +187,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_key_with_what_would_be_right(o
         ("segment_sise", "did you mean segment_size?"),
         ("max_size", "did you mean max_topic_size?"),
         ("enforce_sync", "did you mean enforce_fsync?"),
-        ("colour", "there are compression_algorithm, consumer_offset_durability, durability, enforce_fsync, "),
+        ("colour", "the options are compression_algorithm, consumer_offset_durability, durability, enforce_fsync, "),
         ("Durability", "did you mean durability?"),
         ("x" * 255, "xxx"),
     ],
