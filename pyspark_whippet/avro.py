@@ -1,8 +1,8 @@
-"""Payloads in Avro's binary form, as typed columns: what `valueFormat=avro` asks for.
+"""Decodes Avro payloads to typed columns, for `valueFormat=avro`.
 
-The types are those that Spark's own Avro module gives, which its pip package lacks: a union with null is a column that
-may be null, `timestamp-millis` and `timestamp-micros` are timestamps, `local-` ones have no zone, `date` and `decimal`
-are what they say; times of the day stay numbers, a UUID stays a string.
+The types are those of Spark's own Avro module, which its pip package lacks: a union with null is a nullable column,
+`timestamp-millis` and `timestamp-micros` are timestamps, the `local-` ones have no time zone, `date` and `decimal` map
+to their counterparts, times of day stay numbers, and a UUID stays a string.
 """
 
 from __future__ import annotations
@@ -66,17 +66,18 @@ PROMOTIONS: dict[frozenset[str], DataType] = {
 }
 DECIMAL_DIGITS_MAX = 38
 DECODE_ERRORS = (EOFError, ValueError, LookupError, ArithmeticError, struct.error)
-"""What a decoder comes across in bytes that are not of this schema."""
+"""Raised by a decoder for bytes that do not match the schema."""
 
 
 @lru_cache(maxsize=32)
 def column_type(schema: str) -> DataType:
-    """The type of the column; OptionError for a schema that has none."""
+    """Returns the type of the column, or raises OptionError if the schema has none."""
     return _kind(_expand(schema), "value")
 
 
 def parse(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
-    """The payloads as an array of this Arrow type, null where one is not of the schema; and where that is."""
+    """Returns the payloads as an array of this Arrow type, null where a payload does not match the schema, and a
+    mask of those."""
     read, decoder = fastavro.schemaless_reader, _decoder(schema)
     rows: list[Any] = []
     broken = np.zeros(len(values), dtype=bool)
@@ -94,7 +95,7 @@ def parse(values: Any, schema: str, kind: Any) -> tuple[Any, Array]:
 
 
 def _to_arrow(rows: list[Any], kind: Any, broken: Array) -> list[Any]:
-    """Of rows that are of the schema some may still be out of the bounds of a type: they are broken, too."""
+    """Values that match the schema can still be out of range for their type: these are marked as broken, too."""
     if not rows:
         return []
     try:
@@ -116,19 +117,19 @@ def _decoder(schema: str) -> Any:
 
 
 def _expand(schema: str) -> Any:
-    """With the definition of each named type in the places where it is named."""
+    """Returns the schema with each named type replaced by its definition."""
     if fastavro is None:
         raise OptionError(
-            "valueFormat=avro needs the package fastavro, in tasks too: install whippet-gateway[spark] (see docs)"
+            "valueFormat=avro needs the package fastavro, in tasks as well: install whippet-gateway[spark] (see docs)"
         )
     try:
         return fastavro.schema.expand_schema(json.loads(schema))
     except (ValueError, TypeError, KeyError, fastavro.schema.SchemaParseException) as error:
-        raise OptionError(f"option 'valueSchema' is no schema of Avro: {type(error).__name__}: {error}") from None
+        raise OptionError(f"option 'valueSchema' is not a valid Avro schema: {type(error).__name__}: {error}") from None
 
 
 def _drop_unknown_logical_types(schema: Any) -> Any:
-    """Without the logical types for which there is no type of column."""
+    """Drops the logical types that have no column type."""
     if isinstance(schema, list):
         return [_drop_unknown_logical_types(each) for each in schema]
     if not isinstance(schema, dict):
@@ -158,7 +159,7 @@ def _kind(schema: Any, place: str) -> DataType:
             StructField(field["name"], _kind(field["type"], f"{place}.{field['name']}")) for field in schema["fields"]
         ]
         if not fields:
-            raise OptionError(f"option 'valueSchema': {place} is a record without fields, which is no column")
+            raise OptionError(f"option 'valueSchema': {place} is a record without fields, which cannot be a column")
         return StructType(fields)
     if name == "array":
         return ArrayType(_kind(schema["items"], f"{place}[]"))
@@ -168,7 +169,7 @@ def _kind(schema: Any, place: str) -> DataType:
         return _decimal(schema, place)
     found = LOGICAL_TYPES.get((name, schema.get("logicalType", ""))) or PRIMITIVE_TYPES.get(name)
     if found is None:
-        why = "is always null" if name == "null" else f"is {name}, which holds itself: a column has an end"
+        why = "is always null" if name == "null" else f"is {name}, which contains itself; a column cannot be recursive"
         raise OptionError(f"option 'valueSchema': {place} {why}")
     return found
 
@@ -180,14 +181,16 @@ def _union(schemas: list[Any], place: str) -> DataType:
     names = [each if isinstance(each, str) else each.get("type") for each in some]
     if all(isinstance(name, str) for name in names) and (wider := PROMOTIONS.get(frozenset(names))) is not None:
         return wider
-    raise OptionError(f"option 'valueSchema': {place} is a union of {len(some)} types; one and null can be a column")
+    raise OptionError(
+        f"option 'valueSchema': {place} is a union of {len(some)} types; only one type and null can be a column"
+    )
 
 
 def _decimal(schema: dict[str, Any], place: str) -> DataType:
     digits, scale = schema.get("precision"), schema.get("scale", 0)
     if not isinstance(digits, int) or not 0 < digits <= DECIMAL_DIGITS_MAX or not 0 <= scale <= digits:
         raise OptionError(
-            f"option 'valueSchema': {place} is a decimal with {digits} digits, {scale} of them behind the point; "
-            f"Spark has {DECIMAL_DIGITS_MAX} at most"
+            f"option 'valueSchema': {place} is a decimal with {digits} digits, {scale} of them after the point; "
+            f"Spark supports at most {DECIMAL_DIGITS_MAX}"
         )
     return DecimalType(digits, scale)

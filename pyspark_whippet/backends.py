@@ -1,4 +1,4 @@
-"""Where rows come from, as the option `from` says: the gateway, files, or files and then the gateway."""
+"""The backends behind the option `from`: the gateway, files, or files first and then the gateway."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def backend_for(settings: Settings) -> Backend:
 
 
 class CombinedBackend:
-    """An Backend: what is in closed segments comes from them, the rest from the gateway.
+    """Reads closed segments from files, and everything else from the gateway.
 
-    The gateway says where partitions end, so nothing is read that it has not promised. A folder may have what the
-    gateway has deleted since: an archive.
+    The gateway reports where partitions end, so nothing is read that it has not promised. The folder may still hold
+    what the gateway has deleted: an archive.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -42,7 +42,7 @@ class CombinedBackend:
         found = self._gateway.bounds_of(topic)
         if found is None:
             return None
-        # How many there are matters to nobody but who has_fallback whether there are any.
+        # The number of messages is only used to see whether there are any.
         return {
             number: PartitionBounds(each.next_offset, each.next_offset, each.first_offset)
             for number, each in found.items()
@@ -66,16 +66,20 @@ class CombinedBackend:
         return self._folder.all_splits(ranges, settings, has_fallback=True)
 
     def _check_same(self, topic: str) -> None:
-        """OptionError if the files are those of a topic that was made anew, or of another server."""
+        """Raises OptionError if the files belong to an earlier topic of that name, or to another server."""
         noted, said = self._folder.document(topic), self._gateway.document(topic)
         if noted is None or said is None or "created_at" not in noted or "created_at" not in said:
             return
         if noted["created_at"] != said["created_at"]:
-            raise OptionError(f"option 'path': the files of {topic} are not those of the topic that the gateway has")
+            raise OptionError(
+                f"option 'path': the files of {topic} belong to another topic than the gateway's; "
+                "use the data folder of this gateway"
+            )
 
 
 def read(settings: Settings, schema: Any, split: Any) -> Iterator[Any]:
-    """Record batches, in a task; none where Spark has made a partition of its own out of an empty list of them."""
+    """Yields record batches, in a task. Spark turns an empty list of splits into a partition of its own; it yields
+    none."""
     if not isinstance(split, Split):
         return
     wanted = columns.arrow_schema(schema)

@@ -1,7 +1,7 @@
-"""Messages as a batch that a producer sends, pure functions over bytes: the layout of storage/FORMAT.md, section 2.
+"""Encodes messages as a batch for sending: pure functions over bytes, in the layout of storage/FORMAT.md, section 2.
 
-What is the log's to say, the place and the time of a batch, is zeros. Frames of one length are made together; only
-their checksums take a step for each.
+The fields that the log sets, the place and the time of a batch, are zeros. Frames of one length are built together;
+only their checksums are computed one by one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark_whippet.batches import (
 def encode(
     bounds: Array, payloads: memoryview, ids: Array, user_headers: Sequence[bytes] | None, now_us: int, xxh3: Hash
 ) -> bytearray:
-    """A batch as a producer sends it: its place is zeros. `bounds` are those of the payloads, ids as in Messages."""
+    """`bounds` are those of the payloads, and `ids` are as in Messages."""
     count = len(bounds) - 1
     heads = np.zeros(count, dtype=HEAD)
     lengths = np.diff(bounds)
@@ -73,7 +73,7 @@ def _mixed(
 
 
 def frame_sizes(bounds: Array, user_headers: Sequence[bytes] | None) -> Array:
-    """The bytes that each message takes in a batch."""
+    """Returns the size of each message in a batch."""
     sizes = np.diff(bounds).astype(np.int64) + FRAME_BYTES
     if user_headers is not None:
         sizes += np.array([len(block) for block in user_headers], dtype=np.int64)
@@ -81,7 +81,7 @@ def frame_sizes(bounds: Array, user_headers: Sequence[bytes] | None) -> Array:
 
 
 def split_payloads(bounds: Array, payloads: memoryview) -> list[bytes]:
-    """Each by itself."""
+    """Returns the payloads one by one."""
     start, end = int(bounds[0]), int(bounds[-1])
     lengths = np.diff(bounds)
     first = int(lengths[0]) if len(lengths) else 0

@@ -1,9 +1,9 @@
-"""What a streaming query has written, kept by the gateway: the number of its last batch that is there as a whole.
+"""Batch markers: for each streaming query, the gateway stores the number of the last batch that was written completely.
 
-A batch that is replayed after the window of de-duplication has forgotten it (a long outage, a restart of the gateway)
-would be written twice; with the marker it is left out. Each query has a topic of its own in the stream `spark-markers`
-with one small message a batch, of which only the last one counts: older segments go when the next is full. A checkpoint
-that is begun anew is another query, so its marker is another one too.
+A batch that is replayed after the deduplication window has forgotten its ids (a long outage, a restart of the gateway)
+would be written twice; the marker tells that it can be skipped. Each query has a topic of its own in the stream
+`spark-markers`, with one small message per batch. Only the last one counts: older segments are deleted when the next
+one is full. A new checkpoint means a new query, and so a new marker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEVER = 2**64 - 1
 
 
 def last_batch(session: Session, query: str) -> int | None:
-    """The last batch that is there; None if there is none."""
+    """Returns the last batch that was written completely, or None."""
     reply = session.find(f"{topic_path(f'{STREAM}/{query}')}/messages?partition_id=0&kind=last&value=0&count=1")
     found = None if reply is None else polls.decode(reply)
     return None if not found else _batch_of(found, query)
@@ -36,7 +36,7 @@ def _batch_of(found: Messages, query: str) -> int | None:
 
 
 def store(session: Session, query: str, batch: int) -> None:
-    """All of this batch is there."""
+    """Records that this batch was written completely."""
     identity = UUID(bytes=ids.digest((b"marker", query.encode(), b"%d" % batch)))
     payload = base64.b64encode(json.dumps({"query": query, "batch": batch}).encode()).decode()
     body = json.dumps(
@@ -52,12 +52,12 @@ def store(session: Session, query: str, batch: int) -> None:
 
 
 def _create(session: Session, query: str) -> None:
-    # Somebody else may be quicker (400, 409); whether they are there shows when the marker is stored.
+    # Another task may create them first (400, 409). If they are still missing, storing the marker fails.
     stream = f"/streams/{quote(STREAM, safe='')}"
     if session.find(stream) is None:
         session.call("POST", "/streams", json.dumps({"name": STREAM}).encode(), also=(400, 409))
     topic = {"name": query, "partitions_count": 1, "message_expiry": NEVER, "max_topic_size": TOPIC_BYTES_MAX}
     made = {**topic, "options": {"segment_size": SEGMENT}}
     if session.call("POST", f"{stream}/topics", json.dumps(made).encode(), also=(400, 409)).status in (400, 409):
-        # Servers that know no options.
+        # For servers that do not know topic options.
         session.call("POST", f"{stream}/topics", json.dumps({**topic, "max_topic_size": 0}).encode(), also=(400, 409))

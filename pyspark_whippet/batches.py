@@ -1,7 +1,7 @@
-"""Stored batches as columns, pure functions over bytes: the layout of storage/FORMAT.md, section 2.
+"""Decodes stored batches to columns: pure functions over bytes, in the layout of storage/FORMAT.md, section 2.
 
-A batch has a header of 256 bytes and frames, each of 48 bytes, a payload and user headers. Nothing is made for a single
-message where all frames have one length; else it costs a step of a loop and a slice.
+A batch has a header of 256 bytes, then frames of 48 bytes, each followed by a payload and user headers. Where all
+frames have the same length, no object is created per message; otherwise each costs one loop step and one slice.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ class Messages:
     ids: Array
     """(n, 16) bytes, big-endian."""
     bounds: Array
-    """Where payloads begin and end in `payloads`: int32, one more than there are messages."""
+    """Where payloads start and end in `payloads`: int32, one entry more than there are messages."""
     payloads: bytes | memoryview
     user_headers: tuple[bytes, ...] | None
-    """The blocks of user headers; None where no message has any."""
+    """The encoded user headers; None if no message has any."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -78,7 +78,7 @@ class Messages:
 
 
 class BadBatch(Exception):
-    """Bytes that are no batch, as such: where they are, and why."""
+    """Bytes that are not a valid batch."""
 
     def __init__(self, position: int, reason: str) -> None:
         super().__init__(position, reason)
@@ -86,12 +86,14 @@ class BadBatch(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"{self.reason}, at byte {self.position}"
+        return f"{self.reason} (at byte {self.position})"
 
 
 def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
-    """All messages of batches that stand one behind the other. With a hash, what is not as it was written is BadBatch;
-    who has it from a connection leaves it out."""
+    """Decodes consecutive batches.
+
+    With a hash, checksums are compared, and a mismatch raises BadBatch. Batches from a connection need no hash.
+    """
     view = memoryview(body)
     found = BatchScan()
     position = 0
@@ -125,7 +127,7 @@ def decode(body: bytes | memoryview, xxh3: Hash | None = None) -> Messages:
 
 
 def complete_bytes(view: memoryview) -> int:
-    """The bytes of the batches that are in there from beginning to end, if what they say of themselves is true."""
+    """Returns how many bytes at the start are complete batches, going by the lengths in their headers."""
     position = 0
     while len(view) - position > HEADER_BYTES:
         length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
@@ -136,21 +138,21 @@ def complete_bytes(view: memoryview) -> int:
 
 
 class BatchScan:
-    """What a walk over batches has come across."""
+    """What a scan over batches has found."""
 
     def __init__(self) -> None:
         self.starts: list[int] = []
-        """Of batches."""
+        """Positions of batches."""
         self.counts: list[int] = []
-        """Of their messages."""
+        """Messages per batch."""
         self.pieces: list[Any] = []
-        """Payloads, one or many in a piece."""
+        """Payloads, one or more per piece."""
         self.frame_positions: list[Array] = []
         self.new_positions: list[int] = []
-        """Of frames that are in no array yet."""
+        """Positions of frames that are not in an array yet."""
 
     def all_frame_positions(self) -> Array:
-        """Where the frames are, in order."""
+        """Returns the positions of all frames, in order."""
         self.flush()
         return np.concatenate(self.frame_positions)
 
@@ -161,7 +163,8 @@ class BatchScan:
 
 
 def _take_run(view: memoryview, position: int, found: BatchScan) -> int:
-    """Takes a batch, and those behind it that have its length and as many messages; says where to go on."""
+    """Scans a batch and the ones after it that have the same length and message count. Returns the position after
+    them."""
     length, count = _size_of(view, position)
     if (length - HEADER_BYTES) % count == 0:
         batches = _count_alike(view, position, length, count)
@@ -178,18 +181,18 @@ def _take_run(view: memoryview, position: int, found: BatchScan) -> int:
 
 def _size_of(view: memoryview, position: int) -> tuple[int, int]:
     if len(view) - position < HEADER_BYTES:
-        raise BadBatch(position, "it ends in the middle of a batch")
+        raise BadBatch(position, "the data ends in the middle of a batch")
     length, _, count = _LENGTH_AND_COUNT.unpack_from(view, position + 32)
     if not HEADER_BYTES <= length <= len(view) - position:
-        raise BadBatch(position, "it ends in the middle of a batch")
+        raise BadBatch(position, "the data ends in the middle of a batch")
     if not count or HEADER_BYTES + count * FRAME_BYTES > length:
         raise BadBatch(position, "a batch is shorter than its messages")
     return length, count
 
 
 def _count_alike(view: memoryview, position: int, length: int, count: int) -> int:
-    """How many batches from here on have this length and number of messages. Where messages were sent one by one it
-    is many, else seldom more than a new_positions."""
+    """Counts the batches from here on that have this length and number of messages. There are many where messages
+    were sent one by one, and otherwise seldom more than a few."""
     room = min((len(view) - position) // length, ALIKE_BATCHES_MAX)
     if room < 2 or _LENGTH_AND_COUNT.unpack_from(view, position + length + 32)[::2] != (length, count):
         return 1
@@ -199,7 +202,7 @@ def _count_alike(view: memoryview, position: int, length: int, count: int) -> in
 
 
 def _take_uniform(view: memoryview, position: int, length: int, count: int, batches: int, found: BatchScan) -> bool:
-    """If all frames of these batches have one length."""
+    """Returns False if the frames of these batches do not all have the same length."""
     stride = (length - HEADER_BYTES) // count
     shape, strides, start = (batches, count), (length, stride), position + HEADER_BYTES
     heads = np.ndarray(shape, dtype=HEAD, buffer=view, offset=start, strides=strides)
@@ -209,7 +212,7 @@ def _take_uniform(view: memoryview, position: int, length: int, count: int, batc
     payloads = np.ndarray(
         shape_in_bytes, dtype=np.uint8, buffer=view, offset=start + FRAME_BYTES, strides=(*strides, 1)
     )
-    # A view would keep the answer alive; and whoever reads files reads into the same bytes again.
+    # A view would keep the response alive, and a reader of files reuses its buffer.
     found.pieces.append(payloads.copy())
     begins = np.arange(start, start + batches * length, length, dtype=np.int64)
     found.flush()
@@ -230,23 +233,23 @@ def _take_frames(view: memoryview, start: int, length: int, count: int, found: B
         add_piece(view[position : position + payload])
         position += payload + headers
     if position != end:
-        raise BadBatch(start, "the messages of a batch do not fill it")
+        raise BadBatch(start, "a batch is longer than its messages")
 
 
 def _copies_at(view: memoryview, frame_positions: Array, kind: np.dtype[Any]) -> Array:
-    """Copies of what begins at these frame_positions, whatever their order and their distance."""
+    """Returns copies of the items at these positions, in any order and at any distance."""
     everywhere = np.ndarray((len(view) - kind.itemsize + 1,), dtype=kind, buffer=view, strides=(1,))
     return everywhere[frame_positions]
 
 
 def reverse_ids(ids: Array) -> Array:
-    """(n, 16) bytes, big-endian, of ids that are little-endian; and back."""
+    """Converts (n, 16) bytes of ids from little-endian to big-endian, or back."""
     words = np.ascontiguousarray(ids).view("<u8").reshape(-1, 2)
     return np.ascontiguousarray(words[:, ::-1]).byteswap().view(np.uint8).reshape(-1, 16)
 
 
 def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends: Array, xxh3: Hash) -> None:
-    """BadBatch if a checksum is not that of the bytes."""
+    """Raises BadBatch if a checksum does not match."""
     said = np.ascontiguousarray(heads["checksum"])
     hashes = np.fromiter(map(xxh3, _frames(view, found, where, ends)), dtype="<u8", count=len(where))
     messages = np.cumsum(found.counts)
@@ -263,7 +266,7 @@ def _check(view: memoryview, found: BatchScan, heads: Array, where: Array, ends:
 
 
 def _frames(view: memoryview, found: BatchScan, where: Array, ends: Array) -> Iterator[Any]:
-    """What their checksums are over."""
+    """Yields the bytes that the checksums of messages cover."""
     lengths = ends - where
     length = int(lengths[0])
     if min(found.counts) > _FEW and (lengths == length).all():
@@ -274,7 +277,7 @@ def _frames(view: memoryview, found: BatchScan, where: Array, ends: Array) -> It
 
 
 def checksummed_parts(buffer: Any, start: int, count: int, length: int) -> list[bytes]:
-    """What the checksums of frames of one length are over. Copies are made more quickly than views."""
+    """Returns what the checksums of frames of one length cover. Copies are faster than views here."""
     frames = np.ndarray((count,), dtype=f"V{length - 8}", buffer=buffer, offset=start + 8, strides=(length,))
     found: list[bytes] = frames.tolist()
     return found
@@ -288,7 +291,7 @@ def messages_from_lists(
     payloads: Sequence[bytes],
     user_headers: Sequence[bytes],
 ) -> Messages:
-    """For messages that came as something else than batches."""
+    """For messages that did not arrive as batches."""
     bounds = np.zeros(len(payloads) + 1, dtype=np.int64)
     np.cumsum([len(payload) for payload in payloads], out=bounds[1:])
     return Messages(

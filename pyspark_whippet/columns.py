@@ -1,6 +1,6 @@
-"""The columns that readers give: which there are, and how they are made of messages, without an object for a row.
+"""The columns that readers return, and how they are built from messages without an object per row.
 
-Any subset of them in any order may be the user's schema; only those are built.
+The user's schema may be any subset of them, in any order; only those are built.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ TYPES: Mapping[str, DataType] = {
     "id": BinaryType(),
     "headers": HEADERS,
 }
-"""In the order in which they are shown."""
+"""In the default order."""
 FIELDS = (BooleanType, IntegralType, FractionalType, DecimalType, StringType, TimestampType)
-"""What fields of JSON payload_array can be, besides structs and arrays of them."""
+"""The types that fields of a JSON value can have, besides structs and arrays of them."""
 TIME = pa.timestamp("us", "UTC")
 
 
 def column_types(settings: Settings) -> dict[str, DataType]:
-    """In the order in which they are shown; `value` as it is without its fields."""
+    """Returns the available columns in the default order; for JSON, `value` without its fields."""
     found = dict(TYPES)
     if settings.value_format == "string":
         found["value"] = StringType()
@@ -73,7 +73,7 @@ def column_types(settings: Settings) -> dict[str, DataType]:
 
 
 def schema(settings: Settings) -> StructType | str:
-    """The default schema. With valueFormat=json it is a DDL string, which Spark parses."""
+    """Returns the default schema. With valueFormat=json it is a DDL string, which Spark parses."""
     shown = column_types(settings)
     if not settings.include_headers:
         del shown["headers"]
@@ -93,14 +93,18 @@ def _needed_schema(settings: Settings) -> str:
 
 
 def check_schema(wanted: StructType, settings: Settings) -> None:
-    """OptionError for a schema that nobody can read."""
+    """Raises OptionError for a schema that cannot be read."""
     there = column_types(settings)
     for column in wanted:
         if column.name not in there:
-            raise OptionError(f"column {column.name!r} of the schema is not there; there are {', '.join(there)}")
+            raise OptionError(
+                f"column {column.name!r} of the schema does not exist; the columns are {', '.join(there)}"
+            )
         if column.name == "value" and settings.value_format == "json":
             if not isinstance(column.dataType, StructType):
-                raise OptionError(f"column 'value' is a struct, not {column.dataType.simpleString()}: valueFormat=json")
+                raise OptionError(
+                    f"with valueFormat=json, column 'value' is a struct, not {column.dataType.simpleString()}"
+                )
             _check_field("value", column.dataType)
         elif not _is_part(column.dataType, there[column.name]):
             has = there[column.name].simpleString()
@@ -108,7 +112,7 @@ def check_schema(wanted: StructType, settings: Settings) -> None:
 
 
 def _is_part(wanted: DataType, there: DataType) -> bool:
-    """Of records some fields may be left out."""
+    """A record may leave out some fields."""
     if isinstance(wanted, StructType) and isinstance(there, StructType):
         kinds = {field.name: field.dataType for field in there}
         return all(field.name in kinds and _is_part(field.dataType, kinds[field.name]) for field in wanted)
@@ -123,7 +127,7 @@ def _check_field(name: str, kind: DataType) -> None:
         _check_field(f"{name}[]", kind.elementType)
     elif not isinstance(kind, FIELDS):
         raise OptionError(
-            f"field {name!r} is {kind.simpleString()}, which valueFormat=json does not read; use string and cast"
+            f"field {name!r} is {kind.simpleString()}, which valueFormat=json does not support; use string and cast"
         )
 
 
@@ -132,7 +136,7 @@ def arrow_schema(wanted: StructType) -> Any:
 
 
 def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any, settings: Settings) -> Any:
-    """A record batch of this Arrow schema, exactly."""
+    """Builds a record batch with exactly this Arrow schema."""
     stream, _, name = topic.partition("/")
     count = len(messages)
     made: dict[str, Callable[[], Any]] = {
@@ -152,7 +156,7 @@ def to_record_batch(messages: Messages, topic: str, partition: int, schema: Any,
 
 
 def _parsed(payloads: Any, schema: Any, settings: Settings) -> dict[str, Callable[[], Any]]:
-    """`value` and `_corrupt`, parsed once whichever of them is asked for."""
+    """`value` and `_corrupt`; both need the same parsing, which happens once."""
     names = schema.names
     if "value" not in names and CORRUPT not in names:
         return {}
@@ -173,7 +177,7 @@ def payload_array(messages: Messages) -> Any:
 
 
 def _longs(numbers: Any, kind: Any) -> Any:
-    """The buffer as it is: `pa.array` looks for pandas each time where it is not installed."""
+    """Wraps the buffer without a copy. `pa.array` would look for pandas each time where it is not installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
 
 
@@ -185,7 +189,7 @@ def _ids(messages: Messages) -> Any:
 
 
 def _headers(blocks: Sequence[bytes] | None, count: int) -> Any:
-    """Null for a message that has none, as Kafka's source has it."""
+    """Null for a message without headers, as in Kafka's source."""
     kind = to_arrow_schema(StructType([StructField("headers", HEADERS)]), timezone="UTC").field(0).type
     if blocks is None:
         return pa.nulls(count, kind)

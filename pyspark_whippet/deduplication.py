@@ -1,7 +1,7 @@
-"""Whether a topic remembers enough ids for a replay to add nothing, and the warning when it does not.
+"""Checks whether a topic remembers enough ids for a replay to add nothing, and warns if it does not.
 
-A window that is smaller than what is replayed catches nothing at all: the oldest ids have left it when they come again,
-and each that is stored anew pushes out the next one that will come.
+A window smaller than the replay catches nothing at all: the oldest ids have left it when they arrive again, and each
+message that is then stored again pushes out the id of the next one.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ SWITCH = "message_deduplication"
 ENTRIES = "message_deduplication_max_entries"
 EXPIRY = "message_deduplication_expiry"
 NEW_TOPIC_OPTIONS = {SWITCH: "true", ENTRIES: "1000000", EXPIRY: "1 day"}
-"""What a topic that is made here is made with."""
+"""The options of topics that the data source creates."""
 UNLIMITED = 2**64 - 1
 _warned: set[str] = set()
 
 
 @dataclass(frozen=True)
 class Window:
-    """What a partition remembers."""
+    """The ids that a partition remembers."""
 
     entries: int
-    """0: nothing."""
+    """0 if deduplication is off."""
     expiry_s: float
 
     @property
     def duration_text(self) -> str:
-        return "for ever" if math.isinf(self.expiry_s) else f"for {self.expiry_s:g} s"
+        return "forever" if math.isinf(self.expiry_s) else f"for {self.expiry_s:g} s"
 
 
 OFF = Window(0, 0.0)
 
 
 def window_of(details: Mapping[str, Any]) -> Window | None:
-    """What the details of a topic tell; None where nothing is told of it, as by other servers."""
+    """Returns the window from the details of a topic, or None if they do not report it, as with other servers."""
     options = details.get("options")
     if not isinstance(options, dict):
         return None
@@ -52,15 +52,15 @@ def window_of(details: Mapping[str, Any]) -> Window | None:
 
 
 def warning(topic: str, window: Window | None, most: int) -> str | None:
-    """If one partition got so many messages at once."""
+    """Returns a warning if replaying `most` messages of one partition would write some twice."""
     if window is None:
         return (
-            f"the server does not say that {topic} drops messages whose id it has seen: "
-            "if it does not, what is replayed after a failure is written twice"
+            f"the server does not report whether {topic} drops messages whose id it has seen: "
+            "if it does not, a replay after a failure writes messages twice"
         )
     if window == OFF:
         return (
-            f"{topic} keeps no ids: what is replayed after a failure is written twice; "
+            f"{topic} remembers no ids, so a replay after a failure writes messages twice; "
             f"set {SWITCH}=true among the options of the topic"
         )
     if most <= window.entries:
@@ -72,7 +72,7 @@ def warning(topic: str, window: Window | None, most: int) -> str | None:
 
 
 def warn_once(sentence: str | None) -> None:
-    """Loud, and once in each process."""
+    """Logs a warning, but only once in each process."""
     if sentence is not None and sentence not in _warned:
         _warned.add(sentence)
         _log.warning("%s", sentence)

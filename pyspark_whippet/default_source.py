@@ -1,8 +1,8 @@
-"""The class that Spark finds by itself where Whippet is installed: it stands in for the data source until it is used.
+"""The class that Spark discovers where Whippet is installed: it stands in for the data source until it is used.
 
-Spark collects the data sources of all installed modules at once, in a process whose errors are a warning in its log at
-most. If a package were missing there, users would be told that there is no data source called `whippet`, and not why.
-So the data source is imported when Spark makes one: what is raised then is part of the error that the user sees.
+Spark collects the data sources of all installed modules at once, in a process whose errors are at most a warning in its
+log. If a package were missing there, users would only be told that no data source is called `whippet`. So the data
+source is imported when Spark creates one, and an ImportError becomes part of the error that the user sees.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What can go wrong, each with one sentence that names the option or the topic and the way out.
+"""The errors of the data source. Each is one sentence that names the option or the topic, and what to do.
 
     PipelineError
-    ├── OptionError      what was asked for cannot be
-    ├── GatewayError     the gateway cannot be reached, or has refused
-    ├── DataLossError    messages that should be there are gone
-    └── RowError         a row that cannot be a message
+    ├── OptionError      the options, or the columns, are invalid
+    ├── GatewayError     the gateway cannot be reached, or has refused a request
+    ├── DataLossError    messages that should exist are gone
+    └── RowError         a row that cannot become a message
 
-Sentences never hold a password, a token or the body of a request: Spark shows them to whoever sees the job.
+The sentences never contain a password, a token or the body of a request: Spark shows them to everyone who can see the
+job.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class OptionError(PipelineError):
 
 class GatewayError(PipelineError):
     def __init__(self, sentence: str, status: int | None = None) -> None:
-        """`status`: of the answer; None where there was none. Exceptions are pickled by their arguments."""
+        """`status` is that of the response, or None without one. Exceptions are pickled by their arguments."""
         super().__init__(sentence, status)
         self.status = status
 

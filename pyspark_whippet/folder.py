@@ -1,7 +1,7 @@
-"""A folder with the files of topics, read without the gateway: option `from` = files.
+"""Reads topics from a folder without the gateway, for `from=files`.
 
-It is the data folder of a server, running or not, a copy of it, or of one of its topics. The layout is that of
-storage/FORMAT.md, sections 1 and 6; what topics are called stands in the documents beside their messages.
+It is the data folder of a server, running or not, a copy of it, or the folder of one topic. The layout is that of
+storage/FORMAT.md, sections 1 and 6; the names of topics are in the documents next to their messages.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pyspark_whippet.settings import Settings
 STREAMS, TOPICS, PARTITIONS = "streams", "topics", "partitions"
 STREAM_FILE, TOPIC_FILE, LOCK_FILE = "stream.json", "topic.json", "LOCK"
 SPLIT_BYTES = 128 * 1024 * 1024
-"""About as much of a segment is the split of one task, as Spark has it of other files."""
+"""The size of a segment that one task reads, similar to Spark's own for other files."""
 
 
 class FolderBackend:
-    """An Backend, for one plan: which topics a stream has is looked up once."""
+    """Created for each plan: the topics of a stream are looked up only once."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.path is not None
@@ -36,7 +36,7 @@ class FolderBackend:
         self._topic = None
         self._listed: dict[str, dict[str, tuple[dict[str, Any], str]]] = {}
         if not os.path.isdir(self._path):
-            raise OptionError(f"option 'path': {self._path} is no folder that the driver can see")
+            raise OptionError(f"option 'path': {self._path} is not a folder that the driver can see")
         if not os.path.isdir(f"{self._path}/{STREAMS}"):
             if not os.path.isdir(f"{self._path}/{PARTITIONS}"):
                 raise OptionError(
@@ -60,13 +60,13 @@ class FolderBackend:
 
     def _partition_bounds(self, topic: str, number: int) -> PartitionBounds:
         path = self._partition(topic, number)
-        # Before the others are listed: else one that is closed in between would be left out.
+        # Read before the segments are listed: otherwise one that is closed in between would be missed.
         begin = 0 if path is None else last_start(path)
         found = self.segments(topic, number)
         if found:
             first, end = found[0].start, found[-1].end
             return PartitionBounds(end, end - first, first)
-        # None is closed. What will be begins where the last one does: those before it have been deleted.
+        # No segment is closed. The first message to come is in the last segment: those before it have been deleted.
         return PartitionBounds(begin, 0, begin)
 
     def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
@@ -76,17 +76,17 @@ class FolderBackend:
         return offset_at(self.segments(topic, partition), timestamp_us)
 
     def still_has(self, topic: str, partition: int, offset: int) -> bool:
-        """The last segment was whole when the server had left the folder; now it is back and goes on in it."""
+        """The last segment was readable while the server was shut down; now it is running again and appends to it."""
         path = self._partition(topic, partition)
         return path is not None and written_end(path) >= offset
 
     def document(self, topic: str) -> dict[str, Any] | None:
-        """What is noted of a topic; None where there is no such topic."""
+        """Returns the document of a topic, or None if there is no such topic."""
         found = self._find(topic)
         return None if found is None else found[0]
 
     def segments(self, topic: str, partition: int) -> list[Segment]:
-        """In their order."""
+        """Returns the readable segments, in order."""
         path = self._partition(topic, partition)
         return [] if path is None else segments_in(path, self._was_shut_down)
 
@@ -95,7 +95,8 @@ class FolderBackend:
         return None if found is None else f"{found[1]}/{PARTITIONS}/{partition}"
 
     def _was_shut_down(self) -> bool:
-        """Whether the server has ended well and none has come since: it writes its name into the lock file."""
+        """Whether the server shut down gracefully and has not been started since: it writes its name into the lock
+        file."""
         try:
             return os.stat(f"{self._path}/{LOCK_FILE}").st_size == 0
         except FileNotFoundError:
@@ -122,7 +123,7 @@ class FolderBackend:
             return []
         document, folder = found
         numbers = sorted(int(os.path.basename(each)) for each in _numbered(f"{folder}/{PARTITIONS}"))
-        # Those that it does not count are being removed.
+        # Folders beyond the count are being removed.
         return [number for number in numbers if number < document.get("partitions_count", 2**32)]
 
     # ------------------------------------------------------------------------------------------------------ planning
@@ -133,7 +134,7 @@ class FolderBackend:
             if isinstance(split, FileSplit):
                 found.append(split)
             else:
-                report_loss(settings, split, split.start, split.end, f"no segment of it is in {self._path}")
+                report_loss(settings, split, split.start, split.end, f"no segment in {self._path} has it")
         return found
 
     def all_splits(self, ranges: list[Range], settings: Settings, *, has_fallback: bool) -> list[FileSplit | Split]:
@@ -161,7 +162,7 @@ class FolderBackend:
 
 
 def _along(each: Range, found: list[Segment]) -> Iterator[Range]:
-    """Cut where segments begin and end, and into splits of those that are large."""
+    """Cuts a range where segments start and end, and splits those that are large."""
     at = each.start
     for segment in found:
         start, end = max(at, segment.start), min(each.end, segment.end)
@@ -193,7 +194,7 @@ def _topics(stream_folder: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def _numbered(folder: str) -> list[str]:
-    """The folders in it that are named by numbers."""
+    """Returns the subfolders that have a number as their name."""
     try:
         with os.scandir(folder) as items:
             return sorted(item.path for item in items if item.name.isascii() and item.name.isdigit())
@@ -202,12 +203,12 @@ def _numbered(folder: str) -> list[str]:
 
 
 def _document(path: str) -> dict[str, Any] | None:
-    """None where it is gone."""
+    """Returns None if the file is gone."""
     try:
         with open(path, "rb") as file:
             found: dict[str, Any] = json.load(file)
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise OptionError(f"option 'path': {path} cannot be understood: {error}") from None
+        raise OptionError(f"option 'path': {path} is not a valid document: {error}") from None
     return found

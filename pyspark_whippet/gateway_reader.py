@@ -1,7 +1,7 @@
-"""Reading one range of one partition from the gateway: what a task does, of tables and of streams alike.
+"""Reads one range of one partition from the gateway: what a task does, for tables and streams alike.
 
-The next page is asked for before the last one is handed to Spark, so that gateway and Spark work at the same time. What
-comes is compared with what was asked for: a gateway answers a poll below its oldest message with the oldest one.
+The next page is requested before the last one is handed to Spark, so that gateway and Spark work at the same time. Each
+response is compared with the request: a gateway answers a poll below its oldest message with the oldest one.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pyspark_whippet.settings import Settings
 
 _log = logging.getLogger(__name__)
 EMPTY_POLL_WAIT = "2s"
-"""How long to wait for messages that were announced and are not there yet."""
+"""How long to wait for messages that the gateway has reported but does not return yet."""
 NOT_FOUND = 404
-"""Of a topic or a partition that was there when the job was planned."""
+"""The topic or the partition existed when the job was planned."""
 
 
 @dataclass
 class Split(InputPartition):
-    """A task's split."""
+    """The messages that one task reads."""
 
     topic: str
     partition: int
@@ -74,7 +74,7 @@ def messages_between(page: Messages, start: int, end: int) -> Messages:
 
 
 def gaps(at: int, page: Messages) -> list[tuple[int, int]]:
-    """What is left out before a page that should begin at an offset, and in it: start and end of each gap."""
+    """Returns the start and end of each gap, before the page and inside it. The page should begin at offset `at`."""
     first, last = int(page.offsets[0]), int(page.offsets[-1])
     found = [(at, first)] if first != at else []
     if last - first + 1 != len(page):
@@ -84,9 +84,9 @@ def gaps(at: int, page: Messages) -> list[tuple[int, int]]:
 
 
 def report_loss(settings: Settings, split: Split, start: int, end: int, why: str) -> None:
-    """An error, or a warning if that is wanted."""
+    """Raises an error, or logs a warning with failOnDataLoss=false."""
     place = f"{split.topic} partition {split.partition}"
     if settings.fail_on_data_loss:
         raise DataLossError(f"{place}: offset {start} is gone ({why}); set failOnDataLoss=false to skip it")
     count, last = end - start, end - 1
-    _log.warning("%s: %d messages, offsets %d to %d, are gone and skipped (%s)", place, count, start, last, why)
+    _log.warning("%s: skipped %d messages, offsets %d to %d, which are gone (%s)", place, count, start, last, why)

@@ -1,7 +1,7 @@
-"""The hashes of the protocol: XXH32, by which keys find their partition, and XXH3, the checksum of batches.
+"""The hashes of the protocol: XXH32, which maps keys to partitions, and XXH3, the checksum of batches.
 
-The first is here in Python, for executors that have no xxhash. Without it nobody can make a batch, so `xxh3` is None
-and messages are sent as JSON.
+XXH32 has an implementation here, for executors without xxhash. Without the package no batch can be built, so `xxh3` is
+None, and messages are sent as JSON.
 """
 
 from __future__ import annotations

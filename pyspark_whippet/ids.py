@@ -1,12 +1,15 @@
-"""Ids of messages, such that a row that is written again has the id it had: the log keeps the first and drops the rest.
+"""Derives message ids so that a row written again has the same id: the log keeps the first message and drops the
+others.
 
-1. An `id` column is taken as it is. Of a copy of another topic that is the best there is: even the whole job run again
+1. An `id` column is used as it is. For a copy of another topic nothing is better: even a second run of the whole job
    adds nothing.
-2. Columns that identify the row (`idColumns`): H(idNamespace, those columns), whatever else is in the row.
-3. Else H(who writes, batch, task, n, value, headers, key), where n counts the equal rows that the task has seen before.
-   Never a bare row number: rows that come in another order the second time would lose some and double others.
+2. Columns that identify the row (`idColumns`) give H(idNamespace, those columns), regardless of the other columns.
+3. Otherwise it is H(writer, batch, task, n, value, headers, key), where n counts the equal rows that the task has seen
+   before. It is never a bare row number: if rows came in another order on the replay, some would be lost and others
+   doubled.
 
-H is blake2b with 16 bytes over parts that have their lengths with them. 0 says that there is no id, so it becomes 1.
+H is blake2b with 16 bytes, over parts that are prefixed with their lengths. 0 means that there is no id, so it becomes
+1.
 """
 
 from __future__ import annotations
@@ -42,12 +45,12 @@ def digest(parts: Iterable[bytes]) -> bytes:
 class DerivedIds:
     """The ids of a task's rows, by rule 3.
 
-    It remembers an id of each row, about 100 bytes: two equal rows of a task may be far apart, and both count.
+    It remembers the id of each row, about 100 bytes: two equal rows of a task may be far apart, and both count.
     """
 
     def __init__(self, scope: bytes) -> None:
         self._scope = scope
-        # A copy of a hash that has begun is made more quickly than a new one.
+        # Copying a hash that has started is faster than creating one.
         self._first = blake2b(scope + _COUNT.pack(0), digest_size=ID_BYTES)
         self._seen: set[bytes] = set()
         self._repeated: dict[bytes, int] = {}
@@ -88,7 +91,7 @@ def _whole_rows(
     for i, payload in enumerate(payloads):
         block, key = headers[i] if headers else b"", (keys[i] if keys else None) or b""
         if block or key:
-            # The lengths are behind, where no value without headers and key can have them by chance: it is hashed too.
+            # The lengths come last, where a value without headers and key cannot imitate them: they are hashed, too.
             lengths = struct.pack("<QQQ", len(payload), len(block), len(key))
             contents.append(blake2b(b"".join((payload, block, key, lengths))).digest())
         else:
@@ -97,7 +100,7 @@ def _whole_rows(
 
 
 def from_columns(namespace: str, columns: Sequence[Sequence[Any]]) -> Array:
-    """By rule 2. The kind of a value is part of it: 1 and "1" are two."""
+    """By rule 2. The type of a value counts: 1 and "1" give different ids."""
     start = namespace.encode()
     return _to_array([digest((start, *map(_value_bytes, row))) for row in zip(*columns, strict=True)])
 
@@ -117,19 +120,19 @@ def _value_bytes(value: Any) -> bytes:
 
 
 def from_strings(texts: Iterable[str]) -> Array:
-    """A UUID, 32 hexadecimal digits, or a decimal number each."""
+    """Each string is a UUID, 32 hexadecimal digits, or a decimal number."""
     return _to_array(list(map(_from_string, texts)))
 
 
 def _from_string(text: str) -> bytes:
     number = UUID(text).int if _UUID.fullmatch(text) else int(text) if _DECIMAL.fullmatch(text) else -1
     if not 0 < number < 2**128:
-        raise RowError(f"column 'id': {text!r} is no id: a UUID, 32 hexadecimal digits or a number from 1 is needed")
+        raise RowError(f"column 'id': {text!r} is not a valid id; use a UUID, 32 hexadecimal digits or a number from 1")
     return number.to_bytes(ID_BYTES, "big")
 
 
 def random(count: int) -> Array:
-    """For who wants none of this: as SDKs make them, UUIDs of version 4."""
+    """For idMode=none: UUIDs of version 4, like those of the SDKs."""
     found = np.frombuffer(bytearray(os.urandom(ID_BYTES * count)), dtype=np.uint8).reshape(count, ID_BYTES)
     found[:, 6] = found[:, 6] & 0x0F | 0x40
     found[:, 8] = found[:, 8] & 0x3F | 0x80
@@ -137,7 +140,7 @@ def random(count: int) -> Array:
 
 
 def modulo(ids: Array, partitions: int) -> Array:
-    """The ids, as numbers, modulo the number of partitions."""
+    """Returns the ids, as numbers, modulo the number of partitions."""
     words = np.ascontiguousarray(ids).view(">u8").astype(np.uint64)
     many = np.uint64(partitions)
     return ((words[:, 0] % many) * np.uint64(2**64 % partitions) + words[:, 1] % many) % many

@@ -1,7 +1,7 @@
-"""How far streaming queries are behind, under the names that Kafka's source has for it.
+"""The lag of streaming queries, under the names that Kafka's source uses.
 
-A source in Python cannot put numbers into Spark's progress, but both ends are in there: what was read up to, and what
-there was.
+A source in Python cannot add numbers to Spark's progress report, but the report contains both offsets: the end of the
+batch, and the latest one.
 
     spark.streams.addListener(LagListener())
 """
@@ -27,10 +27,10 @@ from pyspark_whippet import offsets
 
 @dataclass(frozen=True)
 class Lag:
-    """Of one batch of a query."""
+    """The lag after one batch of a query."""
 
     query: str
-    """Its name, or its id where it has none."""
+    """Its name, or its id if it has none."""
     batch: int
     numInputRows: int  # noqa: N815
     processedRowsPerSecond: float  # noqa: N815
@@ -43,7 +43,7 @@ class Lag:
         return (
             f"{self.query}: batch {self.batch}, {self.numInputRows} rows, {self.processedRowsPerSecond:.0f} rows/s, "
             f"{self.triggerExecutionMs} ms, behind by {self.minOffsetsBehindLatest} to {self.maxOffsetsBehindLatest} "
-            f"messages a partition, {self.avgOffsetsBehindLatest:.1f} on average"
+            f"messages per partition, {self.avgOffsetsBehindLatest:.1f} on average"
         )
 
 
@@ -52,7 +52,7 @@ def _line(lag: Lag) -> None:
 
 
 class LagListener(StreamingQueryListener):
-    """Hands the lag to `report` after each batch; without one it is a line on the terminal."""
+    """Passes the lag to `report` after each batch. By default it is printed to standard error."""
 
     def __init__(self, report: Callable[[Lag], None] = _line) -> None:
         self._report = report
@@ -73,14 +73,14 @@ class LagListener(StreamingQueryListener):
 
 
 def lag_of(progress: dict[str, Any]) -> Lag | None:
-    """Of a progress report as JSON; None where no source is ours."""
+    """Reads the lag from a progress report as JSON. Returns None if no source is `whippet`."""
     behind: list[int] = []
     rows = 0
     for source in progress.get("sources", ()):
         position, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
         if position is not None and latest is not None:
             behind += offsets.behind(position, latest)
-            # The number of the whole query is missing under Connect.
+            # The total for the query is missing under Connect.
             rows += source.get("numInputRows", 0)
     if not behind:
         return None
@@ -97,7 +97,7 @@ def lag_of(progress: dict[str, Any]) -> Lag | None:
 
 
 def _offsets(said: Any) -> Any:
-    """Those of a source of ours, else None."""
+    """Returns the offsets if they are those of our source, or None."""
     if isinstance(said, str):
         try:
             said = json.loads(said)

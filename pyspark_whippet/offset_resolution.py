@@ -34,8 +34,8 @@ def _resolve(backend: Backend, settings: Settings, all_bounds: TopicBounds, poin
             return found
         if which == "starting" and settings.timestamps_without_match == "error":
             raise OptionError(
-                f"{topic} partition {number}: no message is from {timestamp_us // 1000} ms or later; "
-                "set startingOffsetsByTimestampStrategy=latest to begin at its end"
+                f"{topic} partition {number}: no message was appended at {timestamp_us // 1000} ms or later; "
+                "set startingOffsetsByTimestampStrategy=latest to start at its end"
             )
         return bounds.next_offset
 
@@ -73,7 +73,7 @@ def _resolve(backend: Backend, settings: Settings, all_bounds: TopicBounds, poin
             return bounds.next_offset
         if offset > bounds.next_offset:
             place = f"option '{which}Offsets': {topic} partition {number}"
-            sentence = f"{place}: {offset} is beyond the end of the log, which is {bounds.next_offset}"
+            sentence = f"{place}: {offset} is after the end of the log, which is {bounds.next_offset}"
             if settings.fail_on_data_loss:
                 raise DataLossError(sentence)
             return bounds.next_offset
@@ -94,8 +94,10 @@ def _check_known(all_bounds: TopicBounds, offsets: Offsets, option: str) -> None
     for topic, partitions in offsets.items():
         if topic not in all_bounds:
             raise OptionError(
-                f"option '{option}': {topic} is not among what is read: {', '.join(all_bounds) or 'nothing'}"
+                f"option '{option}': {topic} is not one of the topics to read: {', '.join(all_bounds) or 'none'}"
             )
         for number in partitions:
             if int(number) not in all_bounds[topic]:
-                raise OptionError(f"option '{option}': {topic} has no partition {number} that is read")
+                raise OptionError(
+                    f"option '{option}': partition {number} of {topic} is not one of the partitions to read"
+                )

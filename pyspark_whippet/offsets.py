@@ -1,7 +1,7 @@
-"""The algebra of offsets: pure functions over the dictionaries that checkpoints keep, {"stream/topic": {"0": 23}}.
+"""Arithmetic on offsets: pure functions over the dictionaries that checkpoints hold, {"stream/topic": {"0": 23}}.
 
-Spark compares offsets as texts, so whatever is handed to it is made by `canonical`: topics in their order, partitions
-by their numbers, always all of them. An offset is that of the next message to read.
+Spark compares offsets as strings, so everything handed to it comes from `canonical`: topics sorted by name, partitions
+by number, and always all of them. An offset is that of the next message to read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def canonical(offsets: Offsets) -> Offsets:
 
 
 def ranges(start: Offsets, end: Offsets) -> list[Range]:
-    """What lies between them; a partition that is new begins at its beginning. One that runs backwards is in it too."""
+    """Returns the ranges between two sets of offsets, including those that run backwards. A new partition starts at
+    0."""
     found = []
     for topic, partitions in end.items():
         begun = start.get(topic, {})
@@ -43,7 +44,8 @@ def ranges(start: Offsets, end: Offsets) -> list[Range]:
 
 
 def divide(whole: Iterable[Range], at_least: int | None, records_max: int | None) -> list[Range]:
-    """Cut into at most `records_max` messages each, and into `at_least` pieces, the largest ranges into most."""
+    """Divides ranges into at least `at_least` pieces of at most `records_max` messages; the largest get the most
+    pieces."""
     pieces = [piece for each in whole for piece in cut(each, _parts_needed(each, records_max))]
     if at_least is None or len(pieces) >= at_least:
         return pieces
@@ -61,7 +63,7 @@ def _parts_needed(each: Range, records_max: int | None) -> int:
 
 
 def cut(each: Range, parts: int) -> Iterator[Range]:
-    """Into so many parts, or single messages."""
+    """Cuts a range into this many parts, but none smaller than a message."""
     size = each.end - each.start
     parts = max(1, min(parts, size))
     bounds = [each.start + size * i // parts for i in range(parts + 1)]
@@ -70,9 +72,9 @@ def cut(each: Range, parts: int) -> Iterator[Range]:
 
 
 def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """An end that is at most so many messages after the start, or one in each partition that has any: a partition gets
-    in proportion to what waits in it."""
-    # One that was made anew ends before it begins; that is no room for others.
+    """Returns an end at most this many messages after the start, but at least one message in each partition that has
+    any. Partitions get shares in proportion to their waiting messages."""
+    # A topic that was created again ends before it starts; this must not leave more to the others.
     waiting = [each for each in ranges(start, end) if each.start < each.end]
     total = sum(each.end - each.start for each in waiting)
     if total <= records_max:
@@ -85,7 +87,7 @@ def limited(start: Offsets, end: Offsets, records_max: int) -> Offsets:
 
 
 def behind(position: Offsets, latest: Offsets) -> list[int]:
-    """By how many messages each partition is behind."""
+    """Returns the lag of each partition, in messages."""
     return [
         max(0, end - position.get(topic, {}).get(number, 0))
         for topic, partitions in latest.items()

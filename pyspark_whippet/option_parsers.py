@@ -1,4 +1,5 @@
-"""What the texts of options mean, one function for each kind: the value, or ValueError with what is needed instead."""
+"""Parsers for the values of options: each returns the value, or raises a ValueError that says what is needed
+instead."""
 
 from __future__ import annotations
 
@@ -45,19 +46,22 @@ def not_empty(text: str) -> str:
 
 
 def token(text: str) -> str:
-    """A token as it goes into a header. The file that it was read from ends in a line break, which is no part of it;
-    whatever else cannot stand there would be shown, with all of the token, by the error that refuses it."""
+    """A token that can be sent in a header.
+
+    A token read from a file ends in a line break, which is stripped. Other invalid characters are refused here, because
+    the error of the HTTP library would show the whole token.
+    """
     stripped = text.strip()
     if not re.fullmatch(r"[!-~]+", stripped):
-        raise ValueError("it is empty, or has characters that no token has")
+        raise ValueError("it is empty, or has characters that are not allowed in a token")
     return stripped
 
 
 def topic_name(text: str) -> str:
-    """A topic as `stream/topic`: the first slash is the one that parts them."""
+    """Normalises a topic to `stream/topic`; the first slash separates them."""
     stream, slash, topic = text.strip().partition("/")
     if not (stream and slash and topic):
-        raise ValueError(f"{text.strip()!r} is no topic: stream/topic is needed")
+        raise ValueError(f"{text.strip()!r} is not a topic; stream/topic is needed")
     return f"{stream}/{topic}"
 
 
@@ -69,7 +73,7 @@ def pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"it is no regular expression: {error}") from None
+        raise ValueError(f"it is not a regular expression: {error}") from None
     return not_empty(text)
 
 
@@ -77,7 +81,7 @@ def _json(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"it is not JSON: {error}") from None
     if not isinstance(found, dict) or not found:
         raise ValueError('an object is needed, such as {"stream/topic": ...}')
     return {topic_name(topic): value for topic, value in found.items()}
@@ -125,7 +129,7 @@ def timestamps(text: str) -> Offsets:
 
 
 def timestamp(text: str) -> int:
-    """Milliseconds as a number, or ISO 8601; without a zone it is UTC. Answers microseconds."""
+    """Accepts milliseconds as a number, or ISO 8601 (UTC without a zone). Returns microseconds."""
     if re.fullmatch(r"\s*\d{1,16}\s*", text, re.ASCII):
         return int(text) * 1000
     try:
@@ -139,7 +143,7 @@ def timestamp(text: str) -> int:
 def column_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
-        raise ValueError("names of columns are needed, with commas between them")
+        raise ValueError("column names are needed, separated by commas")
     return names
 
 
@@ -148,24 +152,24 @@ def urls(text: str) -> tuple[str, ...]:
     for each in text.split(","):
         parts = urlsplit(each.strip())
         if parts.username or parts.password:
-            # The address is shown in errors and plans.
-            raise ValueError("credentials do not belong into it: use token, or username and password")
+            # Errors and plans show the address.
+            raise ValueError("it must not contain credentials; use token, or username and password")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.query:
-            raise ValueError("http://host:port is needed, several with commas between them")
+            raise ValueError("http://host:port is needed, or several separated by commas")
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
-            raise ValueError("the port is no number from 1 to 65535") from None
+            raise ValueError("the port must be a number from 1 to 65535") from None
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         urls.append(f"{parts.scheme}://{host}:{port}")
     return tuple(urls)
 
 
 def folder(text: str) -> str:
-    """A path, or a URL of a file."""
+    """Accepts a path, or the URL of a file."""
     parts = urlsplit(text.strip())
     if parts.scheme not in ("", "file") or parts.netloc:
-        raise ValueError("a folder is needed that driver and executors see at the same place, such as /mnt/whippet")
+        raise ValueError("a folder is needed that driver and executors see under the same path, such as /mnt/whippet")
     if not parts.path.startswith("/"):
         raise ValueError("an absolute path is needed: tasks run in other working directories")
     return (unquote(parts.path) if parts.scheme else text.strip()).rstrip("/") or "/"

@@ -1,6 +1,7 @@
-"""The options of the data source: one table, one frozen value made of it, every mistake an error that says the way out.
+"""The options of the data source: one table, decoded to one frozen value. Every mistake is an error that says what to
+do.
 
-Names are Kafka's where Kafka has them. Spark hands them over in small letters; they are shown as they are documented.
+Names are those of Kafka's source where it has them. Spark passes them in lower case; errors show them as documented.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pyspark_whippet.errors import OptionError
 from pyspark_whippet.settings import Access, Point, Secret, Settings
 
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
-"""What Spark itself puts among the options."""
+"""Options that Spark itself adds."""
 UNSUPPORTED = {
     "minoffsetspertrigger": "minOffsetsPerTrigger",
     "maxtriggerdelay": "maxTriggerDelay",
@@ -29,7 +30,7 @@ KAFKA_OPTIONS = {
     "fetchoffset.retryintervalms": "http.retries",
     "kafkaconsumer.polltimeoutms": "http.timeoutMs",
 }
-"""What stands in the place of those that have another name here."""
+"""What to use instead of options of Kafka's source that have another name here."""
 IN_FLIGHT_MAX = 64
 
 
@@ -95,7 +96,7 @@ DEFAULT_URL = "http://127.0.0.1:3000"
 
 
 def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Settings:
-    """The options as Spark hands them over, or OptionError."""
+    """Decodes the options that Spark passes, or raises OptionError."""
     found: dict[str, Any] = {}
     _check_place({key.lower(): text for key, text in given.items()})
     for key, text in given.items():
@@ -117,16 +118,16 @@ def decode(given: Mapping[str, str], environ: Mapping[str, str] = os.environ) ->
 
 
 def _check_place(given: Mapping[str, str]) -> None:
-    """Spark makes options of its own of what is said to `load`, `save` and CREATE TABLE."""
+    """Spark adds options of its own for arguments of `load`, `save` and CREATE TABLE."""
     if "provider" in given:
         raise OptionError(
-            "CREATE TABLE would write the options into the catalog, secrets too, and is not supported; "
+            "CREATE TABLE is not supported: it would write the options, secrets included, into the catalog; "
             "use CREATE TEMPORARY VIEW ... USING whippet OPTIONS (...)"
         )
     if "path" in given and given.get("from", "gateway").strip().lower() == "gateway":
         raise OptionError(
-            "option 'path', which load(...) and save(...) give too, is for from=files and from=all; leave it out: "
-            "a topic is named by .option('subscribe', 'stream/topic'), or 'topic' to write to it"
+            "option 'path', which load(...) and save(...) set as well, is for from=files and from=all; leave it out: "
+            "name a topic with .option('subscribe', 'stream/topic'), or with 'topic' to write to it"
         )
 
 
@@ -142,10 +143,10 @@ def _unknown(key: str) -> OptionError:
     if key.lower() in UNSUPPORTED:
         return OptionError(f"option '{UNSUPPORTED[key.lower()]}' is not supported yet; leave it out")
     if key.lower() in KAFKA_OPTIONS:
-        return OptionError(f"option '{key}' is one of Kafka's; here it is '{KAFKA_OPTIONS[key.lower()]}'")
+        return OptionError(f"option '{key}' belongs to Kafka's source; use '{KAFKA_OPTIONS[key.lower()]}'")
     near = difflib.get_close_matches(key.lower(), _SHOWN, n=1, cutoff=0.6)
-    hint = f"did you mean '{_SHOWN[near[0]]}'?" if near else f"there are: {', '.join(TABLE)}"
-    return OptionError(f"option '{key}' is not known; {hint}")
+    hint = f"did you mean '{_SHOWN[near[0]]}'?" if near else f"the options are: {', '.join(TABLE)}"
+    return OptionError(f"option '{key}' is unknown; {hint}")
 
 
 def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
@@ -156,18 +157,18 @@ def _access(found: Mapping[str, Any], environ: Mapping[str, str]) -> Access:
                 said[name] = _parse(name, environ[variable])
     said.setdefault("urls", parsers.urls(DEFAULT_URL))
     if "token" in said and "username" in found:
-        raise OptionError("options 'token' and 'username': one of them says who asks")
+        raise OptionError("options 'token' and 'username': set only one of them")
     if "token" in said:
         said.pop("username", None)
         said.pop("password", None)
     if ("username" in said) != ("password" in said):
         missing = "password" if "username" in said else "username"
-        raise OptionError(f"option '{missing}' is required: a name and a password belong together, or use 'token'")
+        raise OptionError(f"option '{missing}' is required: set both 'username' and 'password', or use 'token'")
     return Access(**said)
 
 
 def _point(which: str, said: dict[str, Any]) -> Point | None:
-    """A time comes before times of partitions, which come before offsets, as in Kafka's source."""
+    """A time takes precedence over times of partitions, and those over offsets, as in Kafka's source."""
     timestamp = said.pop(f"{which}_timestamp", None)
     timestamps = said.pop(f"{which}_timestamps", None)
     offsets = said.pop(f"{which}_offsets", None)
@@ -180,51 +181,53 @@ def _point(which: str, said: dict[str, Any]) -> Point | None:
 
 def _check_ids(said: Mapping[str, Any]) -> None:
     if said.get("id_mode") == "none" and said.keys() & {"id_columns", "id_namespace", "id_batch"}:
-        raise OptionError("option 'idMode': 'none' makes no ids; leave out 'idColumns', 'idNamespace' and 'idBatch'")
+        raise OptionError("option 'idMode': 'none' derives no ids; leave out 'idColumns', 'idNamespace' and 'idBatch'")
     if "id_batch" in said and "id_namespace" not in said:
-        raise OptionError("option 'idNamespace' is required with 'idBatch': the number of a batch is one of something")
+        raise OptionError("option 'idNamespace' is required with 'idBatch': it says which query the batch belongs to")
 
 
 def _avro_schema(text: str) -> str:
-    """Itself, or what is in the file that it names."""
+    """Returns the text itself, or the content of the file that it names."""
     if text.lstrip()[:1] in ("{", "[", '"'):
         return text
     try:
         with open(text, encoding="utf-8") as file:
             return file.read()
     except (OSError, ValueError) as error:
-        raise OptionError(f"option 'valueSchema': {text!r} is no JSON, and no file that can be read: {error}") from None
+        raise OptionError(f"option 'valueSchema': {text!r} is neither JSON nor a readable file: {error}") from None
 
 
 def check_source(settings: Settings) -> None:
-    """What only somebody who reads can have said wrong."""
+    """Checks what only matters when reading."""
     _refuse(settings, SINK, "writing, and this reads")
     ways: list[str] = [name for name in ("subscribe", "subscribePattern", "assign") if name in settings.names]
     if {"stream", "topic"} & settings.names:
         if not settings.topic:
             raise OptionError("option 'topic' is required: .option('topic', ...)")
         if not settings.stream:
-            raise OptionError("option 'stream' is required beside 'topic', or use .option('subscribe', 'stream/topic')")
+            raise OptionError("option 'stream' is required with 'topic', or use .option('subscribe', 'stream/topic')")
         ways.append("stream and topic")
     if not ways:
         raise OptionError("option 'subscribe' is required: .option('subscribe', 'stream/topic')")
     if len(ways) > 1:
-        raise OptionError(f"options {' and '.join(map(repr, ways))}: one of them says what is read")
+        raise OptionError(f"options {' and '.join(map(repr, ways))}: set only one of them")
     if settings.backend != "gateway" and settings.path is None:
         raise OptionError(f"option 'path' is required with from={settings.backend}: the folder with the files")
     if settings.backend == "files" and settings.consumer_name is not None:
-        raise OptionError("option 'consumerName' has the gateway store offsets, and from=files never asks it")
+        raise OptionError(
+            "option 'consumerName' stores offsets on the gateway, which from=files never uses; leave it out"
+        )
     if settings.value_schema is not None and settings.value_format not in ("json", "avro"):
         raise OptionError("option 'valueSchema' is for valueFormat=json and valueFormat=avro")
 
 
 def check_sink(settings: Settings) -> None:
-    """What only somebody who writes can have said wrong."""
+    """Checks what only matters when writing."""
     _refuse(settings, SOURCE, "reading, and this writes")
     if settings.topic is not None and settings.stream is None:
         _parse("subscribe", settings.topic)
     if settings.create_topic and settings.topic is None:
-        raise OptionError("option 'createTopic' needs to know which: .option('topic', 'stream/topic')")
+        raise OptionError("option 'createTopic' needs .option('topic', 'stream/topic'): the topic to create")
 
 
 def _refuse(settings: Settings, table: Mapping[str, Option], why: str) -> None:

@@ -1,6 +1,6 @@
-"""Where messages are read from: the gateway, a folder with its files, or both. What all three answer, and the choice.
+"""What every backend provides (the gateway, a folder with files, or both), and the bounds of the partitions to read.
 
-Topics are named `stream/topic` everywhere here.
+Topics are always named `stream/topic` here.
 """
 
 from __future__ import annotations
@@ -17,60 +17,62 @@ from pyspark_whippet.settings import Settings
 
 @dataclass(frozen=True)
 class PartitionBounds:
-    """Where a partition ends, and how many messages are in it."""
+    """Where a partition starts and ends, and how many messages it has."""
 
     next_offset: int
     messages: int
     first_offset: int | None
-    """None: it has to be asked for."""
+    """None if the backend has to look it up."""
 
 
 TopicBounds = dict[str, dict[int, PartitionBounds]]
-"""By topic and partition, both in order."""
+"""By topic and partition, both sorted."""
 
 
 class Backend(Protocol):
-    """Asked on the driver, anew for every plan."""
+    """Where messages are read from. Queried on the driver, again for every plan."""
 
     def topic_names(self) -> Iterable[str]:
-        """Of all topics."""
+        """Returns the names of all topics."""
 
     def bounds_of(self, topic: str) -> dict[int, PartitionBounds] | None:
-        """Of its partitions; None where there is no such topic."""
+        """Returns the bounds of each partition, or None if there is no such topic."""
 
     def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
-        """Of the oldest message that is still there; where the partition ends, if none is."""
+        """Returns the offset of the oldest message that still exists, or the end of the partition if there is none."""
 
     def offset_at(self, topic: str, partition: int, timestamp_us: int) -> int | None:
-        """Of the first message that was appended then or later; None if there is none."""
+        """Returns the offset of the first message that was appended at this time or later, or None."""
 
     def still_has(self, topic: str, partition: int, offset: int) -> bool:
-        """Whether messages up to there are still there although the partition is said to end before."""
+        """Whether the messages up to this offset still exist although the partition is reported to end before it."""
 
     def plan_splits(self, ranges: list[Range], settings: Settings) -> Sequence[Any]:
-        """What tasks have to read, so that each message of the ranges is read once."""
+        """Returns what each task has to read, so that each message of the ranges is read once."""
 
 
 def subscribed_bounds(backend: Backend, settings: Settings, *, all_there: bool = True) -> TopicBounds:
-    """Of all partitions that are to be read; `all_there`: a topic that is named and is not there is an error."""
+    """Returns the bounds of all partitions to read. With `all_there`, a missing topic that was named is an error."""
     found: TopicBounds = {}
     for topic in _topic_names(backend, settings):
         partitions = backend.bounds_of(topic)
         if partitions is None:
             if settings.topics is not None and all_there:
-                raise OptionError(f"topic {topic!r} is not there")
+                raise OptionError(f"topic {topic!r} does not exist")
             continue
         if settings.assign is not None:
             missing = [number for number in settings.assign[topic] if number not in partitions]
             if missing:
-                raise OptionError(f"option 'assign': {topic} has no partition {missing[0]}, it has {len(partitions)}")
+                raise OptionError(
+                    f"option 'assign': {topic} has {len(partitions)} partitions, and none is {missing[0]}"
+                )
             partitions = {number: partitions[number] for number in settings.assign[topic]}
         found[topic] = partitions
     return found
 
 
 def _topic_names(backend: Backend, settings: Settings) -> tuple[str, ...]:
-    """The topics to read, those of a pattern as they are now."""
+    """Returns the topics to read; a pattern matches the topics that exist now."""
     if settings.topics is not None:
         return settings.topics
     assert settings.subscribe_pattern is not None
@@ -82,11 +84,11 @@ def _topic_names(backend: Backend, settings: Settings) -> tuple[str, ...]:
 
 
 def _refuse_numbers(names: Iterable[str]) -> None:
-    """What is a number is an id to every server of this protocol: by such a name another topic would be read."""
+    """In this protocol servers take a number for an id: such a name would read another topic."""
     for name in names:
         for part in name.split("/", 1):
             if part.isascii() and part.isdigit():
                 raise OptionError(
-                    f"option 'subscribePattern': {name!r} matches, and the gateway takes {part} for an id, not for a "
+                    f"option 'subscribePattern': {name!r} matches, but the gateway takes {part} for an id, not for a "
                     "name; leave it out of the pattern"
                 )

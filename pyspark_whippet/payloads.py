@@ -1,9 +1,10 @@
-"""Payloads as typed columns: what `valueFormat` asks for, and `_corrupt` for what does not parse.
+"""Parses payloads to typed columns as `valueFormat` says, with `_corrupt` for those that do not parse.
 
-All payloads of a page are parsed together. Where that fails, halves of them are, so that one that is broken costs its
-neighbours nothing but time, and is judged by the same parser. Each payload is put into an object of its own,
-`{"v":...}`, and must end in the state in which it began: it can neither swallow its neighbour nor pass for two. One
-that goes on behind its end as members of that object do, `{...},"x":1`, is told by what it would be in a list.
+All payloads of a page are parsed together. If that fails, the halves are parsed, and so on: a broken payload costs its
+neighbours only time, and all are judged by the same parser. Each payload is wrapped in an object of its own,
+`{"v":...}`, and the parser must end in the state in which it began, so a payload can neither swallow the next one nor
+pass for two. A payload that continues after its end with members of that object, `{...},"x":1`, is found by parsing it
+as an element of a list as well.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import pyarrow.json
 from pyspark_whippet.batches import Array
 
 CORRUPT = "_corrupt"
-"""The payload as it is, where it does not parse; else null."""
+"""The payload itself if it does not parse, else null."""
 _BEFORE, _AFTER, _NOTHING = b'{"v":', b"}\n", b'{"v":null}\n'
 _MAY_GO_ON = re.compile(rb'}\s*,\s*"')
 
 
 def parse_strings(values: Any) -> tuple[Any, Array]:
-    """Strings, null where it is no UTF-8; and where that is."""
+    """Returns strings, null where a payload is not UTF-8, and a mask of those."""
     try:
         return values.cast(pa.string()), np.zeros(len(values), dtype=bool)
     except pa.ArrowInvalid:
@@ -40,14 +41,14 @@ def _text(value: bytes) -> str | None:
 
 
 def parse_json(values: Any, kind: Any) -> tuple[Any, Array]:
-    """JSON objects as structs of this kind, null where there is no such object; and where that is.
+    """Returns JSON objects as structs of this type, null where a payload is not such an object, and a mask of those.
 
     A missing member is null, an unknown one is ignored, and one of another type makes the whole payload corrupt.
     """
     _, is_no_text = parse_strings(values)
     lines = [b"".join((_BEFORE, value, _AFTER)) for value in values.to_pylist()]
     for place in np.flatnonzero(is_no_text).tolist():
-        # The parser does not look into strings.
+        # The JSON parser does not check the encoding of strings.
         lines[place] = _NOTHING
     parts = _parsed(lines, kind)
     whole = pa.concat_arrays(parts) if parts else pa.nulls(0, kind)
@@ -71,7 +72,7 @@ def _parsed(lines: list[bytes], kind: Any) -> list[Any]:
 
 
 def _read(data: bytes, kind: Any, rows: int) -> list[Any] | None:
-    """None if it cannot be read as so many rows."""
+    """Returns None if the data does not parse to exactly this many rows."""
     try:
         table = pa.json.read_json(
             pa.BufferReader(data),
@@ -86,7 +87,7 @@ def _read(data: bytes, kind: Any, rows: int) -> list[Any] | None:
 
 
 def corrupt_payloads(values: Any, where: Array) -> Any:
-    """The payloads of those places, null elsewhere."""
+    """Returns the payloads where the mask is set, and null elsewhere."""
     if not where.any():
         return pa.nulls(len(values), pa.binary())
     return pa.array(values.to_pylist(), pa.binary(), mask=~where)

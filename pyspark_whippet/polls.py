@@ -1,4 +1,4 @@
-"""A poll: the request, and what is in its answer. Batches are asked for; other Iggy servers answer with JSON."""
+"""Polls: the request, and how the response is decoded. It asks for batches; other Iggy servers answer with JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark_whippet.session import Pending, Reply, Session, topic_path
 def begin(
     session: Session, topic: str, partition: int, kind: str, value: int, count: int, wait: str | None = None
 ) -> Pending:
-    """`wait`: how long the gateway may wait for messages, such as 2s; those who do not know that answer at once."""
+    """`wait` is how long the gateway may wait for messages, such as 2s. Servers that do not know it respond at once."""
     query = f"partition_id={partition}&kind={kind}&value={value}&count={count}&auto_commit=false"
     return session.begin("GET", f"{topic_path(topic)}/messages?{query}{f'&wait={wait}' if wait else ''}")
 
@@ -29,7 +29,7 @@ def decode(reply: Reply) -> Messages:
         try:
             return batches.decode(reply.body)
         except BadBatch as error:
-            raise GatewayError(f"the answer to a poll cannot be read: {error}") from None
+            raise GatewayError(f"the response to a poll is invalid: {error}") from None
     try:
         messages = reply.json["messages"]
         heads = [message["header"] for message in messages]
@@ -42,11 +42,11 @@ def decode(reply: Reply) -> Messages:
             [_block(message.get("user_headers")) for message in messages],
         )
     except (ValueError, KeyError, TypeError) as error:
-        raise GatewayError(f"the answer to a poll cannot be read: {type(error).__name__}: {error}") from None
+        raise GatewayError(f"the response to a poll is invalid: {type(error).__name__}: {error}") from None
 
 
 def _block(said: Any) -> bytes:
-    """User headers as JSON has them: a list of typed entries, a map from names, or a block in base64."""
+    """Encodes user headers from JSON: a list of typed entries, a map from names, or base64 of the encoded headers."""
     if not said:
         return b""
     if isinstance(said, str):

@@ -1,4 +1,5 @@
-"""Rows to be written: which columns they may have, and what a record batch of them is to the gateway, as columns."""
+"""Rows to be written: the columns that they may have, and the conversion of record batches to what the gateway
+takes."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ KEY_BYTES_MAX = 255
 
 @dataclass(frozen=True)
 class Rows:
-    """Messages on their way to one partition."""
+    """Messages for one partition."""
 
     values: Any
-    """pa.BinaryArray, none of them empty."""
+    """pa.BinaryArray; none of them is empty."""
     ids: Array
     headers: tuple[bytes, ...] | None
 
@@ -41,7 +42,7 @@ class Rows:
 
     @property
     def bounds(self) -> Array:
-        """Of the values in `octets`."""
+        """Where the values start and end in `octets`."""
         _, bounds, _ = self.values.buffers()
         whole = np.frombuffer(bounds, dtype=np.int32)
         return whole[self.values.offset : self.values.offset + len(self.values) + 1]
@@ -71,14 +72,14 @@ class Rows:
 
 
 def check_schema(schema: StructType, settings: Settings) -> None:
-    """OptionError for columns that nobody can write."""
+    """Raises OptionError for columns that cannot be written."""
     kinds = {column.name: column.dataType for column in schema}
     for name, kind in kinds.items():
         if name in settings.id_columns and name not in TYPES:
             continue
         if name not in TYPES:
             raise OptionError(
-                f"column {name!r} cannot be written; there are {', '.join(TYPES)}: "
+                f"column {name!r} cannot be written; the columns are {', '.join(TYPES)}: "
                 "select to_json(struct(*)) AS value, or drop it"
             )
         if not isinstance(kind, TYPES[name]) or (name == "headers" and not _are_headers(kind)):
@@ -90,14 +91,14 @@ def check_schema(schema: StructType, settings: Settings) -> None:
         raise OptionError("column 'value' is required: select to_json(struct(*)) AS value, for example")
     for name in settings.id_columns:
         if name not in kinds:
-            raise OptionError(f"option 'idColumns': there is no column {name!r}; there are {', '.join(kinds)}")
+            raise OptionError(f"option 'idColumns': there is no column {name!r}; the columns are {', '.join(kinds)}")
     for name in ("key", "partition"):
         if settings.partitioning == name and name not in kinds:
             raise OptionError(f"option 'partitioning': there is no column {name!r}")
     if settings.topic is None and "topic" not in kinds:
         raise OptionError("option 'topic' is required: .option('topic', 'stream/topic'), or a column 'topic'")
     if settings.topic is None and settings.stream is None and "stream" not in kinds:
-        raise OptionError("option 'stream' is required beside the column 'topic', or a column 'stream'")
+        raise OptionError("option 'stream' is required with the column 'topic', or a column 'stream'")
 
 
 def _are_headers(kind: Any) -> bool:
@@ -111,7 +112,7 @@ def _are_headers(kind: Any) -> bool:
 
 
 def column(batch: Any, name: str) -> Any:
-    """None where there is no such column."""
+    """Returns None if there is no such column."""
     return batch.column(name) if name in batch.schema.names else None
 
 
@@ -135,7 +136,7 @@ def _block(entries: Sequence[dict[str, Any]] | None) -> bytes:
     if not entries:
         return b""
     if any(entry is None or entry["key"] is None or entry["value"] is None for entry in entries):
-        raise RowError("column 'headers': a header has a key and a value, neither is null")
+        raise RowError("column 'headers': the key or the value of a header is null")
     return user_headers.encode((entry["key"], entry["value"], entry.get("kind") or "raw") for entry in entries)
 
 
@@ -146,5 +147,5 @@ def keys(batch: Any) -> list[bytes | None] | None:
     octets: list[bytes | None] = found.cast(pa.binary()).to_pylist()
     for key in octets:
         if key is not None and not 0 < len(key) <= KEY_BYTES_MAX:
-            raise RowError(f"column 'key': a key has 1 to {KEY_BYTES_MAX} bytes, this one has {len(key)}")
+            raise RowError(f"column 'key': a key must have 1 to {KEY_BYTES_MAX} bytes; this one has {len(key)}")
     return octets

@@ -1,8 +1,8 @@
-"""Reading a range of messages out of one segment: what a task does where `from` is files or all.
+"""Reads a range of messages from one segment file: what a task does with from=files and from=all.
 
-Large pieces of the file are read, every checksum in them is compared, and columns are made of all batches of a piece at
-once. The file may be gone or damaged by the time a task comes to it: what it lacks is asked of the gateway if that is
-wanted, else it is loss, and named.
+The file is read in large pieces, every checksum is compared, and the columns of all batches in a piece are built at
+once. The file may be gone or damaged by the time the task reads it. What is missing is then fetched from the gateway,
+or, without that fallback, reported as data loss.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ PIECE_BYTES = 4 * 1024 * 1024
 
 @dataclass
 class FileSplit(Split):
-    """A task's split: these messages are in that file."""
+    """Messages that one task reads from this file."""
 
     segment: Segment
     has_fallback: bool
-    """The gateway, for what is not there any more."""
+    """Whether the task may fetch missing messages from the gateway."""
 
 
 def read_segment(settings: Settings, split: FileSplit) -> Iterator[Messages]:
-    """All messages of the split, in read_pages."""
+    """Yields all messages of the split, in pages."""
     at = split.start
     for found in _readable(settings, split):
         page = messages_between(found, at, split.end)
@@ -59,7 +59,7 @@ def _missing(settings: Settings, split: FileSplit, start: int, end: int) -> Iter
 
 
 def _readable(settings: Settings, split: FileSplit) -> Iterator[Messages]:
-    """What is whole; what is not is told, and is an error if it must not be missing."""
+    """Yields the messages of undamaged batches. Damage is logged, or raised if nothing may be lost."""
     position, until = _byte_range(split)
     while position < until:
         try:
@@ -76,7 +76,7 @@ def _readable(settings: Settings, split: FileSplit) -> Iterator[Messages]:
             position = _next_after(split.segment, bad.position)
         except FileChanged as changed:
             if not split.has_fallback and settings.fail_on_data_loss:
-                raise DataLossError(f"{changed}; set failOnDataLoss=false to go on without it") from None
+                raise DataLossError(f"{changed}; set failOnDataLoss=false to continue without it") from None
             _log.warning("%s", changed)
             return
         else:
@@ -84,13 +84,13 @@ def _readable(settings: Settings, split: FileSplit) -> Iterator[Messages]:
 
 
 class FileChanged(Exception):
-    """A file that is not what it was when it was planned to be read."""
+    """A file that has changed since the job was planned."""
 
 
 def _read_pieces(split: FileSplit, position: int, until: int) -> Iterator[tuple[Messages, int]]:
-    """Messages from a position on, and the position after them."""
+    """Yields messages from a position on, each time with the position after them."""
     if xxh3 is None:
-        raise OptionError("option 'from': files are checked as they are read, which needs the package xxhash in tasks")
+        raise OptionError("option 'from': tasks need the package xxhash to check the files that they read")
     segment = split.segment
     try:
         handle = os.open(segment.path, os.O_RDONLY)
@@ -99,7 +99,7 @@ def _read_pieces(split: FileSplit, position: int, until: int) -> Iterator[tuple[
     try:
         size = os.fstat(handle).st_size
         if size != segment.size:
-            raise FileChanged(f"{segment.path} has {size} bytes, and had {segment.size} when the job was planned")
+            raise FileChanged(f"{segment.path} has {size} bytes; it had {segment.size} when the job was planned")
         os.posix_fadvise(handle, position, until - position, os.POSIX_FADV_SEQUENTIAL)
         room = bytearray(PIECE_BYTES)
         while position < until:
@@ -108,7 +108,7 @@ def _read_pieces(split: FileSplit, position: int, until: int) -> Iterator[tuple[
                 room = bytearray(needed)
                 continue
             if HEADER.unpack_from(view)[0] != split.partition:
-                raise BadBatch(position, f"a batch of another partition than {split.partition}")
+                raise BadBatch(position, f"a batch belongs to another partition than {split.partition}")
             whole = batches.complete_bytes(view)
             try:
                 yield batches.decode(view[:whole], xxh3), position + whole
@@ -137,12 +137,12 @@ def _read(handle: int, room: bytearray, position: int, end: int) -> memoryview:
 
 
 def _first_batch_bytes(view: memoryview, position: int, until: int) -> int:
-    """How long it is; BadBatch if it cannot be that."""
+    """Returns its length, or raises BadBatch if the length is invalid."""
     if len(view) <= HEADER_BYTES:
         raise BadBatch(position, "the file ends in the middle of a batch")
     length: int = HEADER.unpack_from(view)[4]
     if not HEADER_BYTES < length <= until - position:
-        raise BadBatch(position, "there is no batch that the file has room for")
+        raise BadBatch(position, "the length of a batch is invalid")
     return length
 
 
@@ -150,13 +150,13 @@ def _first_batch_bytes(view: memoryview, position: int, until: int) -> int:
 
 
 def _byte_range(split: FileSplit) -> tuple[int, int]:
-    """From the batch with the first message to the one after the last."""
+    """Returns the positions of the batch with the first message, and of the one after the last."""
     segment = split.segment
     if (split.start, split.end) == (segment.start, segment.end):
         return 0, segment.size
     found = index_entries(segment)
     starts = found["position"].astype(np.int64)
-    # Where the index ends before the file does, what is there is looked at, and is perhaps found to be damaged.
+    # Where the index ends before the file does, the rest is read as well: it may turn out to be damaged.
     end = int(starts[-1]) + int(found["length"][-1]) if len(found) else 0
     first = int(np.searchsorted(found["offset"].astype(np.int64) + found["count"], split.start, side="right"))
     last = int(np.searchsorted(found["offset"], split.end))
@@ -165,7 +165,7 @@ def _byte_range(split: FileSplit) -> tuple[int, int]:
 
 
 def _next_after(segment: Segment, position: int) -> int:
-    """Where the next batch begins that is known of."""
+    """Returns the start of the next batch in the index."""
     found = index_entries(segment)["position"]
     place = int(np.searchsorted(found, position, side="right"))
     return int(found[place]) if place < len(found) else segment.size

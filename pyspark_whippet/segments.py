@@ -1,7 +1,7 @@
-"""The segments of a partition as files in a folder: which are there, what their index says of them.
+"""The segments of a partition as files in a folder, and their indexes.
 
-Somebody else owns the folder, perhaps a running server, which appends, closes and deletes at any moment. Nothing is
-ever changed here. The layout is that of storage/FORMAT.md, sections 3 and 4.
+The folder belongs to someone else, perhaps to a running server that appends, closes and deletes at any moment. Nothing
+is ever changed here. The layout is that of storage/FORMAT.md, sections 3 and 4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark_whippet.batches import FRAME_BYTES, HEADER, HEADER_BYTES, Array
 from pyspark_whippet.hashes import xxh3
 
 READ_ONLY_ERRORS = (errno.EROFS, errno.EINVAL)
-"""Of file systems that nobody writes to from here."""
+"""Raised by file systems that this machine cannot write to."""
 _LOG = re.compile(r"(\d{20})\.log", re.ASCII)
 _INDEX = struct.Struct("<8sQQQQ")
 _MAGIC = b"WHPINDX1"
@@ -32,7 +32,7 @@ _ENTRY = np.dtype(
 
 @dataclass(frozen=True)
 class Segment:
-    """Messages start .. end-1 of a partition, in a file that does not change any more."""
+    """Messages start .. end-1 of a partition, in a file that no longer changes."""
 
     path: str
     start: int
@@ -41,18 +41,18 @@ class Segment:
 
 
 def segments_in(folder: str, was_shut_down: Callable[[], bool]) -> list[Segment]:
-    """The closed ones: all but the last, of which nobody outside knows how much is promised. Where the server has left
-    the folder all of it is, so the last one is taken too."""
+    """Returns the closed segments: all but the last, because an outsider cannot know how much of that is
+    acknowledged. If the server was shut down, all of it is, so the last one is included."""
     last = max(_starts(folder), default=None)
     if last is None:
         return []
-    # While a folder is listed, files come and go. A name that closes another may have been missed the first time, but
-    # then it was there before the second began.
+    # Files come and go while a folder is listed. The first listing may have missed the file whose name closes another
+    # segment, but then the file existed before the second listing began.
     starts = sorted(start for start in _starts(folder) if start <= last)
     found = [Segment(_path(folder, start), start, end, _size(folder, start)) for start, end in pairwise(starts)]
     if last in starts:
         size = _size(folder, last)
-        # In this order: a server that has started since may have begun to write.
+        # Checked after the size: a server that has started since may have begun to write.
         if size and was_shut_down():
             whole = Segment(_path(folder, last), last, last, size)
             found.append(Segment(whole.path, last, _end_of(whole), size))
@@ -60,12 +60,12 @@ def segments_in(folder: str, was_shut_down: Callable[[], bool]) -> list[Segment]
 
 
 def last_start(folder: str) -> int:
-    """Of the segment that is written to."""
+    """Returns the first offset of the segment that is being written."""
     return max(_starts(folder), default=0)
 
 
 def written_end(folder: str) -> int:
-    """Where the last segment ends as it is now, promised or not."""
+    """Returns where the last segment ends now, acknowledged or not."""
     start = last_start(folder)
     return _end_of(Segment(_path(folder, start), start, start, _size(folder, start)))
 
@@ -83,7 +83,7 @@ def _path(folder: str, start: int) -> str:
 
 
 def _size(folder: str, start: int) -> int:
-    """0: it is gone, or there is nothing in it."""
+    """Returns 0 if the file is gone or empty."""
     try:
         return os.stat(_path(folder, start)).st_size
     except FileNotFoundError:
@@ -91,8 +91,8 @@ def _size(folder: str, start: int) -> int:
 
 
 def sync(segment: Segment) -> None:
-    """Returns when the disk has it, as far as this machine can say. A topic may promise its messages only then, and
-    the server closes a segment a moment before."""
+    """Returns once the file is on the disk, as far as this machine can tell. A topic may promise its messages only
+    then, and the server closes a segment a moment before it syncs it."""
     try:
         handle = os.open(segment.path, os.O_RDONLY)
     except FileNotFoundError:
@@ -110,7 +110,8 @@ def sync(segment: Segment) -> None:
 
 
 def index_entries(segment: Segment) -> Array:
-    """Of its batches, by the index beside it, or by a walk from header to header where that is none."""
+    """Returns the batches of a segment from its index, or, if there is no valid index, by walking from header to
+    header."""
     found = _index(segment)
     return _walk(segment) if found is None else found
 
@@ -133,7 +134,7 @@ def _index(segment: Segment) -> Array | None:
 
 
 def _walk(segment: Segment) -> Array:
-    """Up to what is no header; whoever reads finds out what it is."""
+    """Stops at the first invalid header; the reader finds out what is wrong with it."""
     found = []
     position = 0
     with contextlib.suppress(FileNotFoundError), open(segment.path, "rb") as file:
@@ -152,9 +153,10 @@ def _end_of(segment: Segment) -> int:
 
 
 def offset_at(found: Sequence[Segment], timestamp_us: int) -> int | None:
-    """After the last message that was appended before; None if there is none in these segments."""
-    # Within a segment times never fall: it is in the last segment that begins before then, or the next one's first. All
-    # are looked at, from the newest on, because those that were written while a clock was ahead may begin later.
+    """Returns the offset of the first batch appended at this time or later, or None if these segments have none."""
+    # Within a segment times never decrease: the offset is in the last segment that begins before that time, or it is
+    # the first of the next one. Segments are searched from the newest on, because those written while a clock was ahead
+    # may have later times.
     older = (number for number in reversed(range(len(found))) if _first_timestamp(found[number]) < timestamp_us)
     for segment in found[next(older, 0) :]:
         batches = index_entries(segment)

@@ -1,13 +1,13 @@
-"""The one module that has a socket: requests to the gateway over HTTP, tried again where that can help.
+"""HTTP requests to the gateway, repeated where that can help. This is the only module that opens a socket.
 
-A process has a connection for each `Access` and thread, kept between tasks and calls. Nobody else tries again: every
-call that Spark makes on the driver ends the query if it fails, so all of them come through here.
+A process has one connection per `Access` and thread, kept between tasks and calls. No other module retries: a failed
+call on the driver ends the query, so all calls go through here.
 
-1. Tried again, with pauses that grow and as long as `Retry-After` says: no answer, 408, 429 and 5xx. A gateway that
-   cannot be reached makes the next address of `url` the one that is asked.
-2. 401 has us log in again, once a call. Access tokens run out after an hour; personal ones are exchanged for one if
-   they are not taken as they are.
-3. Anything else of 4xx is an answer, and an error unless the caller has a use for it.
+1. Requests are repeated, with growing pauses or as `Retry-After` says, if there is no response or one with 408, 429 or
+   5xx. If a gateway cannot be reached, the next address of `url` is tried.
+2. After a 401 the session logs in again, once per call. Access tokens expire after an hour; a personal access token
+   that is not accepted directly is exchanged for an access token.
+3. Any other 4xx is a response, and an error unless the caller expects it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 class Reply:
     status: int
     headers: Mapping[str, str]
-    """By their names in small letters."""
+    """By name in lower case."""
     body: bytes
 
     @property
@@ -57,7 +57,7 @@ class Reply:
 
 
 class Session:
-    """Requests of one thread, one after the other."""
+    """The requests of one thread, one at a time."""
 
     def __init__(self, access: Access, pause: Callable[[float], None] = time.sleep) -> None:
         self._access = access
@@ -72,29 +72,30 @@ class Session:
         return self.call("GET", path)
 
     def find(self, path: str) -> Reply | None:
-        """None where there is no such thing."""
+        """Returns None for a 404."""
         reply = self.call("GET", path, also=(404,))
         return None if reply.status == 404 else reply
 
     def call(
         self, method: str, path: str, body: Body | None = None, media: str = JSON, also: tuple[int, ...] = ()
     ) -> Reply:
-        """The answer, if its status is 2xx or one of `also`; else GatewayError."""
+        """Returns the response if its status is 2xx or in `also`, and raises GatewayError otherwise."""
         return self.begin(method, path, body, media, also).finish()
 
     def begin(
         self, method: str, path: str, body: Body | None = None, media: str = JSON, also: tuple[int, ...] = ()
     ) -> Pending:
-        """Sends a request and does not wait for the answer: `finish` gives it. One may be under way at a time."""
+        """Sends a request without waiting for the response, which `finish` returns. Only one request can be in
+        flight."""
         if self._pending is not None:
-            # Whoever began it has gone away, such as a reader of whom Spark wanted no more rows.
+            # Its caller has gone away, such as a reader from which Spark wanted no more rows.
             self.close()
         self._pending = Pending(self, method, path, body, media, also)
         self._send(self._pending)
         return self._pending
 
     def finish(self, pending: Pending) -> Reply:
-        """For `Pending` alone."""
+        """Called by `Pending` only."""
         attempt, logged_in = 0, False
         try:
             while True:
@@ -107,7 +108,7 @@ class Session:
                         self._send(pending)
                         continue
                 elif self._lost():
-                    # It had been idle for too long, or the gateway was restarted: no reason to wait.
+                    # The connection was idle for too long, or the gateway was restarted: there is no reason to wait.
                     self._send(pending)
                     continue
                 if attempt >= self._access.retries or not (reply is None or _is_transient(reply.status)):
@@ -123,7 +124,7 @@ class Session:
         return self._access.urls[self._url_index % len(self._access.urls)]
 
     def _send(self, pending: Pending) -> None:
-        """What goes wrong is kept for `finish`, which tries again."""
+        """A failure is kept for `finish`, which retries."""
         pending.failure = None
         try:
             headers = {"Accept": pending.accept}
@@ -138,7 +139,7 @@ class Session:
             pending.failure = error
 
     def _receive(self, pending: Pending) -> tuple[Reply | None, str]:
-        """The answer, or why there is none."""
+        """Returns the response, or the reason why there is none."""
         try:
             if pending.failure is not None:
                 raise pending.failure
@@ -161,7 +162,8 @@ class Session:
 
     @property
     def _can_log_in(self) -> bool:
-        """A token with two dots is an access token that somebody else has got; when it has run out, it is out."""
+        """A token with two dots is an access token from elsewhere; when it has expired, the session cannot get
+        another."""
         access = self._access
         return access.password is not None or (access.token is not None and access.token.text.count(".") != 2)
 
@@ -180,7 +182,7 @@ class Session:
         elif _is_transient(reply.status):
             raise LoginFailed(reply)
         else:
-            raise GatewayError(f"{self.url}: logging in was refused: {reply.status} {reason(reply)}", reply.status)
+            raise GatewayError(f"{self.url}: the login was refused: {reply.status} {reason(reply)}", reply.status)
 
     # ---------------------------------------------------------------------------------------------------- connections
 
@@ -202,7 +204,7 @@ class Session:
         return http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=context)
 
     def _lost(self) -> bool:
-        """Gives the connection up; whether it had answered before. If not, the next address is tried next."""
+        """Drops the connection and returns whether it had ever answered. If not, the next address is tried next."""
         was_used = self._was_used
         self.close()
         self._was_used = False
@@ -220,7 +222,7 @@ class Session:
         said = reply.headers.get("retry-after", "") if reply is not None else ""
         if said.isascii() and said.isdigit():
             pause = max(pause, min(float(said), RETRY_AFTER_S_MAX))
-        _log.warning("%s; trying again in %.1f s", problem, pause)
+        _log.warning("%s; retrying in %.1f s", problem, pause)
         self._pause(pause)
 
     def _error(self, pending: Pending, reply: Reply | None, why: str, attempts: int) -> GatewayError:
@@ -228,14 +230,14 @@ class Session:
         if reply is None:
             return GatewayError(f"{what} failed after {attempts} attempt(s): {why}")
         if reply.status == 401:
-            hint = "the token is not valid (any more)" if self._access.token else NO_CREDENTIALS
+            hint = "the token is invalid or has expired" if self._access.token else NO_CREDENTIALS
             return GatewayError(f"{what}: not logged in: {hint} ({reason(reply)})", 401)
         after = f" after {attempts} attempt(s)" if attempts > 1 else ""
         return GatewayError(f"{what} failed{after}: {reply.status} {reason(reply)}", reply.status)
 
 
 class LoginFailed(Exception):
-    """The answer to a login that may be tried again."""
+    """The response to a login that may be retried."""
 
     def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
@@ -261,7 +263,7 @@ class Pending:
 
 
 def _is_transient(status: int) -> bool:
-    """Whether it may be another answer next time."""
+    """Whether the same request may succeed later."""
     return status in (408, 429) or status >= 500
 
 
@@ -270,7 +272,7 @@ def _said(reply: Reply | None, why: str) -> str:
 
 
 def reason(reply: Reply) -> str:
-    """What the gateway says of a refusal."""
+    """Returns the gateway's reason for a refusal."""
     try:
         said = str(reply.json["reason"])
     except (ValueError, KeyError, TypeError):
@@ -279,7 +281,7 @@ def reason(reply: Reply) -> str:
 
 
 def topic_path(topic: str) -> str:
-    """Of `stream/topic`."""
+    """`topic` is `stream/topic`."""
     stream, _, name = topic.partition("/")
     return f"/streams/{quote(stream, safe='')}/topics/{quote(name, safe='')}"
 
@@ -288,8 +290,8 @@ _kept = threading.local()
 
 
 def session_of(access: Access, lane: int = 0) -> Session:
-    """The session of this thread, one of several where more than one request is to be under way; a forked process has
-    none of its parent's."""
+    """Returns a session of this thread. With several lanes, several requests can be in flight. A forked process does
+    not share the sessions of its parent."""
     kept = _kept.__dict__
     if kept.get("process") != os.getpid():
         kept.clear()

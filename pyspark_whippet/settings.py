@@ -1,18 +1,18 @@
-"""The options, decoded: frozen values that are pickled to executors, and show no secret."""
+"""The decoded options: frozen values that are pickled to executors and never show a secret."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 EARLIEST, LATEST = -2, -1
-"""In the place of an offset, as Kafka has them."""
+"""Used instead of an offset, as in Kafka's source."""
 
 Offsets = dict[str, dict[str, int]]
-"""Of partitions, by topic (`stream/topic`) and by their numbers as texts: the form that checkpoints keep."""
+"""By topic (`stream/topic`) and partition number as a string: the format of checkpoints."""
 
 
 class Secret:
-    """A text that is not shown by accident."""
+    """A string that is not shown by accident."""
 
     __slots__ = ("text",)
 
@@ -34,7 +34,7 @@ class Secret:
 
 @dataclass(frozen=True)
 class Access:
-    """How the gateway is reached, and as whom."""
+    """How to reach the gateway, and as which user."""
 
     urls: tuple[str, ...]
     token: Secret | None = None
@@ -48,7 +48,7 @@ class Access:
 
 @dataclass(frozen=True)
 class Point:
-    """A position in all partitions: a time, a time for each, or offsets; exactly one is not None."""
+    """A position in all partitions: one time, a time per partition, or offsets; exactly one is not None."""
 
     timestamp_us: int | None = None
     timestamps_us: Offsets | None = None
@@ -58,11 +58,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Settings:
-    """All options, decoded. None is what was not said."""
+    """All options, decoded. None if an option was not given."""
 
     access: Access
     names: frozenset[str] = frozenset()
-    """The options that were given, as they are documented."""
+    """The options that were given, as documented."""
     backend: str = "gateway"
     path: str | None = None
     stream: str | None = None

@@ -1,6 +1,6 @@
-"""The data source `whippet`: where Spark comes in. Everything that can be said wrong is refused here, in one sentence.
+"""The data source `whippet`: the entry point for Spark. Invalid options and columns are refused here, in one sentence.
 
-Spark makes it anew in several processes, from the options alone, and pickles it from one to the other.
+Spark creates it several times, in several processes, from the options alone, and pickles it from one to the other.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class WhippetSource(DataSource):
         try:
             self._check_reading(schema)
             if self._settings.ending is not None:
-                raise OptionError("options of endings are for tables: a stream has no end")  # noqa: TRY301
+                raise OptionError("ending options are for tables: a stream has no end")  # noqa: TRY301
         except OptionError as error:
-            # What is raised here Spark covers with an error of its own.
+            # Spark would hide an error that is raised here behind one of its own.
             fault = error
         return TopicStreamReader(self._settings, schema, fault)
 
@@ -68,7 +68,7 @@ class WhippetSource(DataSource):
 
 
 def _is_latest(offsets: str | Offsets | None) -> bool:
-    """In any partition."""
+    """Whether any partition starts at its end."""
     if isinstance(offsets, dict):
         return any(LATEST in partitions.values() for partitions in offsets.values())
     return offsets == "latest"

@@ -35,12 +35,12 @@ from pyspark_whippet.settings import Offsets, Settings
 
 _log = logging.getLogger(__name__)
 STORE_AGAIN_S = 10.0
-"""After how long an offset that could not be stored is tried again: an idle query comes by 80 times a second."""
+"""The pause after an offset could not be stored: an idle query comes here 80 times a second."""
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: Settings, schema: StructType, fault: OptionError | None = None) -> None:
-        """`fault`: what was said wrong, raised as soon as Spark has_fallback for anything."""
+        """`fault` is a mistake in the options, raised at Spark's first request."""
         self._settings = settings
         self._schema = schema
         self._fault = fault
@@ -55,12 +55,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -------------------------------------------------------------------------------------------------------- offsets
 
     def initialOffset(self) -> Offsets:  # noqa: N802
-        """Asked for twice, and must not move in between."""
+        """Spark asks twice; the answer must not change in between."""
         if self._first is None:
             found = self._bounds(all_there=True)
             self._first = offset_resolution.starting_offsets(self._backend, self._settings, found, "latest")
             if self._target is not None:
-                # It was looked up before: others have sent since, and `latest` must not be behind it.
+                # It was looked up before. Others have sent messages since, and `latest` must not be after it.
                 self._target = offset_resolution.end_offsets(found)
         return self._first
 
@@ -86,7 +86,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return canonical(end)
 
     def _held(self, start: Offsets, end: Offsets) -> Offsets:
-        """The ends, but of partitions of which more was read than is promised now, and is still there."""
+        """Returns the ends, but not lower than what was read and still exists."""
         held = {topic: dict(partitions) for topic, partitions in end.items()}
         for topic, partitions in start.items():
             for number, offset in partitions.items():
@@ -95,7 +95,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return held
 
     def _still_has(self, topic: str, partition: int, offset: int) -> bool:
-        """Looked up once for each offset: it may take a walk through a file."""
+        """Looked up once per offset, because it may require walking through a file."""
         place = (topic, partition, offset)
         if place not in self._reached and self._backend.still_has(*place):
             self._reached.add(place)
@@ -106,18 +106,19 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         for topic, partitions in start.items():
             if topic not in end:
-                raise DataLossError(f"topic {topic!r} is gone; set failOnDataLoss=false to go on without it")
+                raise DataLossError(f"topic {topic!r} was deleted; set failOnDataLoss=false to continue without it")
             missing = [number for number, offset in partitions.items() if end[topic].get(number, -1) < offset]
             if missing:
                 raise DataLossError(
-                    f"{topic} partition(s) {missing}: checkpoint is ahead of the server ({partitions} > {end[topic]}); "
-                    "topic recreated? Set failOnDataLoss=false to read what is there now"
+                    f"{topic} partition(s) {missing}: the checkpoint is ahead of the server "
+                    f"({partitions} > {end[topic]}); was the topic created again? "
+                    "Set failOnDataLoss=false to read what it has now"
                 )
 
     # -------------------------------------------------------------------------------------------------------- batches
 
     def partitions(self, start: Offsets, end: Offsets) -> list[Any]:
-        # When the first batch is replayed, this comes before anybody has_fallback for the latest offset.
+        # When the first batch is replayed, Spark calls this before it asks for the latest offset.
         self._is_begun = True
         found = [self._whole(each, start) for each in offsets.ranges(start, end)]
         found = [each for each in found if each.start < each.end]
@@ -129,13 +130,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if each.start <= each.end:
             return each
         if self._first is not None and canonical(start) == self._first:
-            # The empty first batch is replayed, after messages have come: its end is from before they did.
+            # The empty first batch is replayed, after messages have arrived: its end is from before.
             return each._replace(start=each.end)
         if self._settings.fail_on_data_loss:
             place = f"{each.topic} partition {each.partition}"
             raise PipelineError(f"{place}: offsets run backwards, from {each.start} to {each.end}")
         _log.warning(
-            "%s partition %d: it ends at %d and was read up to %d; it is read from its beginning",
+            "%s partition %d: it ends at %d but was read up to %d; reading it from its beginning",
             each.topic,
             each.partition,
             each.end,
@@ -144,7 +145,8 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return each._replace(start=self._beginning(each))
 
     def _since_added(self, each: Range) -> Range:
-        """All of a partition that has come since the query began: what it has report_loss by now nobody has read."""
+        """Returns all messages since the partition was added to the topic. What it has already lost, nobody has
+        read."""
         begins = self._beginning(each)
         if begins > each.start:
             split = Split(each.topic, each.partition, each.start, each.end)
@@ -156,7 +158,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _beginning(self, each: Range) -> int:
         bounds = self._bounds().get(each.topic, {}).get(each.partition)
         if bounds is None:
-            # Whoever reads it finds out that it is gone.
+            # If it is gone, the reader finds out.
             return 0
         return min(each.end, self._backend.first_offset(each.topic, each.partition, bounds))
 
@@ -166,10 +168,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------------------------------------- progress
 
     def commit(self, end: Offsets) -> None:
-        """See the module."""
+        """Nothing to do: see rule 3 of the module."""
 
     def _store(self, done: Offsets) -> None:
-        """How far it has come, under `consumerName`, for the gateway's views of lag. Never fails the query."""
+        """Stores the query's progress for `consumerName`, so that the gateway can report its lag. Never fails the
+        query."""
         name = self._settings.consumer_name
         if name is None or time.monotonic() < self._store_at:
             return
@@ -181,7 +184,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 try:
                     session_of(self._settings.access).call("PUT", f"{topic_path(topic)}/consumer-offsets", body)
                 except PipelineError as error:
-                    _log.warning("the offset of consumer %r could not be stored: %s", name, error)
+                    _log.warning("could not store the offset of consumer %r: %s", name, error)
                     self._store_at = time.monotonic() + STORE_AGAIN_S
                     return
                 self._committed[topic, number] = offset
@@ -196,7 +199,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset_resolution.end_offsets(self._bounds())
 
     def _bounds(self, *, all_there: bool = False) -> TopicBounds:
-        """Of all topics; one that is gone was there when the query began."""
+        """Returns the bounds of all topics. With `all_there`, every topic must exist, as when the query begins."""
         if self._fault is not None:
             raise self._fault
         now = time.monotonic()

@@ -1,7 +1,7 @@
-"""Reading a topic as a table.
+"""Reads a topic as a table.
 
-`partitions` runs on the driver, once for each `load()`: what is read is what was there then, however often the
-DataFrame is used. `read` runs in the tasks, on a copy of this object.
+`partitions` runs on the driver, once for each `load()`: it fixes what is read, however often the DataFrame is used.
+`read` runs in the tasks, on a copy of this object.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Writing rows: what a task of a table or a stream does with them.
+"""Writes rows: what one task of a table or a stream does.
 
-1. Every row gets its id (ids.py) and its partition: that of its `partition` column, else of its `key`, else that of its
-   id. A row that comes again meets itself only in its own partition, so the task number or a turn never decides.
-2. Rows gather for each partition until they fill a request, by bytes or by number. While the gateway stores it the next
-   is made. A partition has one request under way at a time, so it has its rows in order; with `inFlight` several
-   partitions have one each.
-3. A request that is lost is sent again, byte for byte; what the gateway had stored already it drops, by the ids.
+1. Every row gets its id (ids.py) and its partition: from its `partition` column, else its `key`, else its id. A
+   replayed row finds its earlier copy only in the same partition, so neither the task number nor a round robin decides.
+2. Rows are gathered per partition until they fill a request, by bytes or by number. While the gateway stores it, the
+   next one is built. A partition has one request in flight at a time, which keeps its rows in order; with `inFlight`,
+   several partitions have one each.
+3. A request without a response is sent again, byte for byte. The gateway recognises by the ids what it has already
+   stored, and drops it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pyspark_whippet.settings import Settings
 
 TOO_LARGE = 413
 JSON_OVERHEAD_BYTES = 80
-"""What a message takes as JSON besides its payload."""
+"""The overhead of a message as JSON."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,12 @@ class Target:
     partitions: int
     takes_batches: bool
     window: Window | None = None
-    """What is remembered of ids; None: nobody knows."""
+    """The ids that it remembers; None if that is unknown."""
 
 
 @dataclass(frozen=True)
 class IdScope:
-    """Who writes, such that ids come out the same when the same is written again."""
+    """Identifies the writer, so that ids are the same when the same rows are written again."""
 
     namespace: str
     batch: str
@@ -63,7 +64,7 @@ class SendTotals:
 def target(session: Session, topic: str) -> Target:
     found = topics.details(session, topic)
     if found is None:
-        raise OptionError(f"topic {topic!r} is not there; make it, or use .option('createTopic', <partitions>)")
+        raise OptionError(f"topic {topic!r} does not exist; create it, or use .option('createTopic', <partitions>)")
     if not found["partitions"]:
         raise OptionError(f"topic {topic!r} has no partitions")
     takes = hashes.xxh3 is not None and topics.tells_offsets(found)
@@ -80,12 +81,13 @@ class InFlight(NamedTuple):
 
 
 class TaskWriter:
-    """The rows of one task."""
+    """Writes the rows of one task."""
 
     def __init__(
         self, sessions: Sequence[Session], settings: Settings, scope: IdScope, targets: dict[str, Target]
     ) -> None:
-        """Each session has a request under way at most; which partition uses which is decided when it is first seen."""
+        """Each session has at most one request in flight. A partition is assigned to a session when it is first
+        seen."""
         self._sessions = sessions
         self._settings = settings
         self._derived = ids.DerivedIds(ids.scope(scope.namespace, scope.batch, str(scope.task)))
@@ -138,7 +140,7 @@ class TaskWriter:
     # -------------------------------------------------------------------------------------------------------- routing
 
     def _by_topic(self, batch: Any) -> Iterator[tuple[str, Array | None]]:
-        """Topics and the places of their rows; None: all of them."""
+        """Yields topics and the places of their rows; None means all rows."""
         settings = self._settings
         if settings.topic is not None:
             yield topic_of(settings), None
@@ -148,7 +150,7 @@ class TaskWriter:
         places: dict[tuple[str, str], list[int]] = {}
         for place, pair in enumerate(zip(streams, names, strict=True)):
             if not pair[0] or not pair[1]:
-                raise RowError("columns 'stream' and 'topic': a row says neither by null nor by '' where it goes")
+                raise RowError("columns 'stream' and 'topic': a row has null or '' in one of them")
             places.setdefault(pair, []).append(place)
         for (stream, name), mine in places.items():
             yield f"{stream}/{name}", None if len(mine) == len(names) else np.array(mine, dtype=np.int64)
@@ -163,7 +165,7 @@ class TaskWriter:
     def _partitions(
         self, batch: Any, some: Rows, keys: list[bytes | None] | None, places: Array | None, target: Target
     ) -> Array | None:
-        """The partition of each row; None: the gateway's turn decides."""
+        """Returns the partition of each row, or None if the gateway is to choose."""
         how, many = self._settings.partitioning, target.partitions
         if how == "balanced":
             return None
@@ -179,7 +181,9 @@ class TaskWriter:
             for place, partition in enumerate(mine_too):
                 if partition is not None:
                     if not 0 <= partition < many:
-                        raise RowError(f"column 'partition': {target.topic} has {many} partitions, none is {partition}")
+                        raise RowError(
+                            f"column 'partition': {target.topic} has {many} partitions, and none is {partition}"
+                        )
                     to[place] = partition
         return to
 
@@ -193,7 +197,7 @@ class TaskWriter:
             self._gathered[place] = rest
 
     def _send_all(self, target: Target, partition: int | None, found: Rows, *, whole: bool) -> Rows:
-        """Sends full requests, and the last one too if `whole`; gives what is left."""
+        """Sends full requests, and with `whole` also the last one. Returns the rest."""
         while len(found):
             count, is_full = self._fitting(target, found)
             if not is_full and not whole:
@@ -203,7 +207,7 @@ class TaskWriter:
         return found
 
     def _fitting(self, target: Target, found: Rows) -> tuple[int, bool]:
-        """How many of the rows go into a request, one at least; and whether it is full with them."""
+        """Returns how many rows fit into a request, at least one, and whether they fill it."""
         settings = self._settings
         sizes = batch_encoder.frame_sizes(found.bounds, found.headers)
         if not target.takes_batches:
@@ -231,7 +235,7 @@ class TaskWriter:
         self._in_flight[lane] = InFlight(pending, target, partition, some)
 
     def _finish(self, lane: int) -> None:
-        """Waits for the request under way there; one that was too large goes again in two halves."""
+        """Waits for the request in flight on this lane. If it was too large, its two halves are sent."""
         in_flight = self._in_flight.pop(lane, None)
         if in_flight is None:
             return
@@ -245,7 +249,9 @@ class TaskWriter:
             return
         if len(some) == 1:
             size = int(batch_encoder.frame_sizes(some.bounds, some.headers)[0])
-            raise RowError(f"a message of {size} bytes is too large for the server (413), see http.max_request_size")
+            raise RowError(
+                f"a message of {size} bytes is too large for the server (413); raise http.max_request_size there"
+            )
         half = len(some) // 2
         for part in (some.part(0, half), some.part(half, len(some))):
             self._send(target, partition, part)
@@ -253,20 +259,22 @@ class TaskWriter:
 
 
 def topic_of(settings: Settings) -> str:
-    """The topic that the options name."""
+    """Returns the topic that the options name."""
     assert settings.topic is not None
     return settings.topic if settings.stream is None else f"{settings.stream}/{settings.topic}"
 
 
 def _given_ids(column: Any) -> Array:
     if column.null_count:
-        raise RowError("column 'id' is null; leave the column out, or fill it")
+        raise RowError("column 'id' has a null; leave the column out, or fill it")
     found = column.to_pylist()
     if found and isinstance(found[0], str):
         return ids.from_strings(found)
     for each in found:
         if len(each) != ids.ID_BYTES or each == ids.NO_ID:
-            raise RowError(f"column 'id': {each.hex()!r} is no id: {ids.ID_BYTES} bytes are needed, not all of them 0")
+            raise RowError(
+                f"column 'id': {each.hex()!r} is not a valid id; use {ids.ID_BYTES} bytes that are not all 0"
+            )
     return np.frombuffer(b"".join(found), dtype=np.uint8).reshape(-1, ids.ID_BYTES)
 
 

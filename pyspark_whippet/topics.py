@@ -1,6 +1,6 @@
-"""What the gateway says of topics: which there are, where their partitions begin and end, what offset a time has.
+"""Topics as the gateway reports them: which exist, where their partitions start and end, and which offset a time has.
 
-Our gateway tells where partitions begin and end (`first_offset`, `next_offset`); of others it is worked out.
+Whippet reports the bounds of partitions (`first_offset`, `next_offset`); for other servers they are derived.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark_whippet.settings import Access, Settings
 
 
 class GatewayBackend:
-    """An Backend."""
+    """Reads everything from the gateway."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -38,7 +38,7 @@ class GatewayBackend:
         return bounds_of(self._session, topic)
 
     def document(self, topic: str) -> dict[str, Any] | None:
-        """What it tells of a topic; None where there is no such topic."""
+        """Returns the details of a topic, or None if there is no such topic."""
         return details(self._session, topic)
 
     def first_offset(self, topic: str, partition: int, bounds: PartitionBounds) -> int:
@@ -52,7 +52,7 @@ class GatewayBackend:
         return int(found.offsets[0]) if len(found) else None
 
     def still_has(self, topic: str, partition: int, offset: int) -> bool:
-        """What it does not promise is not there."""
+        """Messages that the gateway does not report do not exist."""
         return False
 
     def plan_splits(self, ranges: list[Range], settings: Settings) -> list[Split]:
@@ -61,7 +61,7 @@ class GatewayBackend:
 
 
 def details(session: Session, topic: str) -> dict[str, Any] | None:
-    """None where there is no such topic."""
+    """Returns None if there is no such topic."""
     reply = session.find(topic_path(topic))
     if reply is None:
         return None
@@ -70,26 +70,26 @@ def details(session: Session, topic: str) -> dict[str, Any] | None:
 
 
 def bounds_of(session: Session, topic: str) -> dict[int, PartitionBounds] | None:
-    """Of its partitions; None where there is no such topic."""
+    """Returns the bounds of each partition, or None if there is no such topic."""
     found = details(session, topic)
     return None if found is None else bounds_in(found)
 
 
 def bounds_in(found: dict[str, Any]) -> dict[int, PartitionBounds]:
-    """Of the partitions in the details of a topic."""
+    """Returns the bounds from the details of a topic."""
     partitions = sorted(found["partitions"], key=lambda partition: int(partition["id"]))
     return {int(partition["id"]): _partition_bounds(partition) for partition in partitions}
 
 
 def tells_offsets(found: dict[str, Any]) -> bool:
-    """Whether these details are those of a gateway of ours, which takes batches over HTTP."""
+    """Whether these details come from Whippet, which accepts batches over HTTP."""
     return all("next_offset" in partition for partition in found["partitions"])
 
 
 def _partition_bounds(partition: dict[str, Any]) -> PartitionBounds:
     messages, current = int(partition["messages_count"]), int(partition["current_offset"])
     end = partition.get("next_offset")
-    # The newest offset is 0 both of an empty partition and of one with a single message.
+    # The newest offset is 0 both for an empty partition and for one with a single message.
     end = int(end) if end is not None else (current + 1 if messages or current else 0)
     first = partition.get("first_offset")
     if first is None and messages >= end:
@@ -98,15 +98,15 @@ def _partition_bounds(partition: dict[str, Any]) -> PartitionBounds:
 
 
 def create(session: Session, topic: str, partitions: int, *, keeps_ids: bool) -> None:
-    """A topic and its stream, unless they are there."""
+    """Creates a topic and its stream, unless they exist."""
     stream, _, name = topic.partition("/")
     if session.find(topic_path(topic)) is not None:
         return
     if session.find(f"/streams/{quote(stream, safe='')}") is None:
-        # 400: somebody else was quicker. Whether it is there shows in the next step.
+        # 400: another client was faster. Whether it exists shows in the next step.
         session.call("POST", "/streams", json.dumps({"name": stream}).encode(), also=(400, 409))
     plain = {"name": name, "partitions_count": partitions}
-    # The second is for servers that know no options, or other ones.
+    # The second attempt is for servers that do not know these options.
     for wanted in ({**plain, "options": deduplication.NEW_TOPIC_OPTIONS}, plain) if keeps_ids else (plain,):
         body = json.dumps(wanted).encode()
         reply = session.call("POST", f"/streams/{quote(stream, safe='')}/topics", body, also=(400, 409))

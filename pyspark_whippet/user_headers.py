@@ -1,6 +1,7 @@
-"""User headers of messages: the stored block <-> entries of (key, value, kind).
+"""Converts user headers between their encoded form and entries of (key, value, kind).
 
-The block: key kind u8, key length u32, key, value kind u8, value length u32, value, and again; sorted by key.
+Encoded, an entry is: key kind u8, key length u32, key, value kind u8, value length u32, value. Entries are sorted by
+key.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ KINDS = {
 }
 NAMES = {number: name for name, number in KINDS.items()}
 UNREADABLE = "unreadable"
-"""The kind of the one entry that stands for a block of another making; its value is the block."""
+"""The kind of the single entry for headers that cannot be decoded; its value is the encoded form."""
 PART_BYTES_MAX = 255
 _PART = struct.Struct("<BI")
 
@@ -37,7 +38,7 @@ Entry = tuple[str, bytes, str]
 
 
 def decode(block: bytes) -> list[Entry]:
-    """Keys that are no texts are shown in hexadecimal digits, with their kind in front: `uint32:2a000000`."""
+    """A key that is not text is shown in hexadecimal, after its kind: `uint32:2a000000`."""
     parts: list[tuple[int, bytes]] = []
     position, size = 0, len(block)
     while position < size:
@@ -64,16 +65,18 @@ def _key(kind: int, key: bytes) -> str:
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """The block; RowError if that cannot be. Of two entries with one key the last one counts."""
+    """Returns the encoded headers, or raises RowError. Of two entries with the same key, the last one counts."""
     found: dict[tuple[int, bytes], tuple[int, bytes]] = {}
     for key, value, kind in entries:
         if kind == UNREADABLE:
             return value
         if kind not in KINDS:
-            raise RowError(f"column 'headers': there is no kind {kind!r}; there are {', '.join(KINDS)}")
+            raise RowError(f"column 'headers': there is no kind {kind!r}; the kinds are {', '.join(KINDS)}")
         place = _key_of(key)
         if not 0 < len(place[1]) <= PART_BYTES_MAX or not 0 < len(value) <= PART_BYTES_MAX:
-            raise RowError(f"column 'headers': keys and values have 1 to {PART_BYTES_MAX} bytes, see key {key!r}")
+            raise RowError(
+                f"column 'headers': keys and values must have 1 to {PART_BYTES_MAX} bytes; check key {key!r}"
+            )
         found[place] = (KINDS[kind], value)
     block = bytearray()
     for (key_kind, key_bytes), (kind_number, value) in sorted(found.items()):

@@ -26,22 +26,22 @@ from pyspark_whippet.task_writer import IdScope, SendTotals, Target
 
 _log = logging.getLogger(__name__)
 QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
-"""The local properties of a task that say which batch of which query it belongs to."""
+"""The local properties of a task that identify its query and batch."""
 
 
 @dataclass
 class TaskResult(WriterCommitMessage):
-    """What a task has done."""
+    """What a task has written."""
 
     rows: int
     requests: int
     by_partition: dict[tuple[str, int], int] = field(default_factory=dict)
     query: str | None = None
-    """The id of the streaming query, which only tasks are told."""
+    """The id of the streaming query, which only tasks know."""
 
 
 def plan_targets(settings: Settings, schema: StructType) -> dict[str, Target]:
-    """The targets that are known beforehand; the topic is made if that is wanted."""
+    """Returns the targets that are known in advance. With createTopic, the topic is created."""
     rows.check_schema(schema, settings)
     if settings.topic is None:
         return {}
@@ -54,14 +54,14 @@ def plan_targets(settings: Settings, schema: StructType) -> dict[str, Target]:
 def task_context() -> TaskContext:
     found = TaskContext.get()
     if found is None:
-        raise PipelineError("write runs in a task of Spark, and nowhere else")
+        raise PipelineError("write must run in a Spark task")
     return found
 
 
 def write_rows(
     settings: Settings, scope: IdScope, targets: dict[str, Target], record_batches: Iterator[Any]
 ) -> SendTotals:
-    """What a task does."""
+    """Writes the rows of one task."""
     sessions = [session_of(settings.access, lane) for lane in range(settings.in_flight)]
     return task_writer.TaskWriter(sessions, settings, scope, targets).write(record_batches)
 
@@ -69,7 +69,7 @@ def write_rows(
 def warn_about_window(
     settings: Settings, targets: dict[str, Target], messages: list[WriterCommitMessage | None]
 ) -> None:
-    """Loud, if the gateway forgets ids before what was written now could be replayed. Fails nothing."""
+    """Logs a warning if the gateway would forget ids before what was written now could be replayed. Never fails."""
     if settings.id_mode == "none" or settings.partitioning == "balanced":
         return
     total: Counter[tuple[str, int]] = Counter()
@@ -83,7 +83,7 @@ def warn_about_window(
         try:
             known = targets.get(topic) or task_writer.target(session_of(settings.access), topic)
         except PipelineError as error:
-            _log.warning("what %s keeps of ids is not known: %s", topic, error)
+            _log.warning("could not read how many ids %s remembers: %s", topic, error)
             continue
         deduplication.warn_once(deduplication.warning(topic, known.window, count))
 
@@ -116,12 +116,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
         settings, context = self._settings, task_context()
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
-            raise PipelineError("Spark does not tell the task which batch of which query this is: ids cannot be made")
+            raise PipelineError("Spark did not tell the task its query and batch, so no ids can be derived")
         session = session_of(settings.access)
         if settings.marker and settings.id_mode != "none":
             last = batch_markers.last_batch(session, query)
             if last is not None and int(batch) <= last:
-                _log.warning("batch %s of query %s is there already, up to %d; it is left out", batch, query, last)
+                _log.warning("skipped batch %s of query %s: all batches up to %d have been written", batch, query, last)
                 for _ in iterator:
                     pass
                 return TaskResult(0, 0, query=query)
@@ -130,7 +130,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return TaskResult(sent.rows, sent.requests, sent.by_partition, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """All tasks are done. A marker that cannot be stored costs no more than what it is there for."""
+        """Called when all tasks are done. If the marker cannot be stored, only its protection is lost."""
         settings = self._settings
         warn_about_window(settings, self._targets, messages)
         query = next((each.query for each in messages if isinstance(each, TaskResult)), None)
@@ -139,7 +139,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         try:
             batch_markers.store(session_of(settings.access), query, batchId)
         except PipelineError as error:
-            _log.warning("batch %d of query %s is written, its marker could not be stored: %s", batchId, query, error)
+            _log.warning(
+                "batch %d of query %s was written, but its marker could not be stored: %s", batchId, query, error
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing can be taken back; the ids of the next attempt catch what is there."""
+        """Nothing can be taken back. The next attempt has the same ids, so the gateway drops what already exists."""

@@ -226,6 +226,6 @@ def test_what_is_not_there_is_said_before_spark_begins(
         job(source("no/t") + STDOUT)
     sink = '[sink]\ntype = "topic"\nstream = "no"\ntopic = "t"\n'
     with pytest.raises(
-        FileError, match=r"^\[sink\] \(topic\): topic 'no/t' is not there; make it, or say create_topic"
+        FileError, match=r"^\[sink\] \(topic\): topic 'no/t' does not exist; create it, or set create_topic"
     ):
         job(source(lake.topic()) + sink)

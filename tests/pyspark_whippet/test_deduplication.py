@@ -20,8 +20,8 @@ def test_a_batch_larger_than_the_window_causes_a_warning() -> None:
 
 
 def test_a_disabled_or_unknown_window_causes_a_warning() -> None:
-    assert "s/t keeps no ids" in str(deduplication.warning("s/t", OFF, 1))
-    assert "does not say that s/t drops" in str(deduplication.warning("s/t", None, 1))
+    assert "s/t remembers no ids" in str(deduplication.warning("s/t", OFF, 1))
+    assert "does not report whether s/t drops" in str(deduplication.warning("s/t", None, 1))
 
 
 def test_the_window_is_read_from_the_details_of_a_topic() -> None:

@@ -173,7 +173,7 @@ def test_an_archive_has_what_the_gateway_has_deleted(lake: Lake, filled: str, tm
     assert table(asked, backend.plan_splits([Range(filled, 0, first, bounds[0].next_offset)], asked)) == rows
     other = lake.topic()
     wrong = decode({**lake.options, "subscribe": other, "from": "all", "path": str(archive)}, {})
-    with pytest.raises(OptionError, match="are not those of the topic that the gateway has"):
+    with pytest.raises(OptionError, match="belong to another topic than the gateway's"):
         backends.backend_for(wrong).plan_splits([Range(other, 0, 0, 1)], wrong)
 
 
@@ -214,13 +214,13 @@ def test_a_segment_that_vanishes_or_is_another_one_now_is_named(lake: Lake, fill
     (split,) = FolderBackend(asked).plan_splits([Range(filled, 0, segment.start, segment.end)], asked)
     with open(segment.path, "ab") as file:
         file.write(b"more")
-    with pytest.raises(DataLossError, match=rf"{segment.path} has {segment.size + 4} bytes, and had {segment.size}"):
+    with pytest.raises(DataLossError, match=rf"{segment.path} has {segment.size + 4} bytes; it had {segment.size}"):
         list(read_segment(asked, split))
     os.unlink(segment.path)
     with pytest.raises(DataLossError, match=rf"{segment.path} has been deleted since the job was planned"):
         list(read_segment(asked, split))
     assert list(read_segment(settings(filled, copy, failOnDataLoss=False), split)) == []
-    with pytest.raises(DataLossError, match=rf"offset 0 is gone \(no segment of it is in {copy}\)"):
+    with pytest.raises(DataLossError, match=rf"offset 0 is gone \(no segment in {copy} has it\)"):
         FolderBackend(asked).plan_splits([Range(filled, 0, 0, segment.end)], asked)
 
 
@@ -326,7 +326,7 @@ def test_paths_that_cannot_be_are_refused(tmp_path: Path) -> None:
             decode({"subscribe": "s/t", **said}, {})
     with pytest.raises(OptionError, match="is neither a data folder, with streams/ in it, nor the folder of a topic"):
         FolderBackend(settings("s/t", tmp_path))
-    with pytest.raises(OptionError, match="is no folder that the driver can see"):
+    with pytest.raises(OptionError, match="is not a folder that the driver can see"):
         FolderBackend(settings("s/t", tmp_path / "nowhere"))
 
 

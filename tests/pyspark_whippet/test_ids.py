@@ -52,7 +52,7 @@ def test_texts_are_numbers_or_uuids() -> None:
     found = ids.from_strings(["1", "ff" * 16, "00000000-0000-0000-0000-000000000002", str(2**128 - 1)])
     assert [int.from_bytes(each.tobytes(), "big") for each in found] == [1, 2**128 - 1, 2, 2**128 - 1]
     for text in ("0", "", "x", str(2**128), "-1"):
-        with pytest.raises(RowError, match="is no id"):
+        with pytest.raises(RowError, match="is not a valid id"):
             ids.from_strings([text])
 
 

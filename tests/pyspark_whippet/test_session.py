@@ -110,7 +110,7 @@ def test_what_may_pass_is_tried_again_with_pauses_that_grow_and_said(
     assert len(gateway.asked) == 5
     # The connection that was lost had answered before: that one is tried again at once.
     assert [round(pause) for pause in pauses] == [0, 7, 1]
-    assert caplog.messages[0].startswith(f"GET {gateway.url}/x: 503 recovering; trying again in 0.")
+    assert caplog.messages[0].startswith(f"GET {gateway.url}/x: 503 recovering; retrying in 0.")
     assert len(caplog.messages) == 3
 
 
@@ -145,7 +145,7 @@ def test_a_token_that_has_run_out_is_renewed(gateway: Scripted, opened: Open, wh
 
 def test_a_wrong_password_is_told_and_not_shown(gateway: Scripted, opened: Open) -> None:
     session, _ = opened(username="u", password=Secret("a-wrong-one"))
-    with pytest.raises(GatewayError, match="logging in was refused: 400 no") as refused:
+    with pytest.raises(GatewayError, match="the login was refused: 400 no") as refused:
         session.get("/x")
     assert "a-wrong-one" not in str(refused.value) + repr(refused.value)
     assert gateway.logins == 1
@@ -197,7 +197,7 @@ def test_a_token_out_of_a_file_works_and_one_that_cannot_be_is_refused_unseen(ga
     for token in ("two\nlines", "with blanks", "\u20ac", "\n"):
         with pytest.raises(OptionError) as refused:
             decode({"token": token}, {})
-        assert str(refused.value) == "option 'token': it is empty, or has characters that no token has"
+        assert str(refused.value) == "option 'token': it is empty, or has characters that are not allowed in a token"
 
 
 def test_secrets_are_not_shown_and_survive_pickling() -> None:

@@ -90,7 +90,9 @@ def test_json_values_are_typed_columns(load: Callable[..., DataFrame], lake: Lak
     own = load(topic, schema="offset bigint, value struct<name: string>", valueFormat="json").collect()
     assert [(row.offset, row.value and row.value.name) for row in own] == [(0, "a"), (1, None), (2, None)]
     assert load(topic, schema="_corrupt binary", valueFormat="json").where("_corrupt is not null").count() == 1
-    with pytest.raises(Exception, match=r"field 'value.on' is date, which valueFormat=json does not read; use string"):
+    with pytest.raises(
+        Exception, match=r"field 'value.on' is date, which valueFormat=json does not support; use string"
+    ):
         load(topic, valueFormat="json", valueSchema="on date").collect()
 
 
@@ -209,14 +211,14 @@ def test_bytes_of_another_schema_never_end_a_query() -> None:
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
-        ("nowhere.avsc", "'nowhere.avsc' is no JSON, and no file that can be read"),
-        ("{", "is no schema of Avro"),
-        ('{"type": "nonsense"}', "is no schema of Avro"),
+        ("nowhere.avsc", "'nowhere.avsc' is neither JSON nor a readable file"),
+        ("{", "is not a valid Avro schema"),
+        ('{"type": "nonsense"}', "is not a valid Avro schema"),
         ('"null"', "value is always null"),
-        ('["string", "long"]', "value is a union of 2 types; one and null can be a column"),
+        ('["string", "long"]', "value is a union of 2 types; only one type and null can be a column"),
         (
             '{"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}',
-            "value.r is R, which holds itself",
+            "value.r is R, which contains itself",
         ),
         ('{"type": "bytes", "logicalType": "decimal", "precision": 50}', "value is a decimal with 50 digits"),
     ],
