@@ -1,7 +1,8 @@
-"""Bad records: those that cannot be parsed, that a transform fails on, or that a sink refuses for what they are.
+"""Bad records: those that cannot be parsed, on which a transform fails, or which a sink refuses because of their
+content.
 
-They stop the pipeline, or go to the dead-letter topic, or are skipped, as the file says; in each case they are counted
-and said. A dead letter is the payload as it was, with the reason and where it comes from in its headers.
+They stop the pipeline, go to the dead-letter topic, or are skipped, as the file says; in each case they are counted and
+reported. A dead letter is the original payload; its headers say why it was refused and where it came from.
 """
 
 from __future__ import annotations
@@ -21,22 +22,24 @@ from whippet.pipelines.keys import STRING, integer, key
 from whippet.pipelines.record_columns import CORRUPT, ORIGIN, ORIGIN_TYPE
 
 COLUMNS = f"payload binary, reason string, origin {ORIGIN_TYPE}"
-"""Bad records as a DataFrame."""
+"""The columns of bad records in a DataFrame."""
 HEADER_BYTES_MAX = 255
 BEGINNING_BYTES = 60
 STOP, SKIP = "stop", "skip"
-WAYS_OUT = 'give it a [dead_letter] topic, or say on_error = "skip"'
+WAYS_OUT = 'add a [dead_letter] topic, or set on_error = "skip"'
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetter:
-    """Where bad records go, each as it was, with the headers `reason`, `pipeline`, `step`, and of the message `stream`,
-    `topic`, `partition` and `offset`, or of another source `file`."""
+    """Where bad records go, each with its original payload. The headers are `reason`, `pipeline` and `step`, and
+    `stream`, `topic`, `partition` and `offset` of the message, or `file` for another source."""
 
     stream: str = key(STRING, "the stream")
     topic: str = key(STRING, "its topic")
     create_topic: int = key(
-        integer(0, 1000), "make the stream and the topic if they are not there, with so many partitions; 0: do not", 1
+        integer(0, 1000),
+        "create a missing topic and its stream, with this number of partitions; 0: do not",
+        1,
     )
 
     @property
@@ -48,13 +51,13 @@ class DeadLetter:
 
 
 def unparsable(frame: DataFrame, reason: str) -> DataFrame:
-    """Those of a source."""
+    """Returns the records that a source could not parse."""
     broken = frame.where(F.col(CORRUPT).isNotNull())
     return broken.select(F.col(CORRUPT).alias("payload"), F.lit(reason).alias("reason"), F.col(ORIGIN).alias("origin"))
 
 
 def origin(frame: DataFrame) -> Column:
-    """Of rows that transforms have made; null if they have not left it in."""
+    """Returns where a row comes from, or null if the transforms have dropped that."""
     if not {"iggy_stream", "iggy_topic", "iggy_partition_id", "iggy_offset"} <= set(frame.columns):
         return F.lit(None).cast(ORIGIN_TYPE)
     names = (("iggy_stream", "stream"), ("iggy_topic", "topic"), ("iggy_partition_id", "partition"))
@@ -63,7 +66,7 @@ def origin(frame: DataFrame) -> Column:
 
 
 class BadRecords:
-    """Those of one batch."""
+    """The bad records of one batch."""
 
     def __init__(self, on_error: str, dead_letter: DeadLetter | None, pipeline: str) -> None:
         self._on_error = on_error
@@ -75,11 +78,11 @@ class BadRecords:
 
     @property
     def stops(self) -> bool:
-        """The first one stops the pipeline."""
+        """Whether the first bad record stops the pipeline."""
         return self._dead_letter is None and self._on_error == STOP
 
     def take(self, records: DataFrame, count: int, step: str) -> None:
-        """`step`: what has refused them. BadRecordError if they stop the pipeline."""
+        """Adds records that `step` has refused. Raises BadRecordError if they stop the pipeline."""
         if not count:
             return
         first = records.first()
@@ -95,7 +98,7 @@ class BadRecords:
         return BadRecordError(f"{_place(first)}{step}: {first['reason']}{more}; {WAYS_OUT}")
 
     def settle(self, gateway: GatewaySettings, query: str, batch: int) -> None:
-        """Sends them where they belong, once."""
+        """Sends the dead letters, once per batch."""
         if self._dead_letter is None or not self._found:
             return
         writer = f"{query}-dead-letters"
@@ -134,13 +137,14 @@ def make_topic(gateway: GatewaySettings, dead_letter: DeadLetter) -> None:
 
 
 def _short(text: Column) -> Column:
-    """What fits into a header; a long text loses what is not ASCII, so that no character is cut in two."""
+    """Shortens a text to what fits into a header. A long text loses its non-ASCII characters, so that none is cut in
+    two."""
     plain = F.decode(F.encode(text, "US-ASCII"), "US-ASCII")
     return F.when(F.octet_length(text) <= HEADER_BYTES_MAX, text).otherwise(F.substring(plain, 1, HEADER_BYTES_MAX))
 
 
 def _place(record: Mapping[str, Any]) -> str:
-    """Where to look for the record that an error is about. In a file that is its beginning."""
+    """Returns where the record of an error is; for a file, the file and how the record begins."""
     origin = record["origin"]
     if origin is None or (origin["topic"] is None and origin["file"] is None):
         return ""

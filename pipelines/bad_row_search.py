@@ -1,9 +1,9 @@
-"""Finds the rows on which something fails that fails as a whole, and does not say where. It is tried in halves, down to
-single rows, which takes about 2 log2(n) tries for each such row.
+"""Finds the rows on which an operation fails when it only fails as a whole. The operation is tried on halves, down to
+single rows, which takes about 2 log2(n) tries for each bad row.
 
-A transform fails so, where an expression cannot be worked out, such as a cast of a text that is no number. It is tried
-as a small table on the driver, which Spark works out while it plans, without a job, in some 20 ms. A batch with more
-such rows than is sensible is an error: then the transform is wrong, and not the rows.
+A transform fails in this way if an expression cannot be evaluated, such as a cast of a text that is not a number. It is
+tried on a small table on the driver, which Spark evaluates during planning, without a job, in some 20 ms. Too many such
+rows in one batch are an error: then the transform is wrong, not the rows.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from whippet.pipelines.user_text import error_text
 
 BAD_ROWS_MAX = 100
 DATA_ERRORS = ("22", "P0001")
-"""SQLSTATEs of failures that are about the data: exceptions of data, and those that a statement raises itself."""
+"""SQLSTATEs of failures caused by data: data exceptions, and errors that a statement raises itself."""
 
 
 def find_failures(count: int, why: Callable[[int, int], str | None]) -> Iterator[tuple[int, str]]:
-    """The places below `count` that fail, and why. `why` tries those from a start to an end, and each place that it
-    finds nothing wrong with just once: it may do for good what it tries. They come in their order."""
+    """Yields the places below `count` that fail, in order, with the reason.
+
+    `why` tries the places from a start to an end. It succeeds exactly once for each good place, so it may do its work
+    for real.
+    """
     waiting = [(0, count)] if count else []
     while waiting:
         start, end = waiting.pop()
@@ -45,7 +48,7 @@ def is_about_data(error: BaseException) -> bool:
 
 
 def failing_rows(rows: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> dict[int, str]:
-    """The numbers of the rows on which `apply` fails, and why. `rows` has them as `_row`."""
+    """Returns the numbers of the rows on which `apply` fails, and why. The column `_row` of `rows` has the numbers."""
     here = rows.sparkSession.createDataFrame(rows.toArrow(), rows.schema)
     numbers = sorted(row[0] for row in here.select(ROW).collect())
 
@@ -58,7 +61,7 @@ def failing_rows(rows: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> di
         if len(found) > BAD_ROWS_MAX:
             raise BadRecordError(
                 f"more than {BAD_ROWS_MAX} rows of one batch cannot be transformed: {why}; "
-                "try_cast, try_divide and the like make null of what they cannot do"
+                "functions such as try_cast and try_divide return null instead of failing"
             )
     return found
 
@@ -67,7 +70,7 @@ def _failure(rows: DataFrame, apply: Callable[[DataFrame], DataFrame]) -> str | 
     try:
         result = apply(rows)
         if not spark_plans.is_computed(result):
-            # Something that takes a job, such as rows made of arrays.
+            # This needs a job, for example because arrays are turned into rows.
             result.write.format("noop").mode("overwrite").save()
     except PySparkException as error:
         if not is_about_data(error):

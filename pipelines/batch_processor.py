@@ -1,6 +1,8 @@
-"""What happens to one batch: bad records aside, transforms, sinks, dead letters. Spark calls it on the driver (over
-Connect that is beside the server), and again with the same batch if the process ended before Spark had noted that it
-was done."""
+"""Processes one batch: sets bad records aside, applies transforms, and writes to sinks and dead letters.
+
+Spark calls it on the driver (over Connect, next to the server). It calls again with the same batch if the process ended
+before Spark had recorded the batch as done.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ from whippet.pipelines.transforms.computed import BatchContext
 
 @dataclass
 class RunStatus:
-    """What was done so far, for whoever wants to know."""
+    """What a run has done so far, for progress lines and the final report."""
 
     noun: str = "row"
-    """What is counted: rows that were read, or where transforms keep state, results that came out of them."""
+    """What `rows` counts: rows that were read, or, where transforms keep state, results."""
     rows: int = 0
     batches: int = 0
     bad_records: int = 0
@@ -39,11 +41,11 @@ class RunStatus:
     last_batch_s: float = 0.0
     last_error: str | None = None
     failure: BaseException | None = field(default=None, repr=False)
-    """Why it ended; Spark tells of it only as a text."""
+    """Why the run ended; Spark itself reports the reason only as text."""
 
 
 class StopRequested(Exception):
-    """The pipeline was told to stop, and this batch has not begun."""
+    """The pipeline was asked to stop before this batch started."""
 
 
 class BatchProcessor:
@@ -104,7 +106,7 @@ class BatchProcessor:
         result = apply(rows)
         if not self._analysis.can_fail:
             return result
-        # Before anything is written: what a sink has taken of a batch that fails in its middle, it may keep.
+        # Before anything is written: if a batch failed in the middle, a sink might keep what it has.
         result = result.persist()
         try:
             result.count()
@@ -120,7 +122,8 @@ class BatchProcessor:
         return result
 
     def _originals(self, rows: DataFrame, failing: dict[int, str]) -> DataFrame:
-        """The rows on which a transform fails, as they were before they were parsed, if they are still there."""
+        """Returns the rows on which a transform fails as bad records, with the original payloads where they still
+        exist."""
         chosen = rows.where(F.col(ROW).isin(*failing))
         shown = json_document(chosen.drop(*HIDDEN)).alias("shown")
         found = [
@@ -137,7 +140,7 @@ class BatchProcessor:
         try:
             found = polls.finish(polls.begin(session, topic, origin["partition"], "offset", origin["offset"], 1))
         except PipelineError:
-            # The topic may be gone by now; then the record is shown as it was parsed.
+            # The topic may have been deleted; then the record is shown as it was parsed.
             return None
         is_it = len(found) == 1 and int(found.offsets[0]) == origin["offset"]
         return bytes(found.payloads) if is_it else None

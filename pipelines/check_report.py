@@ -1,4 +1,5 @@
-"""The plan: what a file says, what is there, and what comes out, for people. No secret is in it."""
+"""The output of `whippet pipeline check`: what the file says, what exists, and which records come out. It shows no
+secrets."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ INDENT = "  "
 
 
 def lines(pipeline: Pipeline, *, inspect: bool) -> Iterator[str]:
-    """Everything that is known without Spark; with `look` source and sinks are asked. FileError where they are not
-    as they have to be."""
+    """Yields everything that is known without Spark. With `inspect`, source and sinks are queried, and FileError is
+    raised if one of them is not as it should be."""
     yield f"pipeline {pipeline.key}" + (f" ({pipeline.name})" if pipeline.name != pipeline.key else "")
     shown = pipeline.shown
     yield from _part("source", pipeline.source, shown["source"], SOURCES)
@@ -41,18 +42,18 @@ def lines(pipeline: Pipeline, *, inspect: bool) -> Iterator[str]:
         yield f"{INDENT * 2}{sink.DELIVERY}"
     yield f"{INDENT}bad records: {_bad_records(pipeline)}"
     last = state.last_batch(pipeline.state)
-    yield f"{INDENT}state: {pipeline.state}, {'new' if last is None else f'batch {last} is done'}"
+    yield f"{INDENT}state: {pipeline.state}, {'new' if last is None else f'batch {last} is the last one done'}"
 
 
 def inspect_all(pipeline: Pipeline) -> None:
-    """Asks source and sinks whether they are there; an error where they are not."""
+    """Queries source and sinks, and raises an error if one does not exist."""
     for place, part in (("[source]", pipeline.source), *pipeline.placed_sinks):
         for _ in _found(place, part, pipeline):
-            """Nobody reads it."""
+            """The lines are not needed."""
 
 
 def describe_columns(flow: Analysis) -> str:
-    """What the sinks get."""
+    """Describes the records that the sinks get."""
     names = [f"{field.name} {_type(field.dataType)}" for field in flow.schema if field.name not in METADATA]
     more = [field.name for field in flow.schema if field.name in METADATA]
     metadata = f"; metadata: {', '.join(more)}" if more else ""

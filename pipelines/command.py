@@ -1,6 +1,7 @@
-"""A pipeline as a command: what `whippet pipeline` on this machine and deploy/spark/pipeline.py on a cluster have in
-common. A file is read, something is done with it, and whatever goes wrong is one line on standard error, in which no
-secret is."""
+"""A pipeline as a command: shared by `whippet pipeline` and, on a cluster, deploy/spark/pipeline.py.
+
+It loads a file and acts on it. An error becomes one line on standard error, without secrets.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +14,13 @@ from whippet.pipelines.pipeline_file import Pipeline
 from whippet.pipelines.user_text import pluralize
 
 DONE, FAILED, REFUSED = 0, 1, 2
-"""Exit codes; the last one is for what the file or this machine has to be changed for."""
+"""Exit codes; the last one means that the file or this machine has to be changed."""
 REFUSALS = ("FileError", "MissingError", "OptionError")
-"""Errors that trying again does not help against."""
+"""Errors that do not go away by trying again."""
 
 
 def run_with_file(path: str, act: Callable[[Pipeline], int], *, trace: bool = False) -> int:
-    """The exit code of `act`, or of what has kept it from its end; `trace` shows where in the code."""
+    """Returns the exit code of `act`, or of the error that stopped it. `trace` prints the traceback as well."""
     hidden: tuple[str, ...] = ()
     try:
         pipeline = pipeline_file.load(path)

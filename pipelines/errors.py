@@ -1,12 +1,12 @@
-"""What can go wrong with a pipeline, besides what can go wrong with the data source.
+"""The errors of pipelines, besides those of the data source.
 
     PipelineError
-    ├── FileError        the pipeline file asks for what cannot be
+    ├── FileError        the pipeline file is invalid, or does not fit what it names
     ├── MissingError     this machine lacks something: Java, a package
-    ├── BadRecordError   a record that cannot be used, and nobody said where such records go
-    ├── SourceError      a source cannot be reached, or is not what it was
-    ├── SinkError        a sink cannot be reached, or refuses what is no fault of a single record
-    └── SparkError       Spark could not go on
+    ├── BadRecordError   a record is unusable, and the file does not say where such records go
+    ├── SourceError      a source cannot be reached, or has changed
+    ├── SinkError        a sink cannot be reached, or refuses more than single records
+    └── SparkError       Spark failed
 
 The first two are found before anything is started.
 """

@@ -1,4 +1,4 @@
-"""[iggy]: where the gateway is and as whom it is asked, for sources, sinks and dead letters alike."""
+"""[iggy]: the gateway's address and credentials, for sources, sinks and dead letters."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pyspark_whippet.settings import Access, Secret
 from whippet.pipelines.keys import BOOLEAN, SECRET, STRING, key, table_of
 
 RETRIES = "10"
-"""About a minute, so that a gateway may be restarted while pipelines run."""
+"""About a minute, so that a gateway can be restarted while pipelines run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tls:
     """TLS to the gateway."""
 
-    enabled: bool = key(BOOLEAN, "speak HTTPS", False)
+    enabled: bool = key(BOOLEAN, "use HTTPS", False)
     ca_file: str | None = key(
-        STRING, "the authority that has signed the gateway's certificate", None, shown="the system's"
+        STRING, "certificate of the authority that has signed the gateway's certificate", None, shown="the system's"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class GatewaySettings:
-    """The gateway. Who asks may also be said by WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD."""
+    """The gateway. The credentials may also be set in WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD."""
 
-    address: str = key(STRING, "host and port of its HTTP API; several with commas between them", "localhost:3000")
-    username: str | None = key(STRING, "who asks", None)
-    password: Secret | None = key(SECRET, "his password", None)
-    token: Secret | None = key(SECRET, "a personal access token, instead of both", None)
+    address: str = key(STRING, "host and port of its HTTP API, or several separated by commas", "localhost:3000")
+    username: str | None = key(STRING, "the user", None)
+    password: Secret | None = key(SECRET, "the user's password", None)
+    token: Secret | None = key(SECRET, "a personal access token, instead of user and password", None)
     tls: Tls = key(table_of(Tls), "see below", Tls(), shown="")
 
     def __post_init__(self) -> None:
@@ -50,25 +50,25 @@ class GatewaySettings:
 
     @property
     def access(self) -> Access:
-        """With what the environment says; that of other processes of Spark may say something else, or nothing."""
+        """Includes what the environment sets; other Spark processes may have another environment."""
         return decode(self._said).access
 
     @property
     def resolved(self) -> GatewaySettings:
-        """The same for processes with another environment."""
+        """The same settings with the environment resolved, for processes with another environment."""
         access = self.access
         return replace(self, username=access.username, password=access.password, token=access.token)
 
     @property
     def options(self) -> dict[str, str]:
-        """For the data source."""
+        """Options for the data source."""
         access = self.access
         name = {} if access.username is None else {"username": access.username}
         return self._said | name | _texts({"password": access.password, "token": access.token})
 
     @property
     def session(self) -> Session:
-        """Requests of this process and thread."""
+        """The session of this process and thread."""
         return session_of(self.access)
 
 

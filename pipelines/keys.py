@@ -1,6 +1,6 @@
-"""What a key of a pipeline file is: one definition, from which it is read, checked, named in errors and documented.
+"""Keys of the pipeline file: one definition from which a key is read, checked, named in errors and documented.
 
-A table of the file is a frozen dataclass whose fields are made by `key`. Nothing here knows any table.
+A table of the file is a frozen dataclass whose fields are created with `key`. Nothing here knows a particular table.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _WORDS |= {"day": "d", "week": "w"}
 
 
 class InvalidValue(ValueError):
-    """Not a value of a kind; it has words where there is more to say than what is needed."""
+    """A value of the wrong kind. It has a message where there is more to say than what is needed."""
 
 
 class Kind(NamedTuple):
-    """What values of a key can be."""
+    """The values that a key can have."""
 
     needs: str
     """Completes '... is needed'."""
     parse: Callable[[Any], Any]
-    """From a value of TOML; InvalidValue, or another ValueError, where it is not one of these."""
+    """Converts a value of TOML, or raises InvalidValue or another ValueError."""
     table: type[Any] | None = None
-    """For a table or, if `is_list`, a list of tables: the dataclass of it."""
+    """The dataclass, for a table or, with `is_list`, a list of tables."""
     is_list: bool = False
 
 
@@ -47,7 +47,8 @@ class Key(NamedTuple):
 
 
 class Table(Protocol):
-    """A dataclass of keys. It may have these, too."""
+    """A dataclass of keys. It may also have a list of keys that the connectors have and this table has not
+    (UNSUPPORTED)."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -56,7 +57,8 @@ T = TypeVar("T", bound=Table)
 
 
 def key(kind: Kind, meaning: str, default: Any = MISSING, *, shown: str | None = None) -> Any:
-    """A field of a table; without a default it is required. `shown` is the default as the documentation has it."""
+    """Defines a field of a table; without a default it is required. `shown` is the default as the documentation
+    shows it."""
     if default is not MISSING and shown is None and default is not None:
         shown = toml_text(default)
     return dataclasses.field(default=default, metadata={"key": Key(kind, meaning, shown)})
@@ -67,7 +69,7 @@ def keys(table: type[Table]) -> dict[str, Key]:
 
 
 class Substituted(str):
-    """A text into which variables were put; it is shown as it was without them."""
+    """A string with environment variables filled in; it is shown as it was written."""
 
     shown: str
 
@@ -78,7 +80,7 @@ class Substituted(str):
 
 
 def toml_text(value: Any) -> str:
-    """As TOML has it."""
+    """Formats a value as TOML."""
     if isinstance(value, Substituted):
         return f'"{value.shown}"'
     if isinstance(value, bool):
@@ -94,7 +96,7 @@ def toml_text(value: Any) -> str:
 
 
 def decode(table: type[T], said: Any, place: str) -> T:
-    """The values of a table of the file, or FileError. `place` is where it stands, such as [source]."""
+    """Decodes a table of the file, or raises FileError. `place` says where it is, such as [source]."""
     if not isinstance(said, dict):
         raise FileError(f"{place}: a table is needed")
     known = keys(table)
@@ -130,14 +132,14 @@ def _value(kind: Kind, name: str, said: Any, place: str) -> Any:
 
 def _unknown(name: str, known: Mapping[str, Key], not_here: Mapping[str, str]) -> str:
     if name in not_here:
-        return f"key '{name}' has no use here: {not_here[name]}"
+        return f"key '{name}' is not supported: {not_here[name]}"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(known)}"
-    return f"key '{name}' is not known; {hint}"
+    hint = f"did you mean '{near[0]}'?" if near else f"the keys are: {', '.join(known)}"
+    return f"key '{name}' is unknown; {hint}"
 
 
 def choose_type(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]:
-    """The table that `type` names."""
+    """Returns the table that `type` names."""
     if not isinstance(said, dict):
         raise FileError(f"{place}: a table is needed")
     if "type" not in said:
@@ -145,7 +147,7 @@ def choose_type(tables: Mapping[str, type[T]], said: Any, place: str) -> type[T]
     name = said["type"]
     if not isinstance(name, str) or name not in tables:
         near = difflib.get_close_matches(str(name), tables, n=1, cutoff=0.5)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join(tables)}"
+        hint = f"did you mean '{near[0]}'?" if near else f"the types are: {', '.join(tables)}"
         raise FileError(f"{place}: there is no type {toml_text(name)}; {hint}")
     return tables[name]
 
@@ -160,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 def _path(value: Any) -> str:
-    """Whole, because who opens it need not be in the folder that we are in."""
+    """Makes a path absolute, because the process that opens it may run in another folder."""
     text = _text(value)
     return text if "://" in text else str(Path(text).absolute())
 
@@ -184,7 +186,7 @@ def _name(value: Any) -> str:
 
 
 def _duration(value: Any) -> int:
-    """In milliseconds."""
+    """Returns milliseconds."""
     match = _DURATION.fullmatch(_text(value).lower())
     if match is None:
         raise InvalidValue
@@ -221,11 +223,11 @@ def tables_of(table: type[Any]) -> Kind:
     return Kind("a list of tables", lambda value: value, table, is_list=True)
 
 
-STRING = Kind("a text", _text)
-PATH = Kind("a text", _path)
-STRINGS = Kind('a list of texts, such as ["a", "b"],', _texts)
+STRING = Kind("a string", _text)
+PATH = Kind("a string", _path)
+STRINGS = Kind('a list of strings, such as ["a", "b"],', _texts)
 BOOLEAN = Kind("true or false", _truth)
-SECRET = Kind("a text", lambda value: Secret(_text(value)))
+SECRET = Kind("a string", lambda value: Secret(_text(value)))
 IDENTIFIER = Kind("a name of letters, digits, '.', '_' and '-'", _name)
 DURATION = Kind("a duration such as '500 ms', '10 s', '5 minutes' or '7 days'", _duration)
 ANYTHING = Kind("a value", lambda value: value)

@@ -1,4 +1,5 @@
-"""The pipeline file: TOML -> one frozen value, or one sentence that says what is wrong and what would be right."""
+"""Reads the pipeline file: decodes TOML to one frozen value, or raises an error that says what is wrong and what
+would be right."""
 
 from __future__ import annotations
 
@@ -26,13 +27,13 @@ APPEND, UPDATE = "append", "update"
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Where a pipeline keeps how far it has come. Two processes never have the same one."""
+    """Where a pipeline stores its progress. Two processes never share one state."""
 
-    path: str = keys.key(STRING, "a folder; in it each pipeline has one, called as its key", "local_state")
+    path: str = keys.key(STRING, "a folder, with a subfolder for each pipeline, named after its key", "local_state")
 
 
 def _conf(said: Any) -> dict[str, str]:
-    """spark.* as texts: {"driver": {"memory": "2g"}} is spark.driver.memory."""
+    """Flattens spark.* to strings: {"driver": {"memory": "2g"}} is spark.driver.memory."""
     if not isinstance(said, dict):
         raise InvalidValue
     return dict(_flat("spark", said))
@@ -52,23 +53,25 @@ def _flat(prefix: str, said: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TopLevel:
-    """What stands at its top, before the first table."""
+    """The keys at the top of the file, before the first table."""
 
-    key: str = keys.key(IDENTIFIER, "what the pipeline is called: in its state, in ids of messages and in dead letters")
-    name: str | None = keys.key(STRING, "a longer name, for people", None)
+    key: str = keys.key(IDENTIFIER, "name of the pipeline: in its state, in ids of messages and in dead letters")
+    name: str | None = keys.key(STRING, "a longer name, for display", None)
     on_error: str = keys.key(
-        one_of(STOP, SKIP), "what a bad record does where there is no [dead_letter]: skipped ones are counted", STOP
+        one_of(STOP, SKIP),
+        "what happens to bad records without [dead_letter]: `stop` the pipeline, or `skip` and count them",
+        STOP,
     )
     output_mode: str = keys.key(
         one_of(APPEND, UPDATE),
-        "with windows: `append` gives one out once, when nothing can be added to it; `update` each time it changes",
+        "with windows: `append` emits a window once, when it is complete; `update` emits it each time it changes",
         APPEND,
     )
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A whole file."""
+    """A pipeline file."""
 
     path: str
     key: str
@@ -90,7 +93,7 @@ class Pipeline:
 
     @property
     def placed_sinks(self) -> list[tuple[str, Sink]]:
-        """Each with where it stands in the file, for errors and dead letters."""
+        """The sinks, each with its place in the file, for errors and dead letters."""
         if "sink" in self.shown:
             return [(f"[sink] ({self.sinks[0].TYPE})", self.sinks[0])]
         return [(f"[[sinks]] {number} ({sink.TYPE})", sink) for number, sink in enumerate(self.sinks, start=1)]
@@ -108,7 +111,7 @@ def load(path: str, environ: Mapping[str, str] = os.environ) -> Pipeline:
     try:
         return read(octets.decode(), path, environ)
     except UnicodeDecodeError:
-        raise FileError(f"{path}: it is no text in UTF-8") from None
+        raise FileError(f"{path}: it is not UTF-8") from None
     except FileError as error:
         raise FileError(f"{path}: {error}") from None
 
@@ -117,7 +120,7 @@ def read(text: str, path: str = "", environ: Mapping[str, str] = os.environ) -> 
     try:
         shown = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise FileError(f"it is no TOML: {error}") from None
+        raise FileError(f"it is not TOML: {error}") from None
     variables = _Variables(environ)
     said = variables.fill(shown)
     for name in said:
@@ -137,7 +140,7 @@ def _whole(said: dict[str, Any], shown: Mapping[str, Any], top: TopLevel, path: 
     sinks = tuple(_part(SINKS, each, place) for place, each in _sinks(said))
     dead_letter = decode(DeadLetter, said["dead_letter"], "[dead_letter]") if "dead_letter" in said else None
     if dead_letter is not None and "on_error" in said:
-        raise FileError("key 'on_error' has no use with [dead_letter]: bad records go there; leave out one of them")
+        raise FileError("key 'on_error' has no effect with [dead_letter]: bad records go there; leave out one of them")
     try:
         spark = _conf(said.get("spark", {}))
     except ValueError:
@@ -172,7 +175,7 @@ def _part(tables: Mapping[str, type[Any]], said: Any, place: str) -> Any:
 
 
 def _transforms(said: Any) -> list[Transform]:
-    """A list of tables, or as the connectors have it, a table for each type; both in the order of the file."""
+    """Accepts a list of tables or, like the connectors, one table per type; both keep the order of the file."""
     if isinstance(said, dict):
         tables = [({"type": name, **each} if isinstance(each, dict) else each) for name, each in said.items()]
     elif isinstance(said, list):
@@ -184,12 +187,12 @@ def _transforms(said: Any) -> list[Transform]:
 
 def _sinks(said: Mapping[str, Any]) -> list[tuple[str, Any]]:
     if "sink" in said and "sinks" in said:
-        raise FileError("tables [sink] and [[sinks]]: one of them; several sinks are [[sinks]]")
+        raise FileError("tables [sink] and [[sinks]]: use only one of them; several sinks are [[sinks]]")
     if "sink" in said:
         return [("[sink]", said["sink"])]
     found = _needed(said, "sinks") if "sinks" in said else None
     if not isinstance(found, list) or not found:
-        raise FileError("table [sink] is required, or several of [[sinks]]")
+        raise FileError("table [sink] is required, or several [[sinks]]")
     return [(f"[[sinks]] {number}", each) for number, each in enumerate(found, start=1)]
 
 
@@ -199,12 +202,12 @@ TOP = ("key", "name", "on_error", "output_mode")
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name, (*TABLES, *TOP), n=1, cutoff=0.6)
-    hint = f"did you mean '{near[0]}'?" if near else f"there are: {', '.join((*TOP, *TABLES))}"
-    return f"'{name}' is not known; {hint}"
+    hint = f"did you mean '{near[0]}'?" if near else f"the keys and tables are: {', '.join((*TOP, *TABLES))}"
+    return f"'{name}' is unknown; {hint}"
 
 
 class _Variables:
-    """Puts the values of variables in the place of ${NAME}; $${ is a ${ that is meant."""
+    """Replaces ${NAME} by the value of the variable; $${ stands for a literal ${."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -224,6 +227,6 @@ class _Variables:
         if match[1]:
             return match[0][1:]
         if match[2] not in self._environ:
-            raise FileError(f"key '{place}': the variable {match[2]} of ${{{match[2]}}} is not set")
+            raise FileError(f"key '{place}': the environment variable {match[2]} of ${{{match[2]}}} is not set")
         self.used.add(self._environ[match[2]])
         return self._environ[match[2]]

@@ -1,4 +1,4 @@
-"""PostgreSQL, as its source and its sink speak with it: connections, names, and types on both sides."""
+"""What the PostgreSQL source and sink share: connections, identifiers, retries, and the mapping of types."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 PAUSE_S_MAX = 30.0
-# What the texts of times look like must not depend on the server's settings.
+# The text format of times must not depend on the server's settings.
 SETTINGS = "-c TimeZone=UTC -c DateStyle=ISO -c IntervalStyle=iso_8601 -c extra_float_digits=3"
-# No answer, too many connections, shutting down, starting up, a deadlock, a serialization that failed.
+# No response, too many connections, shutting down, starting up, a deadlock, a serialization failure.
 TRANSIENT_STATES = ("08", "53", "57P", "40")
-# A value that does not fit its type, a constraint, a view's check, a trigger that raises something itself, a value that
-# is too large for an index.
+# A value that does not fit its type, a constraint, a view's check, an error raised by a trigger, a value that is too
+# large for an index.
 ROW_STATES = ("22", "23", "44", "P0001", "54000")
 FOREIGN_KEY = "23503"
 
@@ -68,18 +68,18 @@ def connect(url: Secret) -> psycopg.Connection[Any]:
 
 
 class RowsRefused(Exception):
-    """A statement has failed for what is in its rows; trying again would not help, and other rows may be taken."""
+    """A statement failed because of its rows: a retry would not help, but other rows may be accepted."""
 
     def __init__(self, reason: str, state: str = "") -> None:
         super().__init__(reason)
         self.misses_another = state == FOREIGN_KEY
-        """A row that it refers to, which may be there later."""
+        """It refers to a row that is missing but may come later."""
 
 
 @contextmanager
 def raising_refusals() -> Iterator[None]:
-    """RowsRefused with PostgreSQL's sentence. Around the whole of a transaction, or of a savepoint: a constraint may be
-    deferred to its end."""
+    """Raises RowsRefused with PostgreSQL's reason. It must surround a whole transaction or savepoint, because a
+    constraint may be deferred to the end."""
     try:
         yield
     except driver().Error as error:
@@ -94,7 +94,8 @@ class Retries(NamedTuple):
     error: type[PipelineError]
 
     def run(self, what: str, act: Callable[[], T]) -> T:
-        """Again where that can help, with pauses that double; `error` with PostgreSQL's sentence in the end."""
+        """Retries after transient errors, with pauses that double. In the end it raises `error` with PostgreSQL's
+        reason."""
         psycopg, attempt = driver(), 0
         while True:
             try:
@@ -102,23 +103,23 @@ class Retries(NamedTuple):
             except psycopg.Error as error:
                 if attempt >= self.most or not is_transient(error):
                     raise self.error(f"{what}: {error_text(error)}") from None
-                _log.warning("%s: %s; trying again", what, error_text(error))
+                _log.warning("%s: %s; retrying", what, error_text(error))
             time.sleep(min(self.delay_ms / 1000 * 2**attempt, PAUSE_S_MAX))
             attempt += 1
 
 
 def is_transient(error: Any) -> bool:
     state = error.sqlstate
-    # What libpq says by itself, such as that nobody listens, has none.
+    # Errors of libpq itself, such as a refused connection, have no SQLSTATE.
     return isinstance(error, driver().OperationalError) and (state is None or state.startswith(TRANSIENT_STATES))
 
 
 _OF_COPY = re.compile(r"^COPY whippet_\w+, line \d+(?:, )?")
-"""Of a table of ours, and the line of a text that nobody else sees."""
+"""Names an internal table, and a line of data that the user never sees."""
 
 
 def error_text(error: Any) -> str:
-    """The first line, and the detail if there is one, or the column."""
+    """Returns the first line of an error, and its detail or the column."""
     diagnosis = getattr(error, "diag", None)
     said = (diagnosis.message_primary if diagnosis else None) or str(error).strip().splitlines()[0]
     more = _OF_COPY.sub("", diagnosis.message_detail or diagnosis.context or "") if diagnosis else None
@@ -126,12 +127,12 @@ def error_text(error: Any) -> str:
 
 
 def identifier(*names: str) -> Any:
-    """An identifier, for a statement that has parameters: there a '%' begins one of them."""
+    """Returns an identifier for a statement that has parameters, in which a '%' has to be doubled."""
     return sql().Identifier(*(name.replace("%", "%%") for name in names))
 
 
 def qualified(name: str) -> tuple[str, ...]:
-    """`schema.table`, or `table`."""
+    """Splits `schema.table`; the schema may be missing."""
     return tuple(name.split(".", 1))
 
 
@@ -143,7 +144,7 @@ class ReadType(NamedTuple):
 
     spark: str
     select: str
-    """What is asked for instead of the column, which is in the place of {}."""
+    """The expression to select; {} stands for the column."""
 
 
 _READ = {
@@ -160,7 +161,7 @@ _READ = {
 
 
 def read_type(name: str) -> ReadType:
-    """By the name that `format_type` gives. What Spark has no like of is a text, exactly as PostgreSQL writes it."""
+    """Maps a name that `format_type` returns. Types without an equivalent in Spark are read as PostgreSQL's text."""
     numeric = re.fullmatch(r"numeric\((\d+),(\d+)\)", name)
     if numeric is not None and int(numeric[1]) <= 38:
         return ReadType(f"decimal({numeric[1]},{numeric[2]})", "{}")
@@ -191,7 +192,7 @@ _WRITE: tuple[tuple[type[DataType], str], ...] = (
 
 
 def write_type(kind: DataType) -> str:
-    """For a table that we make."""
+    """The column type in tables that the sink creates."""
     if isinstance(kind, DecimalType):
         return f"numeric({kind.precision},{kind.scale})"
     return next((name for each, name in _WRITE if isinstance(kind, each)), "text")

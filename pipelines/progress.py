@@ -1,4 +1,4 @@
-"""How a pipeline is doing, as a line: rows, how fast, how far behind, what went wrong last."""
+"""Progress lines of a pipeline: rows, rate, lag, and the last error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ERROR_CHARACTERS_MAX = 160
 
 @dataclass
 class Progress:
-    """Lines about what was done since the one before."""
+    """Formats progress lines; each rate is measured since the last line."""
 
     key: str
     _rows: int = 0
@@ -43,7 +43,7 @@ class Progress:
 
 
 def behind(progress: Any) -> int | None:
-    """By how many messages all topics together, from Spark's report of a batch; None where no source is a topic."""
+    """Returns the lag of all topics together from Spark's report of a batch, or None if no source is a topic."""
     if progress is None:
         return None
     found = [_behind(source) for source in json.loads(progress.json).get("sources", ())]

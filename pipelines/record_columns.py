@@ -1,9 +1,10 @@
-"""The DataFrames between source, transforms and sinks: which columns they have besides the data, and what is made of
-them.
+"""The columns that DataFrames between source, transforms and sinks have besides the data, and operations on them.
 
-1. Metadata: where a row comes from, under the names of the connectors' sinks. Transforms may use and drop them.
-2. Hidden columns, which begin with an underscore and are taken off before the first transform: `_corrupt` is a payload
-   that cannot be parsed, `_origin` says where it was, `_now` is the time of the batch, which a replay has again.
+1. Metadata columns say where a row comes from, under the names that the connectors' sinks use. Transforms may use and
+   drop them.
+2. Hidden columns begin with an underscore and are removed before the first transform: `_corrupt` is a payload that
+   cannot be parsed, `_origin` says where it came from, and `_now` is the time of the batch, which stays the same on a
+   replay.
 """
 
 from __future__ import annotations
@@ -32,27 +33,27 @@ METADATA = (
     "iggy_headers",
 )
 COORDINATES = ("iggy_stream", "iggy_topic", "iggy_partition_id", "iggy_offset", "iggy_timestamp")
-"""A message, whatever happens to the topic: another one at the same offset has another time."""
+"""They identify a message even if the topic is created again: a new message at the same offset has another time."""
 CORRUPT, ORIGIN, NOW, ROW = "_corrupt", "_origin", "_now", "_row"
 HIDDEN = (CORRUPT, ORIGIN, NOW, ROW)
 ORIGIN_TYPE = "struct<stream: string, topic: string, partition: int, offset: bigint, file: string>"
 PAYLOAD = "payload"
 """The column of sources whose records have no fields."""
 TIMES = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
-"""As Spark writes them to JSON, with all their digits; left alone it drops those behind the milliseconds."""
+"""Writes times to JSON with all their digits; by default Spark drops those after the milliseconds."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a sink is handed: the rows of one batch, and who it is, such that a replay is recognised."""
+    """What a sink gets: the rows of one batch, and what identifies the batch on a replay."""
 
     frame: DataFrame
     pipeline: str
     writer: str
-    """The query and the sink: a checkpoint that is begun anew is another query, and counts its batches anew."""
+    """The query and the sink. A new checkpoint means a new query, which numbers its batches from 0 again."""
     number: int
     is_one_to_one: bool
-    """Each row was made of one message, and of each message at most one row."""
+    """Each row was made from one message, and each message yields at most one row."""
     refused_rows: RefusedRows
 
 
@@ -68,7 +69,7 @@ def metadata_columns(frame: DataFrame) -> list[str]:
 
 
 def select_columns(frame: DataFrame, include_metadata: bool, also: Sequence[str] = ()) -> DataFrame:
-    """The data, behind them the metadata if they are wanted, and what else is."""
+    """Selects the data, then the metadata if they are wanted, then the columns in `also`."""
     names = data_columns(frame) + (metadata_columns(frame) if include_metadata else [])
     return frame.select(*map(quoted, [*names, *also]))
 
@@ -82,7 +83,7 @@ def selected_schema(schema: StructType, include_metadata: bool) -> StructType:
 
 
 def _may_be_null(kind: DataType) -> DataType:
-    """What is inside, too."""
+    """Includes nested fields."""
     if isinstance(kind, StructType):
         return StructType([StructField(each.name, _may_be_null(each.dataType)) for each in kind])
     if isinstance(kind, ArrayType):
@@ -91,7 +92,7 @@ def _may_be_null(kind: DataType) -> DataType:
 
 
 def quoted(name: str) -> Column:
-    """A column by its whole name, dots included."""
+    """Returns a column by its whole name, dots included."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -108,18 +109,18 @@ def _nearest(name: str, there: list[str]) -> str:
     import difflib  # noqa: PLC0415 -- only for an error
 
     near = difflib.get_close_matches(name, there, n=1, cutoff=0.6)
-    return f"; did you mean '{near[0]}'?" if near else f"; there are: {', '.join(there)}"
+    return f"; did you mean '{near[0]}'?" if near else f"; the fields are: {', '.join(there)}"
 
 
 def json_document(frame: DataFrame, include_metadata: bool = False) -> Column:
-    """A row as JSON, without the fields that are null."""
+    """Formats a row as JSON, without fields that are null."""
     names = data_columns(frame) + (metadata_columns(frame) if include_metadata else [])
     return F.to_json(F.struct(*map(quoted, names)), TIMES)
 
 
 def row_id(batch: Batch, columns: tuple[str, ...] = ()) -> Column | None:
-    """16 bytes that stand for a row, equal whenever it is made again: of the columns that are named, else of the
-    message that it was made of. None where neither can be."""
+    """Returns 16 bytes that identify a row and stay the same on a replay. They come from the named columns, or else
+    from the message that the row was made from. Returns None if neither is possible."""
     names = columns or (COORDINATES if batch.is_one_to_one else ())
     if not names or not set(names) <= set(batch.frame.columns):
         return None
@@ -128,7 +129,7 @@ def row_id(batch: Batch, columns: tuple[str, ...] = ()) -> Column | None:
 
 
 def empty_like(frame: DataFrame) -> DataFrame:
-    """A table with the columns of a stream, and nothing in it: for looking at what would be made of it."""
+    """Returns an empty table with the columns of a stream, to analyse what transforms would make of it."""
     return frame.sparkSession.createDataFrame([], frame.schema)
 
 

@@ -1,7 +1,8 @@
-"""Bad records of a sink that takes a batch in one commit: they are found on the way to it, and the others go in.
+"""Rows refused by a sink that takes a batch in one commit: they are found before the commit, and the others are
+written.
 
-When such a batch comes again, the sink has it, and says no more what it has refused of it. So that is written down
-before the commit, in the state of the pipeline, and counts if the commit was made.
+When such a batch is replayed, the sink already has it and no longer reports what it refused. So the refused rows are
+recorded in the state of the pipeline before the commit, and count if the commit was made.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ BATCH = "batch"
 
 
 def with_originals(frame: DataFrame) -> DataFrame:
-    """With what a bad record is made of, should a row become one: the row as JSON, and where it comes from."""
+    """Adds what a bad record needs, in case a row becomes one: the row as JSON, and where it comes from."""
     return frame.withColumns({CORRUPT: json_document(frame).cast("binary"), ORIGIN: origin(frame)})
 
 
 def rows_where(frame: DataFrame, is_bad: Column, reason: str) -> DataFrame:
-    """Bad records that a condition finds."""
+    """Returns the rows that meet a condition, as bad records."""
     found = with_originals(frame.where(is_bad))
     return found.select(F.col(CORRUPT).alias("payload"), F.lit(reason).alias("reason"), F.col(ORIGIN).alias("origin"))
 
 
 @dataclass(frozen=True)
 class RefusedRows:
-    """Those of one sink in one batch."""
+    """The refused rows of one sink in one batch."""
 
     session: SparkSession
     bad: BadRecords
@@ -45,19 +46,19 @@ class RefusedRows:
 
     @property
     def stops(self) -> bool:
-        """The first one stops the pipeline, and nobody needs to look for more."""
+        """Whether the first one stops the pipeline, so that the search for more can end."""
         return self.bad.stops
 
     def stop_if_any(self, found: DataFrame) -> None:
-        """Of a sink that keeps nothing back: before it writes. BadRecordError if there are any and they stop the
-        pipeline."""
+        """For a sink without transactions, called before it writes. Raises BadRecordError if there are any and they
+        stop the pipeline."""
         first = found.first() if self.stops else None
         if first is not None:
             raise self.bad.stopping(first.asDict(), self.step)
 
     def record(self, rows: pa.Table, refused: Mapping[int, str]) -> DataFrame | None:
-        """Before the commit of the others. `rows` have ORIGINALS; `refused` are places in them, and the reasons.
-        BadRecordError if they stop the pipeline."""
+        """Records refused rows before the others are committed. `rows` have ORIGINALS; `refused` maps places in them
+        to reasons. Raises BadRecordError if they stop the pipeline."""
         if not refused:
             self.record_none()
             return None
@@ -68,11 +69,11 @@ class RefusedRows:
         return self._frame(found)
 
     def record_none(self) -> None:
-        """Before a commit of all: an earlier try of this batch may have written some down."""
+        """Called before a commit of all rows: an earlier attempt at this batch may have recorded some."""
         self.path.unlink(missing_ok=True)
 
     def recorded(self) -> DataFrame | None:
-        """Of a batch that the sink has already."""
+        """Returns what was recorded for a batch that the sink already has."""
         if not self.path.exists():
             return None
         found = pa.ipc.open_file(self.path.read_bytes()).read_all()
@@ -90,7 +91,7 @@ def _records(rows: pa.Table, refused: Mapping[int, str]) -> pa.Table:
 
 
 def _write(path: Path, found: pa.Table) -> None:
-    """All of it or nothing, and to the disk."""
+    """Writes all of it or nothing, and syncs it to the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:

@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 QUERY = "sql.streaming.queryId"
 STATUS, STOPPING = "whippet.pipeline.done", "whippet.pipeline.stopping"
 SERVER = "SPARK_CONNECT_LOCAL_URL"
-"""Where Spark tells a Python beside the server how to reach it."""
+"""Where Spark tells a Python process next to the server how to reach it."""
 
 
 class BatchControl(Protocol):
-    """The side of them."""
+    """The side of the batch processor."""
 
     def is_stopping(self) -> bool: ...
 
     def query_id(self, frame: DataFrame) -> str:
-        """Which query it is; the same one after a restart, as it is in the checkpoint."""
+        """Returns the id of the query. It is in the checkpoint, so a restart keeps it."""
 
     def report(self, status: RunStatus) -> None: ...
 
 
 class RunnerControl(Protocol):
-    """The side of whoever waits."""
+    """The side of the runner."""
 
     poll_s: float
-    """How often it looks whether the end has come."""
+    """How often the runner checks whether the query has ended."""
 
     @property
     def batches(self) -> BatchControl: ...
@@ -51,7 +51,7 @@ class RunnerControl(Protocol):
     def request_stop(self) -> None: ...
 
     def update(self, status: RunStatus) -> None:
-        """Learns what batches have told."""
+        """Copies what the batches have reported."""
 
 
 def control_for(session: SparkSession, name: str, stopping: threading.Event) -> RunnerControl:
@@ -69,10 +69,10 @@ class LocalControl:
         return self
 
     def request_stop(self) -> None:
-        """It is asked by the same event."""
+        """Both sides share the event."""
 
     def update(self, status: RunStatus) -> None:
-        """It is the same object on both sides."""
+        """Both sides share the object."""
 
     report = update
 
@@ -102,7 +102,7 @@ class ConnectRunnerControl:
 
 @dataclass
 class ConnectBatchControl:
-    """Pickled on its way there."""
+    """Pickled to the process next to the server."""
 
     session_id: str
     """Of the client's session."""

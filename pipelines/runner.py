@@ -1,7 +1,7 @@
-"""Running a pipeline: start, say how it is doing, stop.
+"""Runs a pipeline: starts it, reports its progress, and stops it.
 
-It stops by itself when everything that is there was done (`once`), and when it is told to: then the batch in hand is
-finished, because it would have to be done again.
+With `once` it stops when everything available has been processed. When it is told to stop, it finishes the current
+batch first, which would otherwise have to be repeated.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def run(
     stopping: threading.Event | None = None,
     remote: str | None = None,
 ) -> RunStatus:
-    """Until its end; what was done. A PipelineError if it could not go on. `remote` is a Connect server for it."""
+    """Runs until the end and returns what was done, or raises PipelineError. `remote` is the address of a Connect
+    server."""
     stopping = stopping or threading.Event()
     with state.held(pipeline.state, pipeline.source.TYPE):
         is_own = not spark_session.is_there()
         report(_greeting(pipeline, is_own and remote is None))
         if remote is None:
-            # Spark takes many seconds to begin. Over Connect the folders are elsewhere.
+            # Spark takes many seconds to start. Over Connect the folders are on another machine.
             check_report.inspect_all(pipeline)
         session = spark_session.start(f"whippet pipeline {pipeline.key}", pipeline.spark, pipeline.state, remote)
         try:
@@ -60,7 +61,7 @@ def run(
         except (PySparkException, Py4JJavaError) as error:
             raise as_pipeline_error(error) from error
         except (Py4JError, ConnectionError) as error:
-            raise SparkError(f"Spark has ended by itself; what it said is in {pipeline.state / LOG}") from error
+            raise SparkError(f"Spark has ended unexpectedly; see its log in {pipeline.state / LOG}") from error
         finally:
             if is_own:
                 spark_session.stop(session)
@@ -92,7 +93,7 @@ def _run(
         bad_records.make_topic(pipeline.iggy, pipeline.dead_letter)
     status = RunStatus(noun="result" if analysis.keeps_state else "row")
     control = run_control.control_for(session, pipeline.key, stopping)
-    # Batches may be processed by a process elsewhere, started in another folder.
+    # Batches may be processed by another process, started in another folder.
     resolved = replace(pipeline, iggy=pipeline.iggy.resolved, state=pipeline.state.absolute())
     processor = BatchProcessor(resolved, analysis, status, control.batches)
     query = _query(pipeline, source, analysis, processor, once=once)
@@ -143,14 +144,14 @@ def _query(
 
 
 def _stop(query: StreamingQuery) -> None:
-    """If a batch is in hand it ends by itself; the next one does not begin."""
+    """A batch in progress ends by itself; the next one does not start."""
     if query.isActive and not query.status["isTriggerActive"]:
         query.stop()
 
 
 def _raise_failure(query: StreamingQuery, status: RunStatus, *, is_stopping: bool) -> None:
     error = status.failure or query.exception()
-    # Of what has failed in another process there is but the text.
+    # A failure in another process is only known as text.
     if error is None or isinstance(error, StopRequested) or (is_stopping and StopRequested.__name__ in str(error)):
         return
     raise error
@@ -158,7 +159,7 @@ def _raise_failure(query: StreamingQuery, status: RunStatus, *, is_stopping: boo
 
 @contextmanager
 def _heard(status: RunStatus) -> Iterator[None]:
-    """What is warned of on the driver is shown with the progress, such as a database that does not answer just now."""
+    """Shows warnings on the driver in the progress lines, such as a database that does not respond."""
 
     class Hearing(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -177,14 +178,15 @@ def _heard(status: RunStatus) -> Iterator[None]:
 
 @contextmanager
 def _told_to_stop(stopping: threading.Event) -> Iterator[None]:
-    """SIGTERM and Ctrl-C ask; a second one ends the process at once. Spark has set a handler of its own before."""
+    """SIGTERM and Ctrl-C request a stop; a second one ends the process at once. Spark has already set a handler of
+    its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def told(number: int, frame: FrameType | None) -> None:
         if stopping.is_set():
-            # Java ends with us, as its standard input does.
+            # Java ends with this process, when its standard input is closed.
             os._exit(SOON)
         stopping.set()
 

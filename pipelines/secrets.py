@@ -1,4 +1,4 @@
-"""Keeps secrets out of whatever is shown: the texts that a file marks as secret, and the passwords inside them."""
+"""Keeps secrets out of all output: the strings that a file marks as secret, and the passwords inside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _WORD = re.compile(r"password\s*=\s*(?:'((?:[^'\\]|\\.)*)'|(\S+))", re.IGNORECAS
 
 
 def find_secrets(tables: Iterable[Any], variables: Iterable[str]) -> Iterator[str]:
-    """All of them in tables of a file, and the variables inside them. The longest first: one may contain another."""
+    """Finds the secrets in tables of a file, and the variables inside them. The longest comes first, because one may
+    contain another."""
     whole = set(_walk(list(tables)))
     parts = {value for value in variables if value and any(value in secret for secret in whole)}
     yield from sorted(whole | parts, key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Spark Connect: a Spark that runs elsewhere, and is spoken to without Java."""
+"""Spark Connect: uses a Spark server on another machine, without Java here."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANSWER_S = 10
 
 
 def session(url: str, name: str, wanted: Mapping[str, str], folder: Path) -> SparkSession:
-    """The zip that executors need is made in `folder`."""
+    """Writes the zip for the executors to `folder`."""
     _look(url)
     builder = SparkSession.builder.remote(url).appName(name).config("spark.sql.session.timeZone", "UTC")
     try:
         found = builder.config(map=dict(wanted)).getOrCreate()
     except (ImportError, PySparkImportError) as error:
         raise MissingError(
-            f"a Connect server needs packages here: install whippet-gateway[connect] (docs/install.md) ({error})"
+            f"using a Connect server needs more packages: install whippet-gateway[connect] (docs/install.md) ({error})"
         ) from None
     spark_zip.make(folder / ZIP)
     found.addArtifacts(str(folder / ZIP), pyfile=True)
@@ -34,7 +34,7 @@ def session(url: str, name: str, wanted: Mapping[str, str], folder: Path) -> Spa
 
 
 def _look(url: str) -> None:
-    """Spark itself would try for minutes."""
+    """Spark itself would keep trying for minutes."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port or PORT
@@ -45,4 +45,4 @@ def _look(url: str) -> None:
     try:
         socket.create_connection((host, port), ANSWER_S).close()
     except OSError as error:
-        raise SparkError(f"no Connect server at {host}:{port}: {error}") from None
+        raise SparkError(f"there is no Connect server at {host}:{port}: {error}") from None

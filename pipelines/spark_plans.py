@@ -1,4 +1,4 @@
-"""What Spark's plans consist of. Over Connect only their text can be had."""
+"""The kinds of nodes in Spark's plans. Over Connect only the text of a plan is available."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
-# Kinds of nodes. Those that look at one row at a time may be applied to each batch by itself.
+# Kinds of nodes. Row-wise nodes may be applied to each batch on its own.
 ROW_WISE = frozenset(
     {"Project", "Filter", "Generate", "SubqueryAlias", "View", "LogicalRDD", "LocalRelation", "OneRowRelation"}
     | {"WithCTE", "CTERelationDef", "CTERelationRef", "EventTimeWatermark"}
 )
 MAKES_ROWS = frozenset({"Generate", "Expand"})
 KEEPS_STATE = frozenset({"Aggregate", "Distinct", "Deduplicate", "DeduplicateWithinWatermark"})
-"""Nodes that put rows together, and that a stream can have."""
+"""Nodes that combine rows and that a stream supports."""
 SUBQUERY = "Subquery"
-"""For one inside an expression."""
+"""Stands for a subquery inside an expression."""
 ROWS = "LocalRelation"
-"""Rows that are in the plan itself."""
+"""Rows that are part of the plan itself."""
 
-# Below the root each node stands behind a branch; the rest of a text with several lines does not.
+# Below the root, each node follows a branch mark; other lines of a multi-line text do not.
 _NODE = re.compile(r"^[ :]*[:+]- '?(\w+)")
 _ROOT = re.compile(r"^'?(\w+)")
 _SUBQUERY = re.compile(r"\b(?:scalar-subquery|exists|list|lateral-subquery)#\d+ \[")
 
 
 def nodes(frame: DataFrame) -> set[str]:
-    """The kinds of nodes in the analysed plan."""
+    """Returns the kinds of nodes in the analysed plan."""
     if is_remote():
         return _nodes_of(_section(frame, "Analyzed"))
     plan = frame._jdf.queryExecution().analyzed()
@@ -43,7 +43,7 @@ def nodes(frame: DataFrame) -> set[str]:
 
 
 def is_computed(frame: DataFrame) -> bool:
-    """Whether planning alone has found the rows, so that no job is needed."""
+    """Whether planning alone has computed the rows, so that no job is needed."""
     if is_remote():
         return _section(frame, "Optimized").startswith(ROWS)
     return bool(frame._jdf.queryExecution().optimizedPlan().nodeName() == ROWS)
@@ -52,7 +52,7 @@ def is_computed(frame: DataFrame) -> bool:
 def _section(frame: Any, title: str) -> str:
     text: str = frame._explain_string(extended=True)
     section = text.partition(f"== {title} Logical Plan ==\n")[2].partition("\n\n== ")[0]
-    # Above the analysed plan is a line with the columns.
+    # The analysed plan starts with a line of columns.
     return section.partition("\n")[2] if title == "Analyzed" else section
 
 

@@ -1,5 +1,5 @@
-"""The Spark in which a pipeline runs: the one that is there already (spark-submit, a notebook, a test), or one of its
-own on this machine, whose words go to a file beside the state and not to the terminal."""
+"""The Spark session of a pipeline: an existing one (spark-submit, a notebook, a test), or one of its own on this
+machine, whose output goes to a log file next to the state instead of the terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     "spark.log.level": "ERROR",
-    # Quicker by some 40 ms a batch, and made for what a checkpoint of ours is on: a file system of this machine.
+    # Saves some 40 ms per batch, and suits our checkpoints, which are on a local file system.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
@@ -48,13 +48,14 @@ def is_there() -> bool:
 
 
 def is_submitted() -> bool:
-    """By spark-submit, whose Java is there already, and says what it says where it was told to."""
+    """Whether spark-submit has started this process: its Java is already running and logs where it was told to."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def start(name: str, wanted: Mapping[str, str], folder: Path, remote: str | None = None) -> SparkSession:
-    """`wanted` are settings of the file, which count more than ours. Whoever starts one stops it."""
-    # Spark logs each failure as JSON on its way through Python; whoever gets the exception says it once.
+    """Starts a session; `wanted` are the settings of the file, which override ours. The caller stops the session if
+    it had to be started."""
+    # Spark logs each failure as JSON when it passes through Python; the caller reports the exception anyway.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     session = SparkSession.getActiveSession()
     if session is None:
@@ -83,7 +84,7 @@ def _own(name: str, wanted: Mapping[str, str], folder: Path) -> SparkSession:
     with log.open("wb") as file:
         context = _context(conf, file, log)
     if not conf.get("spark.master", "").startswith("local"):
-        # Executors have a Python of their own, which need not know Whippet.
+        # Executors have their own Python, in which Whippet need not be installed.
         spark_zip.make(folder / ZIP)
         context.addPyFile(str(folder / ZIP))
     return SparkSession(context)
@@ -94,7 +95,7 @@ def _context(conf: SparkConf, file: IO[bytes], log: Path) -> SparkContext:
         gateway = launch_gateway(conf, {"stdout": file, "stderr": file})  # type: ignore[no-untyped-call]
         return SparkContext(conf=conf, gateway=gateway)
     except PySparkException:
-        raise MissingError(f"Spark does not start; {NEEDS_JAVA}. What Spark says is in {log}") from None
+        raise MissingError(f"Spark does not start; {NEEDS_JAVA}. See its log in {log}") from None
 
 
 def stop(session: SparkSession) -> None:
@@ -103,10 +104,10 @@ def stop(session: SparkSession) -> None:
         return
     gateway = session.sparkContext._gateway
     with contextlib.suppress(Py4JError, OSError):
-        # Where Java has ended by itself there is nobody to be told.
+        # Java may have ended by itself.
         session.stop()
     if gateway is None or getattr(gateway, "proc", None) is None:
-        # It is not ours to end: spark-submit has started it.
+        # spark-submit has started it, and stops it.
         return
     with contextlib.suppress(Py4JError, OSError):
         gateway.shutdown()

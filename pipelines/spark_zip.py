@@ -1,7 +1,7 @@
-"""Makes the zip that takes the data source and the pipelines to a cluster: `make spark-zip`.
+"""Builds the zip that takes the data source and the pipelines to a cluster: `make spark-zip`.
 
-It is for `spark-submit --py-files`, `sc.addPyFile` and Connect's `addArtifacts`. It holds `pyspark_whippet`, which is
-what executors need, and `whippet.spark` and `whippet.pipelines` for drivers; nothing of the server is in it.
+It is for `spark-submit --py-files`, `sc.addPyFile` and Connect's `addArtifacts`. It contains `pyspark_whippet` for
+executors, and `whippet.spark` and `whippet.pipelines` for drivers; it contains nothing of the server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FOLDERS = {
 PACKAGE = Path(whippet.__file__).parent
 FILES = {"whippet/__init__.py": PACKAGE / "__init__.py", "whippet/spark.py": PACKAGE / "spark.py"}
 ALWAYS = (1980, 1, 1, 0, 0, 0)
-"""The same code gives the same zip."""
+"""A fixed date, so that the same code yields the same zip."""
 
 
 def make(path: Path) -> None:

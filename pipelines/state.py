@@ -1,5 +1,5 @@
-"""The folder in which a pipeline keeps how far it has come: Spark's checkpoint, what sinks have refused of the last
-batch (refusals.py), Spark's log, and the lock that keeps a second process out."""
+"""The state folder of a pipeline: Spark's checkpoint, the rows that sinks have refused of the last batch
+(refused_rows.py), Spark's log, and the lock that keeps other processes out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ CHECKPOINT, REFUSED, LOCK, SOURCE = "checkpoint", "refused", "lock", "source.jso
 
 @contextlib.contextmanager
 def held(folder: Path, source: str) -> Iterator[None]:
-    """For as long as the pipeline runs. FileError if another process has it, or if it is of another kind of source."""
+    """Holds the lock while the pipeline runs. Raises FileError if another process holds it, or if the state belongs
+    to another type of source."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
@@ -37,14 +38,14 @@ def _lock(file: int, folder: Path) -> None:
     except OSError:
         process = os.read(file, 20).decode().strip()
         raise FileError(
-            f"{folder}: this pipeline is running already, as process {process}; another one needs another key"
+            f"{folder}: this pipeline is already running as process {process}; use another key for another pipeline"
         ) from None
     os.ftruncate(file, 0)
     os.write(file, b"%d\n" % os.getpid())
 
 
 def _check(folder: Path, source: str) -> None:
-    """Offsets of one kind of source mean nothing to another."""
+    """Offsets of one type of source are meaningless to another."""
     path = folder / SOURCE
     if path.exists():
         there = json.loads(path.read_text())["source"]
@@ -57,7 +58,7 @@ def _check(folder: Path, source: str) -> None:
 
 
 def last_batch(folder: Path) -> int | None:
-    """The last one that is done; None before there was one."""
+    """Returns the last batch that is done, or None."""
     commits = folder / CHECKPOINT / "commits"
     numbers = [int(each.name) for each in commits.iterdir() if each.name.isdigit()] if commits.is_dir() else []
     return max(numbers, default=None)

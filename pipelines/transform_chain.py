@@ -1,9 +1,9 @@
-"""What the transforms amount to, found out from a table with no rows in it: which columns come out, and whether each
-batch can be looked at by itself.
+"""Analyses and applies the chain of transforms. An empty table shows which columns come out, and whether each batch can
+be processed on its own.
 
-1. Transforms that look at one row at a time are applied to each batch, so that a row on which one fails can be found.
-2. Where one puts rows together (windows, de-duplication, GROUP BY), all of them are part of Spark's stream, which keeps
-   its state in the checkpoint.
+1. Row-wise transforms are applied to each batch, so that a row on which one fails can be found.
+2. If one of them combines rows (windows, deduplication, GROUP BY), all of them become part of Spark's stream, which
+   keeps its state in the checkpoint.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from whippet.pipelines.transforms.sql import Sql
 from whippet.pipelines.user_text import error_text
 
 CAN_FAIL = (Sql, UpdateFields)
-"""Those whose expressions may have no answer for a row."""
+"""Transforms with expressions that may fail for a row."""
 
 
 @dataclass(frozen=True)
 class Analysis:
     schema: StructType
-    """Of what sinks get."""
+    """The columns that sinks get."""
     keeps_state: bool
     is_one_to_one: bool
     can_fail: bool
 
 
 def analyse(source: DataFrame, transforms: Sequence[Transform]) -> Analysis:
-    """FileError names the transform that cannot be."""
+    """Raises FileError, which names the invalid transform."""
     _check_watermarks(transforms)
     frame = empty_like(source).drop(*HIDDEN)
     context, late = BatchContext(F.current_timestamp(), F.lit("")), False
@@ -63,7 +63,7 @@ def apply(frame: DataFrame, transforms: Sequence[Transform], context: BatchConte
 
 
 def apply_to_stream(source: DataFrame, transforms: Sequence[Transform]) -> DataFrame:
-    """For a flow that keeps state: what comes out of it, and beside that the records that could not be parsed."""
+    """For a chain that keeps state. Returns its results, and with them the records that could not be parsed."""
     unique = F.concat_ws("|", *COORDINATES) if set(COORDINATES) <= set(source.columns) else F.expr("uuid()")
     good = source.where(F.col(CORRUPT).isNull()).drop(*HIDDEN)
     result = apply(good, transforms, BatchContext(F.current_timestamp(), unique))
@@ -72,12 +72,12 @@ def apply_to_stream(source: DataFrame, transforms: Sequence[Transform]) -> DataF
 
 
 def _check_watermarks(transforms: Sequence[Transform]) -> None:
-    """Spark has one for a stream, and says so only when it has begun."""
+    """A stream has only one watermark, and Spark reports a conflict only after the start."""
     found = [(place(number, each), each) for number, each in enumerate(transforms, start=1) if _watermark(each)]
     for where, each in found[1:]:
         if _watermark(each) != _watermark(found[0][1]):
             raise FileError(
-                f"{where}: a pipeline has one 'time_field' and one 'watermark': say those of {found[0][0]}, "
+                f"{where}: a pipeline has one 'time_field' and one 'watermark': use those of {found[0][0]}, "
                 "or make two pipelines with a topic between them"
             )
 
@@ -99,21 +99,21 @@ def _applied(frame: DataFrame, transform: Transform, context: BatchContext, wher
         raise FileError(f"{where}: {error_text(error)}") from None
     for name in names:
         if names.count(name) > 1:
-            raise FileError(f"{where}: two fields are called '{name}'; rename one of them")
+            raise FileError(f"{where}: two fields are named '{name}'; rename one of them")
         if name in HIDDEN:
-            raise FileError(f"{where}: '{name}' is a name of ours; choose another")
+            raise FileError(f"{where}: '{name}' is a reserved name; choose another")
     return found
 
 
 def _check(frame: DataFrame, where: str, has_watermark: bool) -> None:
     found = nodes(frame)
     if SUBQUERY in found:
-        raise FileError(f"{where}: a subquery would look at one batch and not at all records; use a window")
+        raise FileError(f"{where}: a subquery would see only one batch, not all records; use a window")
     strange = sorted(found - ROW_WISE - MAKES_ROWS - KEEPS_STATE)
     if strange:
-        raise FileError(f"{where}: {', '.join(strange)} cannot be done to a stream of records")
+        raise FileError(f"{where}: {', '.join(strange)} is not possible on a stream of records")
     if found & KEEPS_STATE and not has_watermark:
         raise FileError(
-            f"{where}: it puts records together, which takes for ever in a stream: say 'time_field' and 'watermark', "
+            f"{where}: it combines records, which never ends in a stream: set 'time_field' and 'watermark', "
             "and group by window(<time_field>, '1 minute')"
         )

@@ -1,4 +1,4 @@
-"""What to tell a person of an exception: one line, without traces, without what Spark puts around it."""
+"""Text for users: numbers with their nouns, and exceptions as one line, without traces and without what Spark adds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pyspark_whippet.errors import PipelineError
 from pyspark_whippet.session import NO_CREDENTIALS
 from whippet.pipelines import errors
 
-# What an exception of ours looks like in the text of one that Spark has made of it, on its way through its processes.
+# How one of our exceptions looks in the text of an exception that Spark has made from it between processes.
 _OURS = re.compile(r"(?:whippet\.pipelines|pyspark_whippet)\.errors\.(\w+): (.+)")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _CONDITION = re.compile(r"^\s*(?:\[[A-Z_.0-9]+\]\s*)+")
 _RAISED = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Exit|Interrupt)(?:: .*)?)$", re.MULTILINE)
-"""The last line of a trace."""
+"""The last line of a traceback."""
 _STREAM = re.compile(r"\s*=== Streaming Query ===.*", re.DOTALL)
-"""What Spark tells of the query, behind what went wrong."""
+"""What Spark appends about the query."""
 _WITHOUT_END = 400
 IN_A_FILE = {
-    NO_CREDENTIALS: "set WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD, or say it in [iggy]",
+    NO_CREDENTIALS: "set WHIPPET_TOKEN, or WHIPPET_USERNAME and WHIPPET_PASSWORD, or set them in [iggy]",
     "failOnDataLoss=false": "fail_on_data_loss = false",
 }
-"""The data source speaks to people who write options."""
+"""The data source's errors address people who set options; users of pipelines set keys in a file."""
 
 
 def pluralize(number: int, noun: str) -> str:
@@ -51,7 +51,7 @@ def _error_text(error: BaseException) -> str:
     if ours:
         return str(ours[-1][1]).strip()
     if "Traceback (most recent call last)" in text and (raised := _RAISED.findall(text)):
-        # Of a Python beside Spark; all that stands above it is for us.
+        # From a Python process of Spark; the traceback above is not for users.
         return _shortened(raised[-1])
     if isinstance(error, PySparkException):
         return _of_spark(text)
@@ -65,7 +65,8 @@ def _of_spark(text: str) -> str:
 
 
 def _of_java(exception: Any) -> str:
-    """The first that says what happened, and the last, which says why; not that a job was aborted for it."""
+    """Returns the first message, which says what happened, and the last, which says why, but not that a job was
+    aborted."""
     texts = [_of_spark(text) for text in _causes(exception) if not text.startswith("Job aborted")]
     if not texts:
         return _of_spark(str(exception.getMessage()))
@@ -80,23 +81,24 @@ def _causes(exception: Any) -> Iterator[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Of a library that puts traces, tables and pictures behind it."""
+    """For libraries that append traces, tables and drawings."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return _shortened(lines[0]) if lines else type(error).__name__
 
 
 LIBRARIES = ("deltalake", "pyiceberg", "sqlalchemy", "pyarrow", "py4j")
-"""What goes wrong in them is for people, too: a table that does not fit, a file that cannot be written."""
+"""Errors of these libraries are for users, too: a table that does not fit, a file that cannot be written."""
 
 
 def is_expected(error: BaseException) -> bool:
-    """Something outside is not as it should be; anything else is a mistake of ours."""
+    """Whether the cause is outside of Whippet; everything else is a bug."""
     module = type(error).__module__.split(".")[0]
     return isinstance(error, PipelineError | PySparkException | OSError) or module in LIBRARIES
 
 
 def as_pipeline_error(error: Exception) -> PipelineError:
-    """The exception of ours that went into this one, else a SparkError. Spark's own can be read while Spark runs."""
+    """Returns the exception of ours that this one was made from, or a SparkError. Spark's exceptions can only be
+    read while Spark runs."""
     if isinstance(error, PipelineError):
         return error
     found = _OURS.findall(str(error))

@@ -1,4 +1,4 @@
-"""`whippet pipeline check`: says what a pipeline would do, and what is wrong with it. It changes nothing."""
+"""`whippet pipeline check`: reports what a pipeline would do, and what is wrong with it. It changes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _check(pipeline: Pipeline, arguments: argparse.Namespace) -> int:
         print(secrets.mask(line, pipeline.secrets))
     if not arguments.offline:
         print(_columns(pipeline, arguments.remote))
-    print("it can run")
+    print("the pipeline can run")
     return SOUND
 
 
@@ -44,7 +44,7 @@ def _columns(pipeline: Pipeline, remote: str | None) -> str:
 
     from whippet.pipelines import check_report, spark_session, transform_chain, user_text  # noqa: PLC0415
 
-    print("starting Spark to look at the transforms ...", file=sys.stderr, flush=True)
+    print("starting Spark to analyse the transforms ...", file=sys.stderr, flush=True)
     is_own = not spark_session.is_there()
     with tempfile.TemporaryDirectory() as folder:
         session = spark_session.start("whippet pipeline check", pipeline.spark, Path(folder), remote)

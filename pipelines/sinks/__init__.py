@@ -1,7 +1,7 @@
-"""Where records go: a module for each type. A sink is a table of the file, and is handed one batch after the other.
+"""The sinks, one module per type. A sink is a table of the file, and is handed one batch after the other.
 
-Each of them keeps its promise about batches that come again by itself: a crash between a sink and Spark's note that a
-batch is done has the whole batch written again.
+Each sink keeps its delivery guarantee for replays by itself: after a crash between its write and Spark's record that
+the batch is done, the whole batch is written again.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ from whippet.pipelines.sinks.topic import TopicSink
 class Sink(Protocol):
     TYPE: ClassVar[str]
     DELIVERY: ClassVar[str]
-    """What a replay does, for the plan."""
+    """What a replay does, for `whippet pipeline check`."""
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
-        """What is there, for the plan; an error where it cannot be. Changes nothing."""
-
-    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
-        """FileError if records with these columns cannot be written, as the file is or as what is there is. Changes
+        """Yields what exists, for `whippet pipeline check`; raises an error if that cannot be written to. Changes
         nothing."""
 
+    def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
+        """Raises FileError if records with these columns cannot be written, because of the file or of what exists.
+        Changes nothing."""
+
     def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
-        """Before the first batch, and after `fit`: makes what is missing."""
+        """Creates what is missing: before the first batch, and after `check_schema`."""
 
     def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
-        """All of a batch; what was refused comes back as bad records (bad_records.py)."""
+        """Writes a batch and returns the rows that were refused, as bad records (bad_records.py)."""
 
 
 _ALL: tuple[Any, ...] = (

@@ -1,11 +1,11 @@
-"""`_bulk`: what Elasticsearch and Quickwit have in common. Tasks send documents as pairs of lines and read an response
-for each of them.
+"""The `_bulk` API, shared by Elasticsearch and Quickwit. Tasks send documents as pairs of lines and read a result for
+each.
 
-1. Sent again, with pauses that double and as long as `Retry-After` says: requests without an response or with 408, 429,
-   502, 503 or 504, and of other requests the documents that were answered so.
-2. A request that is too large (413) goes again in two halves.
-3. A document that is refused for what it is comes back as a bad record. Anything else is an error: it is no fault of
-   a document. So is an response that says nothing of documents.
+1. Requests without a response or with status 408, 429, 502, 503 or 504 are repeated, with pauses that double or as
+   `Retry-After` says. Of other requests, the documents with such a status are sent again.
+2. A request that is too large (413) is sent again in two halves.
+3. A document that is refused because of its content becomes a bad record. Any other failure is an error, and so is a
+   response without results.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from whippet.pipelines.record_columns import Batch, row_id
 TRANSIENT = frozenset({408, 429, 502, 503, 504})
 TOO_LARGE = 413
 INDEX_ERRORS = frozenset({401, 403, 404})
-"""Of a document: nobody may write, the index is closed or gone. All others would be answered the same."""
+"""Statuses that are not the document's fault: writing is not allowed, or the index is closed or gone. All other
+documents would get the same."""
 PAUSE_S_MAX, RETRY_AFTER_S_MAX = 30.0, 300.0
 REQUEST_BYTES_MAX = 5_000_000
 REASON_CHARACTERS_MAX = 500
@@ -42,7 +43,7 @@ REASON_CHARACTERS_MAX = 500
 
 @dataclass(frozen=True)
 class Target:
-    """Where documents go; pickled to tasks."""
+    """Where documents are sent; pickled to tasks."""
 
     url: str
     path: str
@@ -74,7 +75,7 @@ class Response(NamedTuple):
 
 
 class Client:
-    """Requests, one after the other, over a connection that is kept."""
+    """Sends requests one after the other over one connection."""
 
     def __init__(self, target: Target, pause: Callable[[float], None] = time.sleep) -> None:
         self._target = target
@@ -88,7 +89,8 @@ class Client:
         self.close()
 
     def call(self, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...] = ()) -> Response:
-        """The response, if its status is 2xx or one of `also`; else SinkError, after what can help was tried."""
+        """Returns the response if its status is 2xx or in `also`. Otherwise it raises SinkError, after retries where
+        they can help."""
         attempt = 0
         while True:
             response, why = self._once(method, path, body, media)
@@ -148,7 +150,7 @@ class Client:
 
 class Document(NamedTuple):
     place: int
-    """Which one of the task's it is."""
+    """The place among the task's documents."""
     lines: bytes
 
 
@@ -158,13 +160,13 @@ class Refused(NamedTuple):
 
 
 def once(target: Target, method: str, path: str, body: bytes | None, media: str, also: tuple[int, ...]) -> Response:
-    """A request that no other one follows."""
+    """Sends a single request."""
     with Client(target) as client:
         return client.call(method, path, body, media, also)
 
 
 def send(client: Client, target: Target, documents: Sequence[Document]) -> list[Refused]:
-    """All of them; gives those that were refused for what they are."""
+    """Sends all documents, and returns those that were refused because of their content."""
     refused, attempt = list[Refused](), 0
     while documents:
         response = client.call(
@@ -178,7 +180,9 @@ def send(client: Client, target: Target, documents: Sequence[Document]) -> list[
         waiting, found = _sort_results(documents, response)
         refused += found
         if waiting and attempt >= target.retries:
-            raise SinkError(f"{target.url}{target.path}: {len(waiting)} documents were put off {attempt + 1} times")
+            raise SinkError(
+                f"{target.url}{target.path}: {len(waiting)} documents were rejected temporarily {attempt + 1} times"
+            )
         if waiting:
             client.wait(attempt, response)
         documents, attempt = waiting, attempt + 1
@@ -189,15 +193,15 @@ NDJSON = "application/x-ndjson"
 
 
 def _sort_results(documents: Sequence[Document], response: Response) -> tuple[list[Document], list[Refused]]:
-    """Those to send again, and those that were refused."""
+    """Returns the documents to send again, and those that were refused."""
     said = _parse_response(response)
     items = said.get("items")
     if not said["errors"] and (items is None or len(items) == len(documents)):
         return [], []
     if items is None:
-        raise SinkError(f"_bulk has failed, and does not say for which documents: {response.reason}")
+        raise SinkError(f"_bulk failed, and did not report for which documents: {response.reason}")
     if len(items) != len(documents):
-        raise SinkError(f"_bulk has answered for {len(items)} documents instead of {len(documents)}")
+        raise SinkError(f"_bulk returned results for {len(items)} documents instead of {len(documents)}")
     waiting, refused = list[Document](), list[Refused]()
     for document, item in zip(documents, items, strict=True):
         ((_, result),) = item.items()
@@ -207,19 +211,19 @@ def _sort_results(documents: Sequence[Document], response: Response) -> tuple[li
         elif status >= 300:
             why = f"{status} {_reason(result.get('error') or {})}"[:REASON_CHARACTERS_MAX]
             if status in INDEX_ERRORS:
-                raise SinkError(f"_bulk takes no documents: {why}")
+                raise SinkError(f"_bulk accepts no documents: {why}")
             refused.append(Refused(document.place, why))
     return waiting, refused
 
 
 def _parse_response(response: Response) -> dict[str, Any]:
-    """Whoever answers something else has stored nothing: a proxy, or another service."""
+    """Anything else comes from a proxy or another service, and nothing was stored."""
     try:
         said = json.loads(response.body)
     except ValueError:
         said = None
     if not isinstance(said, dict) or "errors" not in said:
-        raise SinkError(f"this is no response of _bulk: {response.status} {response.reason or 'without a word'}")
+        raise SinkError(f"this is not a response of _bulk: {response.status} {response.reason or '(empty)'}")
     return said
 
 
@@ -235,7 +239,7 @@ def _reason(error: Any) -> str:
 
 
 def write(batch: Batch, target: Target, document: Column, id_columns: tuple[str, ...], *, with_ids: bool) -> DataFrame:
-    """Sends a batch from its tasks; gives what was refused, as bad records."""
+    """Sends a batch from its tasks, and returns the refused documents as bad records."""
     own = row_id(batch, id_columns) if with_ids else None
     columns = [document.alias("document"), origin(batch.frame).alias("origin")]
     columns.append((own if own is not None else F.lit(None).cast("binary")).alias("id"))
@@ -263,7 +267,7 @@ def _task(target: Target, scope: tuple[str, str] | None) -> Callable[[Iterable[A
 
 
 def _heads(target: Target, batch: Any, texts: Any, derived: ids.DerivedIds | None) -> list[bytes]:
-    """The action lines, with an id that comes again when the batch does."""
+    """Returns the action lines, with ids that are the same on a replay."""
     if derived is None:
         return [json.dumps({target.action: {"_index": target.index}}).encode() + b"\n"] * len(texts)
     given = batch.column("id").to_pylist()

@@ -1,7 +1,8 @@
-"""The sink `delta`: a Delta table, by delta-rs. The number of the batch is in the commit that adds its rows.
+"""The sink `delta`: appends to a Delta table with delta-rs. The commit that adds the rows of a batch records its
+number.
 
-Delta writes such numbers down and refuses none, so they are looked at first; two pipelines never write under one name,
-because a pipeline has its state to itself.
+Delta stores such numbers but does not compare them, so they are checked first. Two pipelines never write under one
+name, because they never share a state.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 HOUR_MS = 3_600_000
 WIDER = (("byte", "short", "integer", "long"), ("float", "double"))
-"""Types of Delta, each of which takes those before it."""
+"""Types of Delta, each of which accepts those before it."""
 _NEVER_NULL = re.compile(r'("(?:nullable|containsNull|valueContainsNull)"):false')
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaSink:
-    """A Delta table, which is made if it is not there. A batch passes through the driver."""
+    """A Delta table, which is created if it does not exist. A batch passes through the driver."""
 
     TYPE: ClassVar[str] = "delta"
     DELIVERY: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
     path: str = key(PATH, "the folder of the table")
-    partition_by: tuple[str, ...] = key(STRINGS, "fields whose values become folders", (), shown="none")
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
-    compact_after: int = key(integer(0), "after how many batches small files are put together; 0: never", 100)
+    partition_by: tuple[str, ...] = key(STRINGS, "fields to partition by", (), shown="none")
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `iggy_offset`", True)
+    compact_after: int = key(integer(0), "number of batches after which small files are compacted; 0: never", 100)
     keep_versions: int | None = key(
         DURATION,
-        "then delete files that no version of this time needs any more; at least '1 h'",
+        "after a compaction, delete the files that only older versions need; at least '1 h'",
         None,
         shown="keep all",
     )
 
     def __post_init__(self) -> None:
         if self.keep_versions is not None and self.keep_versions < HOUR_MS:
-            raise ValueError("key 'keep_versions': at least '1 h', so that nobody loses what he is reading")
+            raise ValueError("key 'keep_versions': at least '1 h' is needed, so that readers do not lose their files")
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         delta = _library()
         with lake_tables.as_sink_errors(f"table {self.path}"):
             table = self._table(delta)
-        yield f"table {self.path}: {'will be made' if table is None else f'version {table.version()}'}"
+        yield f"table {self.path}: {'will be created' if table is None else f'version {table.version()}'}"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         delta, wanted = _library(), selected_schema(schema, self.include_metadata)
@@ -111,7 +112,8 @@ class DeltaSink:
     def _append(
         self, delta: Any, batch: Batch, rows: pa.Table, columns: pa.Schema, place: str, *, may_fail: bool = False
     ) -> bool:
-        """In one commit. False if one of them fails a check of the table; without `may_fail` that is an error."""
+        """Appends in one commit. With `may_fail`, returns False if a row violates a constraint of the table;
+        otherwise that is an error."""
         if not rows.num_rows:
             return True
         mark = delta.CommitProperties(app_transactions=[delta.Transaction(batch.writer, batch.number)])
@@ -121,7 +123,7 @@ class DeltaSink:
                     self.path,
                     lake_tables.cast(rows, columns),
                     mode="append",
-                    # Columns that the table has besides become null.
+                    # Columns that only the table has become null.
                     schema_mode="merge",
                     partition_by=list(self.partition_by) or None,
                     commit_properties=mark,
@@ -133,7 +135,7 @@ class DeltaSink:
         return True
 
     def _table(self, delta: Any) -> Any:
-        """None where there is none yet."""
+        """Returns None if the table does not exist yet."""
         return delta.DeltaTable(self.path) if delta.DeltaTable.is_deltatable(self.path) else None
 
     def _compact(self, table: deltalake.DeltaTable, place: str) -> None:
@@ -142,11 +144,11 @@ class DeltaSink:
             if self.keep_versions is not None:
                 table.vacuum(self.keep_versions // HOUR_MS, dry_run=False, enforce_retention_duration=False)
         except Exception as error:  # noqa: BLE001 -- whatever it is: the rows are there, and it comes round again
-            _log.warning("%s: small files were not put together: %s", place, first_line(error))
+            _log.warning("%s: could not compact small files: %s", place, first_line(error))
 
 
 def _kind(field: Any) -> str:
-    """As Delta writes it; whether something inside may be null is another matter."""
+    """Returns the type as Delta writes it, regardless of whether nested fields may be null."""
     return _NEVER_NULL.sub(r"\1:true", field.type.to_json()).strip('"')
 
 

@@ -1,5 +1,8 @@
-"""Checks of a Delta table: conditions that each row has to meet. delta-rs says that rows do not, but not which; so they
-are tried on a table with the same columns and one of the checks, in a folder that goes when that is done."""
+"""Finds the rows that violate constraints of a Delta table.
+
+delta-rs reports that some rows violate a constraint, but not which ones. So rows are tried on temporary tables with the
+same columns and one of the constraints each.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ _SAID = re.compile(r"validation check|invariant", re.IGNORECASE)
 
 
 def checks_of(table: DeltaTable) -> Mapping[str, str]:
-    """Conditions, by their names."""
+    """Returns the conditions by name."""
     settings = table.metadata().configuration
     return {name.removeprefix(PREFIX): text for name, text in settings.items() if name.startswith(PREFIX) and text}
 
 
 def is_about_rows(error: Exception) -> bool:
-    """delta-rs has one exception for all there is: a disk that is full is no fault of a row."""
+    """delta-rs has one exception for everything, and a full disk is not the fault of a row."""
     return _SAID.search(str(error)) is not None
 
 
@@ -38,7 +41,7 @@ def trial(table: DeltaTable) -> Iterator[RefusalCheck]:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="whippet-") as folder:
-        # Somebody else has named them, so folders have numbers.
+        # The names come from users, so folders are numbered.
         checks = [(str(Path(folder, str(place))), *check) for place, check in enumerate(checks_of(table).items())]
         for path, name, text in checks:
             DeltaTable.create(path, table.schema()).alter.add_constraint({name: text})
@@ -50,7 +53,7 @@ def trial(table: DeltaTable) -> Iterator[RefusalCheck]:
                 except DeltaError as error:
                     if not is_about_rows(error):
                         raise
-                    return f"it fails the check '{name}' of the table: {text}"
+                    return f"it violates the table's constraint '{name}': {text}"
             return None
 
         yield why_not

@@ -1,5 +1,5 @@
-"""The sink `elasticsearch`: documents of an index, by `_bulk`. A document that is written again has the id that it
-had, and replaces itself."""
+"""The sink `elasticsearch`: writes documents to an index with `_bulk`. A replayed document has the same id, and
+replaces itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whippet.pipelines.sinks import bulk
 
 JSON = "application/json"
 NAMES = {"iggy_partition_id": "_iggy_partition"}
-"""Of metadata, where documents call them otherwise than with an underscore in front."""
+"""Metadata that documents do not name with just an underscore in front."""
 
 
 def http_url(value: Any) -> str:
@@ -30,7 +30,7 @@ def http_url(value: Any) -> str:
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise InvalidValue
     if parts.username or parts.password:
-        raise ValueError("credentials do not belong into it: use 'username' and 'password'")
+        raise ValueError("it must not contain credentials; use 'username' and 'password'")
     return str(value).rstrip("/")
 
 
@@ -48,32 +48,35 @@ class ElasticsearchSink:
     """An index of Elasticsearch or OpenSearch."""
 
     TYPE: ClassVar[str] = "elasticsearch"
-    DELIVERY: ClassVar[str] = "exactly once: a document that is written again replaces itself"
-    url: str = key(URL, "where it is")
+    DELIVERY: ClassVar[str] = "exactly once: a replayed document replaces itself"
+    url: str = key(URL, "its address")
     index: str = key(STRING, "the index")
-    username: str | None = key(STRING, "who writes", None)
-    password: Secret | None = key(SECRET, "his password", None)
-    batch_size: int = key(integer(1), "how many documents a request has at most", 1000)
-    timeout_seconds: int = key(integer(1), "how long an answer may take", 30)
-    create_index_if_not_exists: bool = key(BOOLEAN, "make the index", True)
+    username: str | None = key(STRING, "the user", None)
+    password: Secret | None = key(SECRET, "the user's password", None)
+    batch_size: int = key(integer(1), "largest number of documents in a request", 1000)
+    timeout_seconds: int = key(integer(1), "longest time to wait for a response", 30)
+    create_index_if_not_exists: bool = key(BOOLEAN, "create the index if it does not exist", True)
     index_mapping: dict[str, Any] | None = key(
         Kind("a table", _table),
-        "the mappings of an index that is made",
+        "mappings of a new index",
         None,
         shown="Elasticsearch's",
     )
     id_columns: tuple[str, ...] = key(
-        STRINGS, "fields that tell records apart: of equal ones the last is kept", (), shown="worked out"
+        STRINGS, "fields that identify a record: of equal ones the last is kept", (), shown="derived from the message"
     )
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, as `_iggy_offset` and so on", True)
-    max_retries: int = key(integer(0), "how often is sent again what was put off", 5)
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `_iggy_offset`", True)
+    max_retries: int = key(integer(0), "how often requests and documents are sent again after a temporary failure", 5)
     retry_delay: int = key(
-        DURATION, "how long is waited before, unless the answer says; twice as long each time", 1000, shown='"1 s"'
+        DURATION,
+        "pause before the first retry, unless the response sets one; it doubles with each retry",
+        1000,
+        shown='"1 s"',
     )
 
     def __post_init__(self) -> None:
         if (self.username is None) != (self.password is None):
-            raise ValueError("keys 'username' and 'password' belong together")
+            raise ValueError("keys 'username' and 'password': set both or neither")
 
     @property
     def _target(self) -> bulk.Target:
@@ -100,8 +103,8 @@ class ElasticsearchSink:
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         is_there = self._is_there()
         if not is_there and not self.create_index_if_not_exists:
-            raise FileError(f"there is no index '{self.index}'; make it, or leave out create_index_if_not_exists")
-        yield f"index {self.index} at {self.url}: {'is there' if is_there else 'will be made'}"
+            raise FileError(f"index '{self.index}' does not exist; create it, or leave out create_index_if_not_exists")
+        yield f"index {self.index} at {self.url}: {'exists' if is_there else 'will be created'}"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         for name in self.id_columns:
@@ -110,7 +113,7 @@ class ElasticsearchSink:
     def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         if self.create_index_if_not_exists and not self._is_there():
             body = {} if self.index_mapping is None else {"mappings": self.index_mapping}
-            # 400: somebody else was quicker, which shows when documents are sent.
+            # 400: another process was faster. If it still does not exist, sending documents will fail.
             bulk.once(self._target, "PUT", self._path, json.dumps(body).encode(), JSON, also=(400,))
 
     def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:

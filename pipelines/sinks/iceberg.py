@@ -1,7 +1,7 @@
-"""The sink `iceberg`: a table in an Iceberg catalogue, by pyiceberg. The snapshot that adds the rows of a batch has its
-number, and so have the properties of the table, in one commit; the latter outlive snapshots that expire.
+"""The sink `iceberg`: appends to a table in an Iceberg catalogue with pyiceberg. One commit adds the rows of a batch
+and records its number in the snapshot and in the table's properties; the properties outlive snapshots that expire.
 
-What is done about small files and old snapshots is in iceberg_upkeep.py.
+Compaction and the expiry of snapshots are in iceberg_maintenance.py.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ _PARTITION = re.compile(r"(?:(year|month|day|hour)\(\s*(.+?)\s*\)|(.+))")
 _REQUIRED = re.compile(r'("(?:required|element-required|value-required)"):true')
 STORE = ("store_url", "store_access_key_id", "store_secret_access_key", "store_region", "store_class")
 CATALOG = "default"
-"""Its name, by which tables are found in a database that several catalogues share."""
+"""The catalogue's name, by which tables are found in a database that several catalogues share."""
 PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Of a table that we make: each commit writes the whole of its metadata anew, and the last hundred stay for whoever is
-reading."""
+"""For tables that the sink creates: each commit writes all of the metadata again, and the last hundred versions are
+kept for readers."""
 BATCH, PIPELINE = "whippet.batch", "whippet.pipeline"
 
 
 def _partitions(value: Any) -> tuple[tuple[str, str], ...]:
-    """(how, field) of texts such as `day(at)`."""
+    """Parses strings such as `day(at)` to (transform, field)."""
     if not isinstance(value, list) or not all(isinstance(each, str) and each.strip() for each in value):
         raise InvalidValue
     matches = [_PARTITION.fullmatch(each.strip()) for each in value]
@@ -51,31 +51,31 @@ def _partitions(value: Any) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergSink:
-    """An Iceberg table, which is made if it is not there. A batch passes through the driver."""
+    """An Iceberg table, which is created if it does not exist. A batch passes through the driver."""
 
     TYPE: ClassVar[str] = "iceberg"
     DELIVERY: ClassVar[str] = "exactly once: the number of the batch is in the commit that adds its rows"
     UNSUPPORTED: ClassVar[dict[str, str]] = {
-        **dict.fromkeys(("dynamic_routing", "dynamic_route_field"), "the table is named in 'tables'"),
+        **dict.fromkeys(("dynamic_routing", "dynamic_route_field"), "name the table in 'tables'"),
         **dict.fromkeys(STORE, "the warehouse is a folder of a mounted file system"),
     }
     tables: tuple[str, ...] = key(STRINGS, 'one table, with its namespace, such as ["lake.orders"]')
     warehouse: str = key(PATH, "the folder of the tables")
-    catalog_type: str = key(one_of("sql"), "the catalogue is a database", "sql")
+    catalog_type: str = key(one_of("sql"), "type of the catalogue: a database", "sql")
     uri: str | None = key(
         STRING, "the database, such as 'sqlite:////srv/lake/catalog.db'", None, shown="catalog.db in the warehouse"
     )
     partition_by: tuple[tuple[str, str], ...] = key(
         Kind('a list of fields, such as ["country", "day(at)"],', _partitions),
-        "how a new table is parted: by fields, or by `year`, `month`, `day` or `hour` of a time",
+        "how a new table is partitioned: by fields, or by `year`, `month`, `day` or `hour` of a time",
         (),
-        shown="not at all",
+        shown="none",
     )
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
-    compact_after: int = key(integer(0), "after how many batches small files are put together; 0: never", 100)
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `iggy_offset`", True)
+    compact_after: int = key(integer(0), "number of batches after which small files are compacted; 0: never", 100)
     keep_snapshots: int | None = key(
         DURATION,
-        "then forget snapshots that are older, and delete the files that only they need",
+        "after a compaction, expire older snapshots and delete the files that only they need",
         None,
         shown="keep all",
     )
@@ -90,7 +90,7 @@ class IcebergSink:
         library()
         with lake_tables.as_sink_errors(f"table {self.tables[0]}"):
             is_there = self._table() is not None
-        yield f"table {self.tables[0]} in {self.warehouse}: {'is there' if is_there else 'will be made'}"
+        yield f"table {self.tables[0]} in {self.warehouse}: {'exists' if is_there else 'will be created'}"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         library()
@@ -164,10 +164,10 @@ class IcebergSink:
             if self.keep_snapshots is not None:
                 iceberg_maintenance.expire(table, self.keep_snapshots)
         except Exception as error:  # noqa: BLE001 -- whatever it is: the rows are there, and it comes round again
-            _log.warning("%s: small files were not put together: %s", place, first_line(error))
+            _log.warning("%s: could not compact small files: %s", place, first_line(error))
 
     def _table(self) -> Table | None:
-        """None where there is none yet."""
+        """Returns None if the table does not exist yet."""
         if self.uri is None and not (Path(self.warehouse) / "catalog.db").exists():
             return None
         catalog = self._catalog()
@@ -183,12 +183,12 @@ def _need_time(how: str, kind: DataType, name: str, place: str) -> None:
     fits = TimestampType | TimestampNTZType if how == "hour" else DateType | TimestampType | TimestampNTZType
     if how != "identity" and not isinstance(kind, fits):
         raise FileError(
-            f"{place}: key 'partition_by': {how}({name}) takes a time, and field '{name}' is {kind.simpleString()}"
+            f"{place}: key 'partition_by': {how}({name}) needs a time, but field '{name}' is {kind.simpleString()}"
         )
 
 
 def _takes(column: Any, field: Any) -> bool:
-    """Iceberg's own rules of what may become what; whether something inside may be null is another matter."""
+    """Follows Iceberg's rules for promotion, regardless of whether nested fields may be null."""
     from pyiceberg.exceptions import ResolveError  # noqa: PLC0415 -- an extra
     from pyiceberg.schema import promote  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What an Iceberg table needs that is written in small pieces: small files put together, and old snapshots forgotten.
+"""Maintenance of an Iceberg table that is written in small batches: compacts small files and expires old snapshots.
 Each step is one commit, which readers see as a whole or not at all."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pyiceberg.table import FileScanTask, Table
 
 SMALL_BYTES = 32 * 1024 * 1024
 TOGETHER_BYTES_MAX = 128 * 1024 * 1024
-"""Of files that are put together at once: they pass through memory."""
+"""The size of files that are compacted together: they pass through memory."""
 
 
 def compact(table: Table) -> None:
-    """Small files of one partition become one; the rows stay the same."""
+    """Compacts the small files of each partition; the rows stay the same."""
     for together in list(_groups(table)):
         table.refresh()
         scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
@@ -46,8 +46,7 @@ def _groups(table: Table) -> Iterator[list[FileScanTask]]:
 
 
 def expire(table: Table, age_ms: int) -> None:
-    """Forgets snapshots and deletes the files that no other snapshot has: those that were known before, and are in none
-    of those that are left."""
+    """Expires snapshots, and deletes the files that were known before and are in none of the remaining snapshots."""
     before = _files(table)
     table.maintenance.expire_snapshots().older_than(datetime.now(UTC) - timedelta(milliseconds=age_ms)).commit()
     table.refresh()
@@ -56,7 +55,7 @@ def expire(table: Table, age_ms: int) -> None:
 
 
 def _files(table: Table) -> set[str]:
-    """Data, manifests, and lists of manifests: all of them grow with each batch."""
+    """Returns data files, manifests and manifest lists: all of them grow with each batch."""
     data = table.inspect.all_data_files().column("file_path").to_pylist()
     manifests = table.inspect.all_manifests().column("path").to_pylist()
     return {*data, *manifests, *(snapshot.manifest_list for snapshot in table.snapshots())}

@@ -20,7 +20,7 @@ from whippet.pipelines.refused_rows import ORIGINALS, with_originals
 from whippet.pipelines.user_text import first_line
 
 RefusalCheck = Callable[[pa.Table], str | None]
-"""Why a table would not take some rows; None: it would."""
+"""Returns why a table would refuse these rows, or None."""
 
 
 class Column(NamedTuple):
@@ -31,25 +31,25 @@ class Column(NamedTuple):
 def compare(
     ours: Mapping[str, Any], existing: Mapping[str, Column], takes: Callable[[Any, Any], bool], table: str, place: str
 ) -> None:
-    """`ours` are fields and their types; `takes` says whether a column of a type takes a field of another one. What the
-    table has besides becomes null."""
+    """`ours` maps fields to their types; `takes` says whether a column type accepts a field type. Columns that only
+    the table has become null."""
     for name, kind in ours.items():
         if name not in existing:
-            raise FileError(f"{place}: table {table} has no column '{name}'; it has {', '.join(existing)}")
+            raise FileError(f"{place}: table {table} has no column '{name}'; its columns are {', '.join(existing)}")
         if not takes(existing[name].kind, kind):
             raise FileError(
-                f"{place}: column '{name}' of table {table} is {existing[name].kind}, and the field is {kind}; cast it"
+                f"{place}: column '{name}' of table {table} is {existing[name].kind}, but the field is {kind}; cast it"
             )
     for name, column in existing.items():
         if column.is_required and name not in ours:
-            raise FileError(f"{place}: column '{name}' of table {table} must not be null, and there is no such field")
+            raise FileError(f"{place}: column '{name}' of table {table} must not be null, but there is no such field")
 
 
 def require_columns(columns: pa.Schema, names: Iterable[str], table: str, place: str) -> None:
-    """Somebody may have changed the table since it was compared."""
+    """The table may have been changed since its schema was checked."""
     for name in names:
         if name not in columns.names:
-            raise SinkError(f"{place}: table {table} has no column '{name}' any more")
+            raise SinkError(f"{place}: table {table} no longer has a column '{name}'")
 
 
 class AcceptableRows(NamedTuple):
@@ -58,7 +58,7 @@ class AcceptableRows(NamedTuple):
 
 
 def acceptable_rows(batch: Batch, include_metadata: bool, why_not: RefusalCheck) -> AcceptableRows:
-    """Before the commit of `rows`."""
+    """Called before the commit of the rows it returns."""
     rows = select_columns(batch.frame, include_metadata).toArrow()
     if why_not(rows) is None:
         batch.refused_rows.record_none()
@@ -73,7 +73,7 @@ def acceptable_rows(batch: Batch, include_metadata: bool, why_not: RefusalCheck)
 
 
 def null_in(rows: pa.Table, columns: pa.Schema) -> str | None:
-    """Whether something is null that must not be, in a column or inside its values."""
+    """Returns the column, or the part of its values, that is null although it must not be."""
     for name in rows.schema.names:
         for chunk in rows.column(name).chunks:
             where = _null(chunk, columns.field(name), name)
@@ -98,8 +98,8 @@ def _null(values: pa.Array, field: pa.Field, name: str) -> str | None:
 
 
 def cast(rows: pa.Table, columns: pa.Schema) -> pa.Table:
-    """To the types of a table, where `null_in` finds nothing. Arrow's own cast, and writers of Parquet, mind a part
-    that must not be null and is, also where the whole that it is a part of is null."""
+    """Casts rows to the types of a table, for rows in which `null_in` finds nothing. Arrow's own cast and Parquet
+    writers reject a null in a required nested field even where the value around it is null."""
     fields = [columns.field(name) for name in rows.schema.names]
     found = [
         pa.chunked_array([_cast(chunk, field) for chunk in rows.column(field.name).chunks], field.type)
@@ -118,7 +118,7 @@ def _cast(values: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _with_anything_for_null(values: pa.Array) -> pa.Array:
-    """Zeros, as a rule."""
+    """Fills nulls with anything, usually zeros."""
     buffers, inside = values.buffers(), []
     if isinstance(values, pa.ListArray | pa.LargeListArray):
         buffers, inside = buffers[:2], [values.values]
@@ -127,7 +127,7 @@ def _with_anything_for_null(values: pa.Array) -> pa.Array:
 
 @contextmanager
 def as_sink_errors(place: str) -> Iterator[None]:
-    """Around calls of a library: such libraries raise whatever they like, some of it with traces in the text."""
+    """Surrounds calls of a library: such libraries raise all kinds of exceptions, some with traces in their text."""
     try:
         yield
     except PipelineError:

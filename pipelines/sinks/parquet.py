@@ -1,9 +1,9 @@
-"""The sink `parquet`: a folder of Parquet files, parted by the values of fields if that is wanted.
+"""The sink `parquet`: a folder of Parquet files, optionally partitioned by fields.
 
-Spark writes a batch to a folder beside it, from where its files are moved in, under names that say which batch they are
-of. Then a record says that the batch is there. Before the first file is moved, all moves are written down, so that a
-batch that comes again after a crash removes what is there of it, and nobody who reads the folder finds a row twice.
-Spark's own list of files (`_spark_metadata`) would promise that to Spark alone.
+Spark writes a batch to a folder next to the target, and its files are moved in under names that identify the batch.
+Then the batch is recorded as done. All moves are written down before the first one, so that a replay after a crash
+removes what is already there, and readers of the folder never find a row twice. Spark's own list of files
+(`_spark_metadata`) would guarantee that to Spark only.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from whippet.pipelines.record_columns import Batch, require_field, select_column
 
 @dataclass(frozen=True, kw_only=True)
 class ParquetSink:
-    """A folder of Parquet files on a file system that driver and executors see."""
+    """A folder of Parquet files, on a file system that driver and executors see."""
 
     TYPE: ClassVar[str] = "parquet"
-    DELIVERY: ClassVar[str] = "exactly once: a batch that comes again replaces what there is of it"
+    DELIVERY: ClassVar[str] = "exactly once: a replayed batch replaces what it has already written"
     path: str = key(PATH, "the folder")
-    partition_by: tuple[str, ...] = key(STRINGS, "fields whose values become folders", (), shown="none")
-    compression: str = key(one_of("snappy", "zstd", "gzip", "none"), "how files are compressed", "zstd")
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
+    partition_by: tuple[str, ...] = key(STRINGS, "fields to partition by", (), shown="none")
+    compression: str = key(one_of("snappy", "zstd", "gzip", "none"), "compression of the files", "zstd")
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `iggy_offset`", True)
 
     def __post_init__(self) -> None:
         if "://" in self.path:
@@ -61,7 +61,8 @@ class ParquetSink:
             return None
         self._take_back(moves, done)
         staged = self._aside / f"{batch.writer}.batch"
-        # Spark's own default is a form of times that others take for local ones. The session is that of the query.
+        # By default Spark writes times in a form that other readers take for local times. The session is that of the
+        # query.
         batch.frame.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         writer = (
             select_columns(batch.frame, self.include_metadata)
@@ -88,7 +89,7 @@ class ParquetSink:
             file.replace(target)
 
     def _take_back(self, moves: Path, done: int) -> None:
-        """What was moved of a batch that was not done in the end."""
+        """Removes the files of a batch that was not completed."""
         said = json.loads(moves.read_text()) if moves.exists() else None
         if said is not None and said["batch"] > done:
             for name in said["files"]:
@@ -96,13 +97,13 @@ class ParquetSink:
 
     @property
     def _aside(self) -> Path:
-        """Not inside: whoever reads the folder takes every file there for one of it."""
+        """Next to the folder, not inside: readers take every file in the folder for data."""
         folder = Path(self.path)
         return folder.with_name(f".{folder.name}.whippet")
 
 
 def _replace(path: Path, text: str) -> None:
-    """All of it or nothing, whenever the process ends."""
+    """Writes all of the file or nothing, whenever the process ends."""
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     os.replace(new, path)

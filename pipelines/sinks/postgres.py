@@ -1,15 +1,15 @@
-"""The sink `postgres`: rows of a table. A batch becomes visible as a whole, in the transaction that also says that it
-is there.
+"""The sink `postgres`: writes rows to a table. A batch becomes visible as a whole, in the transaction that also records
+it.
 
-1. Tasks copy their rows to a table of the batch, each row with the number of the attempt that has copied it. It is made
-   anew when a batch comes again.
-2. The driver knows which attempts have counted. In one transaction it raises the marker of the pipeline to this batch,
-   moves the rows of those attempts to the target, and drops the table of the batch. Where the marker is that high
-   already, there is nothing to do. So neither a task that is tried again nor two of them at once write a row twice, and
-   rows need not come to the same tasks as the first time. Rows are counted: a crash of the server empties the table of
-   the batch, which is then written again.
-3. Where PostgreSQL refuses a row, none of them is there yet. Then the driver writes the batch, and looks which rows it
-   is (postgres_rows.py).
+1. Tasks copy their rows to a staging table, each row with the number of the attempt that copied it. A replay creates
+   the staging table again.
+2. The driver knows which attempts have succeeded. In one transaction it raises the pipeline's marker to this batch,
+   moves the rows of those attempts to the target, and drops the staging table. If the marker is already that high,
+   there is nothing to do. So a task that is retried or runs twice at once writes no row twice, and rows need not go to
+   the same tasks on a replay. Rows are counted: a crash of the server empties the staging table, and then the batch is
+   written again.
+3. If PostgreSQL refuses a row, nothing has been written yet. The driver then writes the batch and finds the refused
+   rows (postgres_bad_rows.py).
 """
 
 from __future__ import annotations
@@ -51,39 +51,38 @@ _log = logging.getLogger(__name__)
 MARKERS = "whippet_markers"
 ATTEMPT = "whippet_attempt"
 PAYLOAD = "payload"
-"""The one column of data where a record is not parted into columns."""
-LOST = "the server has crashed and lost rows that it had taken, of a batch that did not count yet"
+"""The only data column if a record is not split into columns."""
+LOST = "the server crashed and lost rows of a batch that was not committed yet"
 PAYLOADS = {"json": "jsonb", "text": "text", "bytea": "bytea"}
 
 
 class Lost(Exception):
-    """The table of a batch is not logged, to be quick; when PostgreSQL recovers from a crash it empties such tables."""
+    """Staging tables are unlogged, for speed; PostgreSQL empties such tables when it recovers from a crash."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSink:
-    """A table of PostgreSQL, whose columns are found by their names. A batch with rows that it refuses passes through
-    the driver."""
+    """A table of PostgreSQL, whose columns are matched by name. A batch with refused rows passes through the driver."""
 
     TYPE: ClassVar[str] = "postgres"
     DELIVERY: ClassVar[str] = "exactly once: rows and the number of their batch are in one transaction"
     UNSUPPORTED: ClassVar[dict[str, str]] = {
-        "batch_size": "a batch is one COPY for each task, and one transaction",
-        "max_connections": "there is one connection for each task",
-        "include_checksum": "messages are checked where they are read",
-        "include_origin_timestamp": "it is among the metadata",
+        "batch_size": "a batch is one COPY per task, and one transaction",
+        "max_connections": "each task has one connection",
+        "include_checksum": "messages are checked when they are read",
+        "include_origin_timestamp": "the metadata include it",
     }
     connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
     target_table: str = key(STRING, "the table, such as 'orders' or 'public.orders'")
-    auto_create_table: bool = key(BOOLEAN, "make it if it is not there", False)
+    auto_create_table: bool = key(BOOLEAN, "create the table if it does not exist", False)
     payload_format: str = key(
         one_of("columns", *PAYLOADS),
-        "`columns`: a column for each field; `json`, `text` and `bytea`: the record as JSON, in the column `payload`",
+        "`columns`: a column per field; `json`, `text` and `bytea`: the record as JSON, in the column `payload`",
         "columns",
     )
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
-    max_retries: int = key(integer(0), "how often is tried again what failed by no fault of a row", 3)
-    retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `iggy_offset`", True)
+    max_retries: int = key(integer(0), "how often a failure that is not caused by a row is retried", 3)
+    retry_delay: int = key(DURATION, "pause before the first retry; it doubles with each retry", 1000, shown='"1 s"')
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         def there(connection: psycopg.Connection[Any]) -> bool:
@@ -91,8 +90,8 @@ class PostgresSink:
 
         is_there = self._run("PostgreSQL", there)
         if not is_there and not self.auto_create_table:
-            raise FileError(f"there is no table '{self.target_table}'; make it, or say auto_create_table = true")
-        yield f"table {self.target_table}: {'is there' if is_there else 'will be made'}"
+            raise FileError(f"table '{self.target_table}' does not exist; create it, or set auto_create_table = true")
+        yield f"table {self.target_table}: {'exists' if is_there else 'will be created'}"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         def look(connection: psycopg.Connection[Any]) -> list[str]:
@@ -101,12 +100,12 @@ class PostgresSink:
         there = self._run(place, look)
         if not there and not self.auto_create_table:
             raise FileError(
-                f"{place}: there is no table '{self.target_table}'; make it, or say auto_create_table = true"
+                f"{place}: table '{self.target_table}' does not exist; create it, or set auto_create_table = true"
             )
         for name in self._types(schema) if there else ():
             if name not in there:
                 hint = (
-                    "say include_metadata = false, or add it"
+                    "set include_metadata = false, or add it"
                     if name.startswith("iggy_")
                     else "add it, or drop the field"
                 )
@@ -160,7 +159,7 @@ class PostgresSink:
     # ------------------------------------------------------------------------------------------------- the columns
 
     def _types(self, schema: StructType) -> dict[str, str]:
-        """Of the target, by name."""
+        """Returns the column types of the target by name."""
         types = {field.name: postgres_client.write_type(field.dataType) for field in schema}
         found = {name: kind for name, kind in types.items() if name not in METADATA}
         if self.payload_format != "columns":
@@ -182,7 +181,7 @@ class PostgresSink:
     # ------------------------------------------------------------------------------------------------ the statements
 
     def _stage(self, connection: psycopg.Connection[Any], batch: Batch, staging: str, columns: list[str]) -> bool:
-        """Makes the table of the batch; False if the batch is there already."""
+        """Creates the staging table. Returns False if the batch was already written."""
         sql = postgres_client.sql()
         row = connection.execute(f"select batch from {MARKERS} where writer = %s", [batch.writer]).fetchone()
         name = sql.Identifier(staging)
@@ -195,7 +194,7 @@ class PostgresSink:
         return True
 
     def _mark(self, connection: psycopg.Connection[Any], batch: Batch) -> bool:
-        """False if the batch is there already: the answer to an earlier try was lost."""
+        """Returns False if the batch was already written: the response to an earlier attempt was lost."""
         marked = connection.execute(
             f"insert into {MARKERS} as known values (%s, %s) on conflict (writer) do update set batch = excluded.batch "
             "where known.batch < excluded.batch returning known.batch",
@@ -213,7 +212,7 @@ class PostgresSink:
         attempts = [each["attempt"] for each in copies]
         count = sql.SQL("select count(*) from {} where {} = any(%s)").format(name, attempt)
         if connection.execute(count, [attempts]).fetchone() != (sum(each["rows"] for each in copies),):
-            # Which also takes the marker back.
+            # This rolls back the marker, too.
             raise Lost(LOST)
         target, wanted = self._target_name(), postgres_bad_rows.listed(columns)
         move = sql.SQL("insert into {} ({}) select {} from {} where {} = any(%s)")
@@ -254,7 +253,7 @@ class PostgresSink:
 
 
 def _writable(frame: DataFrame, name: str) -> Column:
-    """As CSV has it: what is nested becomes JSON, octets the digits that bytea is written in."""
+    """Formats a value for CSV: nested values as JSON, bytes as the hexadecimal digits of bytea."""
     kind = frame.schema[name].dataType
     if is_nested(kind):
         return F.to_json(quoted(name), TIMES).alias(name)

@@ -1,7 +1,9 @@
-"""The sink `postgres`, for a batch with rows that PostgreSQL refuses: a text with a NUL, a number that is too large for
-its column, a constraint, a trigger that says no. The rows are tried in halves, each in a savepoint: on their way to the
-table of the batch, where values have to be what their columns take, and then from there to the target. They go in in
-their order, so that of two that cannot both be there it is the first.
+"""Finds the rows of a batch that PostgreSQL refuses: a NUL in a text, a number that is too large for its column, a
+constraint, a trigger.
+
+The rows are tried in halves, each in a savepoint: first on their way to the staging table, where values must fit their
+columns, and then from there to the target. They are inserted in order, so if two rows exclude each other, the first one
+is kept.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ if TYPE_CHECKING:
 
 class Table(NamedTuple):
     target: Any
-    """Its name, as SQL."""
+    """The name of the target table, as SQL."""
     staging: str
-    """The table of the batch."""
+    """The name of the staging table."""
     number: str
-    """The column of `staging` that tells rows apart."""
+    """The column of the staging table that numbers the rows."""
 
 
 def listed(columns: Iterable[str]) -> Any:
@@ -33,8 +35,8 @@ def listed(columns: Iterable[str]) -> Any:
 
 
 def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, only_first: bool) -> dict[int, str]:
-    """In the transaction that is open; the places of rows that were refused, and why. `only_first`: one of them is
-    enough."""
+    """Inserts rows in the open transaction. Returns the places of those that were refused, with the reasons; with
+    `only_first`, at most one."""
     sql = postgres_client.sql()
     staging, number, columns = sql.Identifier(table.staging), sql.Identifier(table.number), listed(rows.schema.names)
     numbered = rows.append_column(table.number, pa.array(range(rows.num_rows), pa.int64()))
@@ -48,7 +50,7 @@ def insert(connection: psycopg.Connection[Any], table: Table, rows: pa.Table, on
     def to_target(start: int, end: int) -> None:
         connection.execute(move, [start, end])
 
-    # What is deferred to the commit would fail there, without saying for which row.
+    # A deferred constraint would fail at the commit, without naming the row.
     connection.execute("set constraints all immediate")
     connection.execute(sql.SQL("truncate {}").format(staging))
     refused = _tried(connection, rows.num_rows, copy, only_first)
@@ -62,7 +64,7 @@ def _tried(
     connection: psycopg.Connection[Any], count: int, act: Callable[[int, int], None], only_first: bool
 ) -> dict[int, str]:
     early = set[int]()
-    """Places of rows that refer to others, which came later."""
+    """Places of rows that refer to later rows."""
 
     def why_not(start: int, end: int) -> str | None:
         try:

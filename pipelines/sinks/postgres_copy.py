@@ -1,8 +1,8 @@
-"""Rows on their way to the table of a batch, by COPY, each with a number.
+"""Copies rows to the staging table of a batch, each with a number.
 
-1. What a task of the sink `postgres` does: it copies its rows, and says which attempt that was. Attempts have numbers
-   by chance, one for each try: the answer to a try that succeeded can be lost.
-2. CSV of Arrow's columns, for whoever else copies.
+1. A task of the sink `postgres` copies its rows and returns the number of the attempt. Each attempt gets a random
+   number, because the response to a successful attempt can be lost.
+2. The driver uses the same CSV format for bad rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import psycopg
 
 COPIES = "attempt bigint, rows bigint"
-"""What tasks say: which try it was, and how many rows it has copied; neither, where one of them was refused."""
+"""What tasks return: the attempt, and the number of rows it has copied; both are null if a row was refused."""
 Copy = Callable[[Iterable[Any]], Iterator[Any]]
 
 
@@ -37,7 +37,7 @@ def task(url: Secret, retries: Retries, staging: str, number_column: str) -> Cop
             attempt = retries.run(f"table {staging}", lambda: _attempt(url, staging, number_column, found))
             rows = sum(batch.num_rows for batch in found)
         except RowsRefused:
-            # The driver looks which.
+            # The driver finds out which rows.
             pass
         yield pa.record_batch({"attempt": pa.array([attempt], pa.int64()), "rows": pa.array([rows], pa.int64())})
 
@@ -54,7 +54,7 @@ def _attempt(url: Secret, staging: str, number_column: str, batches: list[Any]) 
 
 
 def copy(connection: psycopg.Connection[Any], staging: str, batches: Iterable[Any]) -> None:
-    """`batches` have the columns of `staging`, in their order."""
+    """The columns of `batches` are those of `staging`, in order."""
     sql = postgres_client.sql()
     query = sql.SQL("copy {} from stdin (format csv)").format(sql.Identifier(staging))
     with connection.cursor() as cursor, cursor.copy(query) as copied:
@@ -63,7 +63,7 @@ def copy(connection: psycopg.Connection[Any], staging: str, batches: Iterable[An
 
 
 def _csv(batch: Any) -> bytes:
-    """Null is nothing at all, an empty text is two quotes."""
+    """In this CSV a null is empty, and an empty text is two quotes."""
     octets = io.BytesIO()
     options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
     pyarrow.csv.write_csv(batch, octets, options)

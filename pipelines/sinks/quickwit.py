@@ -1,5 +1,5 @@
-"""The sink `quickwit`: documents of an index, by the `_bulk` of its Elasticsearch API. Quickwit has no ids: it
-appends."""
+"""The sink `quickwit`: writes documents to an index with `_bulk` of Quickwit's Elasticsearch API. Quickwit has no
+document ids; it only appends."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ class QuickwitSink:
     """An index of Quickwit."""
 
     TYPE: ClassVar[str] = "quickwit"
-    DELIVERY: ClassVar[str] = "at least once: documents of a batch that is replayed are there twice"
-    url: str = key(URL, "where it is, such as 'http://localhost:7280'")
-    index: str = key(STRING, "its definition, in YAML with `index_id`; an index that is not there is made of it")
-    batch_size: int = key(integer(1), "how many documents a request has at most", 1000)
-    timeout_seconds: int = key(integer(1), "how long an answer may take", 30)
-    include_metadata: bool = key(BOOLEAN, "also what records were made of, such as `iggy_offset`", True)
-    max_retries: int = key(integer(0), "how often is sent again what was put off", 5)
+    DELIVERY: ClassVar[str] = "at least once: a replay adds the documents of a batch again"
+    url: str = key(URL, "its address, such as 'http://localhost:7280'")
+    index: str = key(STRING, "definition of the index, in YAML with `index_id`; a missing index is created from it")
+    batch_size: int = key(integer(1), "largest number of documents in a request", 1000)
+    timeout_seconds: int = key(integer(1), "longest time to wait for a response", 30)
+    include_metadata: bool = key(BOOLEAN, "also write metadata, such as `iggy_offset`", True)
+    max_retries: int = key(integer(0), "how often requests and documents are sent again after a temporary failure", 5)
     retry_delay: int = key(
-        DURATION, "how long is waited before, unless the answer says; twice as long each time", 1000, shown='"1 s"'
+        DURATION,
+        "pause before the first retry, unless the response sets one; it doubles with each retry",
+        1000,
+        shown='"1 s"',
     )
 
     def __post_init__(self) -> None:
@@ -54,7 +57,7 @@ class QuickwitSink:
         return bulk.Target(
             url=self.url,
             path=f"/api/v1/_elastic/{quote(self.name, safe='')}/_bulk",
-            # The one action that Quickwit knows.
+            # The only action that Quickwit supports.
             action="create",
             index=self.name,
             timeout_s=self.timeout_seconds,
@@ -68,10 +71,10 @@ class QuickwitSink:
         return bulk.once(self._target, "GET", path, None, YAML, also=(404,)).status != 404
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
-        yield f"index {self.name} at {self.url}: {'is there' if self._is_there() else 'will be made'}"
+        yield f"index {self.name} at {self.url}: {'exists' if self._is_there() else 'will be created'}"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
-        """Quickwit alone knows what an index takes, and says it document by document."""
+        """Only Quickwit knows what an index accepts, and it reports that per document."""
 
     def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         if not self._is_there():

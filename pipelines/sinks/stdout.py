@@ -1,4 +1,4 @@
-"""The sink `stdout`: a line for each batch, or the records themselves."""
+"""The sink `stdout`: prints a line per batch, or the records themselves."""
 
 from __future__ import annotations
 
@@ -20,22 +20,24 @@ from whippet.pipelines.user_text import pluralize
 
 @dataclass(frozen=True, kw_only=True)
 class StdoutSink:
-    """Standard output: how many records a batch has, or with `print_payload` each of them as a line of JSON."""
+    """Standard output: the number of records per batch, or with `print_payload` each record as a line of JSON."""
 
     TYPE: ClassVar[str] = "stdout"
-    DELIVERY: ClassVar[str] = "at least once: a batch that is replayed is printed again"
+    DELIVERY: ClassVar[str] = "at least once: a replayed batch is printed again"
     print_payload: bool = key(BOOLEAN, "print the records", False)
-    include_metadata: bool = key(BOOLEAN, "and what they were made of", False)
+    include_metadata: bool = key(BOOLEAN, "also print metadata", False)
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         yield "standard output"
 
     def check_schema(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
         if is_remote():
-            raise FileError(f"{place}: over Connect it is that of a process beside the server, which nobody sees")
+            raise FileError(
+                f"{place}: over Connect this would be the output of a process next to the server; use another sink"
+            )
 
     def prepare(self, schema: StructType, gateway: GatewaySettings, place: str) -> None:
-        """Nothing is needed."""
+        """There is nothing to prepare."""
 
     def write(self, batch: Batch, gateway: GatewaySettings, place: str) -> DataFrame | None:
         if self.print_payload:

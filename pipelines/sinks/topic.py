@@ -1,7 +1,7 @@
-"""The sink `topic`: records as messages, through the data source `whippet`.
+"""The sink `topic`: writes records as messages, through the data source `whippet`.
 
-Once each, by two means: messages have ids that come out the same when a batch is replayed, and the gateway drops what
-it has seen (if the topic de-duplicates); and a marker says which batch is there as a whole.
+Each message is written exactly once, by two means: ids are the same on a replay, and the gateway drops messages whose
+id it has seen (if the topic deduplicates); and a marker says which batch was written completely.
 """
 
 from __future__ import annotations
@@ -27,29 +27,34 @@ EMPTY = "the payload is null or empty"
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSink:
-    """A topic. Records are JSON objects, or with `raw` and `text` what is in the field `payload`."""
+    """A topic. Records are written as JSON objects or, with `raw` and `text`, as the content of the field `payload`."""
 
     TYPE: ClassVar[str] = "topic"
-    DELIVERY: ClassVar[str] = "exactly once: by the ids of messages, and a marker on the gateway"
+    DELIVERY: ClassVar[str] = "exactly once: by ids of messages, and by a marker on the gateway"
     UNSUPPORTED: ClassVar[dict[str, str]] = {
-        "topics": "records go to one topic, named in 'topic'; write another table for another",
-        "linger_time": "a batch is sent when it is there",
+        "topics": "name one topic in 'topic', and add a sink for each further topic",
+        "linger_time": "a batch is sent as soon as it is complete",
     }
     stream: str = key(STRING, "the stream")
     topic: str = key(STRING, "its topic")
-    schema: str = key(one_of("json", "text", "raw"), "what payloads are", "json")
+    schema: str = key(one_of("json", "text", "raw"), "format of the payloads", "json")
     create_topic: int = key(
         integer(0, 1000),
-        "make the stream and the topic, with so many partitions and with de-duplication",
+        "create a missing topic and its stream, with this number of partitions and with deduplication",
         0,
         shown="do not",
     )
-    key_field: str | None = key(STRING, "records that are equal in it go to one partition, in order", None)
-    id_columns: tuple[str, ...] = key(
-        STRINGS, "fields that tell records apart: of equal ones the topic keeps the first", (), shown="worked out"
+    key_field: str | None = key(
+        STRING, "field that decides the partition: records with equal values keep their order", None
     )
-    include_metadata: bool = key(BOOLEAN, "with json: also what records were made of, such as `iggy_offset`", False)
-    batch_length: int = key(integer(1, 1_000_000), "how many messages a request has at most", 5000)
+    id_columns: tuple[str, ...] = key(
+        STRINGS,
+        "fields that identify a record: of equal ones the topic keeps the first",
+        (),
+        shown="derived from the message",
+    )
+    include_metadata: bool = key(BOOLEAN, "with json: also write metadata, such as `iggy_offset`", False)
+    batch_length: int = key(integer(1, 1_000_000), "largest number of messages in a request", 5000)
 
     @property
     def name(self) -> str:
@@ -58,9 +63,9 @@ class TopicSink:
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
         found = topics.details(gateway.session, self.name)
         if found is None and not self.create_topic:
-            raise FileError(f"topic {self.name!r} is not there; make it, or say create_topic = 1")
+            raise FileError(f"topic {self.name!r} does not exist; create it, or set create_topic = 1")
         if found is None:
-            yield f"{self.name}: will be made, with {pluralize(self.create_topic, 'partition')}"
+            yield f"{self.name}: will be created, with {pluralize(self.create_topic, 'partition')}"
         else:
             yield f"{self.name}: {pluralize(len(found['partitions']), 'partition')}, {_deduplication(found)}"
 
@@ -68,7 +73,7 @@ class TopicSink:
         if self.schema != "json" and (
             PAYLOAD not in schema.names or not isinstance(schema[PAYLOAD].dataType, BinaryType | StringType)
         ):
-            raise FileError(f"{place}: schema = \"{self.schema}\" needs a field '{PAYLOAD}', a text or binary")
+            raise FileError(f"{place}: schema = \"{self.schema}\" needs a field '{PAYLOAD}' of type string or binary")
         for name in (*self.id_columns, *((self.key_field,) if self.key_field else ())):
             require_field(schema, name, place)
 
@@ -104,7 +109,7 @@ class TopicSink:
 def _deduplication(details: dict[str, Any]) -> str:
     window = deduplication.window_of(details)
     if window is None:
-        return "it is not said whether it keeps ids"
+        return "the server does not report whether it remembers ids"
     if window == deduplication.OFF:
-        return "it keeps no ids, so a crash in the middle of a batch writes some of it twice"
-    return f"it keeps {window.entries:,} ids {window.duration_text}"
+        return "it remembers no ids, so a crash in the middle of a batch writes messages twice"
+    return f"it remembers {window.entries:,} ids {window.duration_text}"

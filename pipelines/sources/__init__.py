@@ -1,4 +1,4 @@
-"""Where records come from: a module for each type. A source is a table of the file that can be asked for a stream."""
+"""The sources, one module per type. A source is a table of the file that provides a stream."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Source(Protocol):
 
     @property
     def trigger_ms(self) -> int:
-        """How often it is looked at when nothing comes."""
+        """How often the source is checked while it is idle."""
 
     def frame(self, spark: SparkSession, gateway: GatewaySettings) -> DataFrame:
-        """Its records, with the hidden columns; nothing is read before a query runs."""
+        """Returns the records with the hidden columns. Nothing is read before a query runs."""
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
-        """What is there, for the plan; an error where it is not."""
+        """Yields what exists, for `whippet pipeline check`; raises an error if the source does not exist."""
 
 
 _ALL: tuple[Any, ...] = (TopicSource, FilesSource, PostgresSource, RandomSource)

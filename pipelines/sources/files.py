@@ -1,5 +1,5 @@
-"""The source `files`: a folder to which files are added, through the file source of Spark, which keeps in the
-checkpoint which ones it has read. A file is read once; whatever is written to it later is not seen."""
+"""The source `files`: a folder to which files are added. It uses Spark's file source, which stores in the checkpoint
+which files it has read. Each file is read once; later additions to a file are not seen."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ _FILE, _BROKEN = "_file", "_broken"
 
 @dataclass(frozen=True, kw_only=True)
 class FilesSource:
-    """Files of a folder, those that come later, too: `json` has an object in each line, `csv` a record, with quotes
-    around what goes over several lines."""
+    """The files of a folder, including those added later: `json` has one object per line; `csv` has one record per
+    line, or over several lines inside quotes."""
 
     TYPE: ClassVar[str] = "files"
-    path: str = key(PATH, "a folder, or a pattern such as 'in/*.csv'; the executors have to see it, too")
-    format: str = key(one_of(*FORMATS), "what is in the files")
+    path: str = key(PATH, "a folder, or a pattern such as 'in/*.csv'; the executors have to see it as well")
+    format: str = key(one_of(*FORMATS), "format of the files")
     fields: str | None = key(
-        STRING, "names and types, such as 'id bigint, at timestamp'; parquet has its own, and needs none", None
+        STRING, "names and types, such as 'id bigint, at timestamp'; not needed for parquet, which has its own", None
     )
-    header: bool = key(BOOLEAN, "with csv: the first line has names, and is no record", True)
-    delimiter: str = key(STRING, "with csv: what parts the fields", ",")
+    header: bool = key(BOOLEAN, "with csv: the first line has the names of the columns", True)
+    delimiter: str = key(STRING, "with csv: the separator of fields", ",")
     multiline: bool = key(
         BOOLEAN,
-        "with csv: fields in quotes may have line breaks, and a quote that is never closed takes in what follows; "
-        "without, each line is a record, and many tasks read a file at once",
+        "with csv: quoted fields may contain line breaks, and a quote that is never closed swallows what follows; "
+        "false: each line is a record, and several tasks can read one file",
         True,
     )
-    files_per_batch: int = key(integer(1), "how many files a batch has at most", 100)
-    poll_interval: int = key(DURATION, "how often is looked for new files", 1000, shown='"1 s"')
+    files_per_batch: int = key(integer(1), "largest number of files in a batch", 100)
+    poll_interval: int = key(DURATION, "how often to look for new files", 1000, shown='"1 s"')
 
     def __post_init__(self) -> None:
         if self.fields is None and self.format != "parquet":
@@ -56,7 +56,7 @@ class FilesSource:
 
     @property
     def why_unparsable(self) -> str:
-        return f"it is no {'JSON object' if self.format == 'json' else 'CSV record'} with these fields"
+        return f"it is not a {'JSON object' if self.format == 'json' else 'CSV record'} with these fields"
 
     @property
     def trigger_ms(self) -> int:
@@ -70,9 +70,9 @@ class FilesSource:
             raise FileError(f"[source]: {error_text(error)}") from None
 
     def _refuse_a_file(self) -> None:
-        """Spark takes it, and then reads nothing else for ever."""
+        """Spark would accept a file, and then never read another one."""
         if Path(self.path).is_file():
-            raise FileError(f"[source]: key 'path': {self.path!r} is a file; a folder is needed, or a pattern")
+            raise FileError(f"[source]: key 'path': {self.path!r} is a file; a folder or a pattern is needed")
 
     def _frame(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.option("maxFilesPerTrigger", str(self.files_per_batch))
@@ -80,7 +80,7 @@ class FilesSource:
             return _placed(self._json(reader.text(self.path)))
         if self.format == "csv":
             kind = StructType([*self._kind(spark), StructField(_BROKEN, StringType())])
-            # Two quotes are one, as everybody but Spark has it.
+            # Two quotes stand for one, as everywhere but in Spark.
             reader = (
                 reader.option("escape", '"').option("columnNameOfCorruptRecord", _BROKEN).option("enforceSchema", False)
             )
@@ -91,7 +91,7 @@ class FilesSource:
         return _placed(frame.withColumn(CORRUPT, F.lit(None).cast("binary")))
 
     def _json(self, lines: DataFrame) -> DataFrame:
-        """By the parser of the data source, which is strict: whatever follows an object makes a line a bad record."""
+        """Uses the strict parser of the data source: anything after an object makes the line a bad record."""
         kind = self._kind(lines.sparkSession)
         wanted = to_arrow_schema(kind, timezone="UTC")
         struct = pa.struct(list(wanted))
@@ -112,7 +112,7 @@ class FilesSource:
         kind = spark.createDataFrame([], self.fields).schema
         for name in kind.names:
             if name in METADATA or name in HIDDEN:
-                raise FileError(f"[source]: key 'fields': '{name}' is a name of ours; leave it out, or rename it")
+                raise FileError(f"[source]: key 'fields': '{name}' is a reserved name; leave it out, or rename it")
         return kind
 
     def _parquet(self, spark: SparkSession) -> StructType:
@@ -124,7 +124,7 @@ class FilesSource:
             if error.getCondition() != "UNABLE_TO_INFER_SCHEMA":
                 raise
             raise FileError(
-                f"[source]: there is no Parquet file yet in {self.path!r} that has the fields; say them in 'fields'"
+                f"[source]: there is no Parquet file in {self.path!r} yet to read the fields from; set 'fields'"
             ) from None
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
@@ -133,7 +133,7 @@ class FilesSource:
         if any(sign in self.path for sign in "*?[{") or "://" in self.path:
             yield self.path
         elif not folder.is_dir():
-            raise FileError(f"[source]: there is no folder {self.path!r}")
+            raise FileError(f"[source]: folder {self.path!r} does not exist")
         else:
             count = sum(1 for each in folder.iterdir() if each.is_file() and each.name[0] not in "._")
             yield f"{self.path}: {pluralize(count, 'file')}"

@@ -1,6 +1,6 @@
-"""The source `postgres`: the rows of a table, in the order of a column that only ever grows.
+"""The source `postgres`: reads the rows of a table in the order of a column that only grows.
 
-What is read of it: postgres_reader.py.
+postgres_reader.py does the reading.
 """
 
 from __future__ import annotations
@@ -31,45 +31,47 @@ def _bound(value: Any) -> str:
     return str(value)
 
 
-BOUND = Kind("a number or a text", _bound)
-NO_CDC = "changes of rows are not followed; rows that are added are, by 'tracking_column'"
+BOUND = Kind("a number or a string", _bound)
+NO_CDC = "changes to rows are not followed; added rows are, by 'tracking_column'"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PostgresSource:
-    """The rows of a PostgreSQL table, those that are added later, too, in the order of `tracking_column`. It must grow
-    with each row that is added, as a serial number or an identity does. A row whose column is null is never read."""
+    """The rows of a PostgreSQL table, including those added later, in the order of `tracking_column`. It must grow
+    with each new row, as a serial number or an identity column does. Rows in which it is null are never read."""
 
     TYPE: ClassVar[str] = "postgres"
     UNSUPPORTED: ClassVar[dict[str, str]] = {
-        "table": "name it in 'tables', such as [\"public.orders\"]",
+        "table": "name the table in 'tables', such as [\"public.orders\"]",
         "enable_wal_cdc": NO_CDC,
         "replication_slot": NO_CDC,
         "publication_name": NO_CDC,
         "capture_operations": NO_CDC,
         "cdc_backend": NO_CDC,
-        "delete_after_read": "a pipeline changes nothing where it reads",
-        "processed_column": "a pipeline changes nothing where it reads",
-        "custom_query": "make a view, and name it in 'tables'; or use a transform of type sql",
+        "delete_after_read": "a pipeline changes nothing in its source",
+        "processed_column": "a pipeline changes nothing in its source",
+        "custom_query": "create a view and name it in 'tables', or use a transform of type sql",
         "max_connections": "there is one connection at a time",
-        "payload_column": "fields are columns; use a transform of type sql to choose",
-        "payload_format": "fields are columns; use a transform of type sql to choose",
-        "include_metadata": "records are the bare rows",
-        "snake_case_columns": "fields have the names of the columns; use a transform of type sql to rename",
+        "payload_column": "each column is a field; use a transform of type sql to choose",
+        "payload_format": "each column is a field; use a transform of type sql to choose",
+        "include_metadata": "records consist of the row only",
+        "snake_case_columns": "fields are named after the columns; use a transform of type sql to rename them",
     }
     connection_string: Secret = key(SECRET, "such as 'postgresql://user:${PGPASSWORD}@host/database'")
     tables: tuple[str, ...] = key(STRINGS, 'one table or view, such as ["public.orders"]')
-    mode: str = key(one_of("polling"), "rows are asked for", "polling")
+    mode: str = key(one_of("polling"), "rows are polled", "polling")
     tracking_column: str = key(STRING, "the column that grows", "id")
-    initial_offset: str | None = key(BOUND, "read rows whose column is above this", None, shown="from the first row")
-    batch_size: int = key(integer(1), "how many rows a batch has at most; equal values stay together", 100_000)
-    poll_interval: int = key(DURATION, "how often is looked for new rows", 10_000, shown='"10 s"')
-    max_retries: int = key(integer(0), "how often is tried again what failed by no fault of a row", 3)
-    retry_delay: int = key(DURATION, "how long is waited before; twice as long each time", 1000, shown='"1 s"')
+    initial_offset: str | None = key(BOUND, "read rows with a value above this", None, shown="from the first row")
+    batch_size: int = key(
+        integer(1), "largest number of rows in a batch; rows with equal values stay together", 100_000
+    )
+    poll_interval: int = key(DURATION, "how often to look for new rows", 10_000, shown='"10 s"')
+    max_retries: int = key(integer(0), "how often a failure that is not caused by a row is retried", 3)
+    retry_delay: int = key(DURATION, "pause before the first retry; it doubles with each retry", 1000, shown='"1 s"')
 
     def __post_init__(self) -> None:
         if len(self.tables) != 1:
-            raise ValueError("key 'tables': one table is read by one pipeline; make a file for each")
+            raise ValueError("key 'tables': a pipeline reads one table; write a pipeline file for each")
 
     @property
     def trigger_ms(self) -> int:
@@ -79,7 +81,7 @@ class PostgresSource:
         registration.register(spark, PostgresFormat)
         columns = self._columns()
         options = {
-            # Spark hides the values of options with this name wherever it shows plans.
+            # Spark hides the values of options with this name in its plans.
             "password": self.connection_string.text,
             "table": self.tables[0],
             "tracking": self.tracking_column,
@@ -114,12 +116,15 @@ class PostgresSource:
     def _checked(self, connection: psycopg.Connection[Any]) -> list[Column]:
         found = columns_of(connection, self.tables[0])
         if not found:
-            raise FileError(f"[source]: there is no table {self.tables[0]!r}")
+            raise FileError(f"[source]: table {self.tables[0]!r} does not exist")
         names = [each.name for each in found]
         if self.tracking_column not in names:
             there = ", ".join(names)
-            raise FileError(f"[source]: key 'tracking_column': no column '{self.tracking_column}'; there are: {there}")
+            raise FileError(
+                f"[source]: key 'tracking_column': there is no column '{self.tracking_column}'; "
+                f"the columns are: {there}"
+            )
         for name in names:
             if name in METADATA or name in HIDDEN:
-                raise FileError(f"[source]: column '{name}' has a name of ours; make a view that renames it")
+                raise FileError(f"[source]: column '{name}' has a reserved name; create a view that renames it")
         return found

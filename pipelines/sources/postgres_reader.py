@@ -1,11 +1,12 @@
-"""Reading a table of PostgreSQL as a stream.
+"""Reads a table of PostgreSQL as a stream.
 
-1. A batch is a range of values of the tracking column, begin excluded, end included. The range is in the checkpoint,
-   so a replay reads the same rows.
-2. Numbers are handed out before they can be seen: a row with a smaller number may be committed after one with a larger.
-   So the end of a range is chosen first, and then we wait for all who were writing to the table at that moment: whoever
-   had got a number below the end by then is among them. Who begins later gets a number above it.
-3. Rows come by COPY as CSV, which Arrow parses without an object for each value.
+1. A batch is a range of values of the tracking column, excluding the start and including the end. The range is in the
+   checkpoint, so a replay reads the same rows.
+2. Numbers are assigned before their rows become visible: a row with a smaller number may be committed after one with a
+   larger number. So the end of a range is chosen first, and then the reader waits for all transactions that were
+   writing to the table at that moment: any number below the end belongs to one of them. Later transactions get numbers
+   above it.
+3. Rows are read with COPY as CSV, which Arrow parses without an object per value.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMAT = "whippet_postgres"
 WAIT_S, LOOK_AGAIN_S = 5.0, 0.02
-# A view has no writers of its own, so whatever it is made of is looked at, and the partitions of all that.
+# A view has no writers of its own, so the tables behind it are checked, with their partitions.
 WRITERS = """
     with recursive leads_to(relation, further) as (
         select inhparent, inhrelid from pg_inherits
@@ -64,7 +65,7 @@ class Column(NamedTuple):
 
 
 def columns_of(connection: psycopg.Connection[Any], table: str) -> list[Column]:
-    """Empty where there is no such table."""
+    """Returns an empty list if there is no such table."""
     rows = connection.execute(COLUMNS, [_quoted(connection, table)]).fetchall()
     return [Column(name, postgres_client.read_type(declared), declared) for name, declared in rows]
 
@@ -96,7 +97,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._retries = Retries(int(options["retries"]), int(options["delay"]), SourceError)
         self._schema = schema
         self._last: str | None = None
-        """Where to stop, when only what is there is wanted."""
+        """Where to stop, if only existing rows are to be read."""
         self._is_over = False
 
     # -------------------------------------------------------------------------------------------------------- offsets
@@ -117,7 +118,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if found is None else {"through": found}
 
     def _end(self, connection: psycopg.Connection[Any], after: str | None, most: int | None) -> str | None:
-        """The largest value of the next `most` rows, as a text."""
+        """Returns the largest value of the next `most` rows, as a string."""
         sql = postgres_client.sql()
         query = sql.SQL(
             "select max({column})::text from (select {column} from {table} where {range} {limit}) t"
@@ -144,7 +145,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sql.SQL(" and ").join(conditions)
 
     def _settled(self, connection: psycopg.Connection[Any]) -> bool:
-        """Whether all who are writing to the table now have come to their end, within a few seconds."""
+        """Whether all transactions that are writing to the table now have ended within a few seconds."""
         named = {"table": _quoted(connection, self._table)}
         waiting, deadline = set(connection.execute(WRITERS, named).fetchall()), time.monotonic() + WAIT_S
         while waiting:
@@ -192,7 +193,7 @@ class PostgresReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kinds = {each.name: each.kind for each in columns_of(connection, self._table)}
         gone = [name for name in self._schema.names if name not in kinds]
         if gone:
-            raise SourceError(f"table {self._table}: column '{gone[0]}' is gone")
+            raise SourceError(f"table {self._table}: column '{gone[0]}' no longer exists")
         columns = [sql.SQL(kinds[name].select).format(sql.Identifier(name)) for name in self._schema.names]
         query = sql.SQL("copy (select {} from {} where {} order by {}) to stdout (format csv)").format(
             sql.SQL(", ").join(columns),
@@ -220,5 +221,5 @@ def _parsed_as(kind: Any) -> Any:
 
 
 def _octets(digits: Any) -> Any:
-    """Of hexadecimal digits."""
+    """Decodes hexadecimal digits."""
     return pa.array([None if each is None else bytes.fromhex(each) for each in digits.to_pylist()], pa.binary())

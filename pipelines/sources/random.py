@@ -1,4 +1,4 @@
-"""The source `random`: records that are made up, for trying things out. The same number is always the same record."""
+"""The source `random`: generated records, for trying things out. A number always yields the same record."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def _bounds(value: Any) -> Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSource:
-    """Made-up records with the fields `id` (a UUID), `title`, `name` and `text`."""
+    """Generated records with the fields `id` (a UUID), `title`, `name` and `text`."""
 
     TYPE: ClassVar[str] = "random"
-    interval: int = key(DURATION, "how often there are some", 1000, shown='"1 s"')
-    max_count: int | None = key(integer(0), "how many there are in all", None, shown="no end")
+    interval: int = key(DURATION, "how often records are generated", 1000, shown='"1 s"')
+    max_count: int | None = key(integer(0), "total number of records", None, shown="no end")
     messages_range: Bounds = key(
-        Kind("two numbers, such as [10, 50], the second one not included,", _bounds),
-        "how many there are at a time",
+        Kind("two numbers, such as [10, 50], without the second one,", _bounds),
+        "number of records at a time",
         Bounds(10, 50),
     )
     payload_size: int = key(integer(1, 1_000_000), "characters in `text`", 100)
@@ -77,7 +77,7 @@ class RandomSource:
         )
 
     def inspect(self, gateway: GatewaySettings) -> Iterator[str]:
-        yield "made up here"
+        yield "generated here"
 
 
 class RandomFormat(DataSource):
@@ -108,7 +108,7 @@ class RandomReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"records": 0}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """All that there will be; where there is no end, one time's."""
+        """Reads all records there will ever be, or one interval's if there is no end."""
         self._end = self._said["most"]
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802

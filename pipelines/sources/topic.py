@@ -1,4 +1,4 @@
-"""The source `topic`: topics of the gateway, through the data source `whippet`."""
+"""The source `topic`: reads topics of the gateway through the data source `whippet`."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from whippet.pipelines.record_columns import CORRUPT, HIDDEN, METADATA, NOW, ORI
 from whippet.pipelines.user_text import pluralize
 
 FORMATS = {"json": "json", "avro": "avro", "text": "string", "raw": "binary"}
-"""The names of the connectors reference, and what the data source calls them."""
+"""Maps the names in the connectors' reference to those of the data source."""
 BATCH_LENGTH = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSource:
-    """Messages of one topic or several. What they are made of is in metadata fields: `iggy_id`, `iggy_stream`,
+    """Messages of one or more topics. Metadata fields say where they come from: `iggy_id`, `iggy_stream`,
     `iggy_topic`, `iggy_partition_id`, `iggy_offset`, `iggy_timestamp`, `iggy_origin_timestamp`, `iggy_headers`."""
 
     TYPE: ClassVar[str] = "topic"
     UNSUPPORTED: ClassVar[dict[str, str]] = {
         "topic": "name one or more in 'topics'",
-        "consumer_group": "a pipeline keeps its offsets in [state]; 'consumer_name' shows them to the gateway",
+        "consumer_group": "a pipeline keeps its offsets in [state]; 'consumer_name' reports them to the gateway",
     }
     stream: str = key(STRING, "the stream")
     topics: tuple[str, ...] = key(STRINGS, "its topics")
     schema: str = key(
         one_of(*FORMATS),
-        "what payloads are: `json` and `avro` have fields, `text` and `raw` have one, called `payload`",
+        "format of the payloads: `json` and `avro` have fields, `text` and `raw` have one field, `payload`",
         "json",
     )
     fields: str | None = key(
         STRING,
         "with json: names and types, such as 'id bigint, at timestamp, tags array<string>'; with avro: its schema,"
-        " or the path of a file that has it",
+        " or the path of a file with the schema",
         None,
     )
-    starting_offsets: str = key(
-        one_of("earliest", "latest"), "where a pipeline begins that has no state yet", "earliest"
-    )
-    batch_length: int = key(integer(1), "how many messages a batch has at most", BATCH_LENGTH)
-    poll_interval: int = key(DURATION, "how often is looked for new messages", 1000, shown='"1 s"')
-    include_headers: bool = key(BOOLEAN, "user headers as the metadata field `iggy_headers`", False)
+    starting_offsets: str = key(one_of("earliest", "latest"), "where a pipeline without state starts", "earliest")
+    batch_length: int = key(integer(1), "largest number of messages in a batch", BATCH_LENGTH)
+    poll_interval: int = key(DURATION, "how often to look for new messages", 1000, shown='"1 s"')
+    include_headers: bool = key(BOOLEAN, "read user headers as the metadata field `iggy_headers`", False)
     fail_on_data_loss: bool = key(
         BOOLEAN,
-        "stop where messages are gone that were not read; false: go on behind them, with a warning in the log",
+        "stop if messages were deleted before they were read; false: skip them, with a warning in the log",
         True,
     )
-    consumer_name: str | None = key(STRING, "a consumer under whose name the gateway shows how far it has come", None)
+    consumer_name: str | None = key(
+        STRING, "name of the consumer for which the gateway stores the offsets, so that it can report the lag", None
+    )
 
     def __post_init__(self) -> None:
         has_fields = self.schema in ("json", "avro")
@@ -65,14 +65,16 @@ class TopicSource:
                 f"key 'fields' is required with schema = \"{self.schema}\": names and types, such as 'id bigint'"
             )
         if not has_fields and self.fields is not None:
-            raise ValueError(f"key 'fields' is for json and avro; with {self.schema} there is one field, '{PAYLOAD}'")
+            raise ValueError(
+                f"key 'fields' is for json and avro; with {self.schema} there is only the field '{PAYLOAD}'"
+            )
 
     @property
     def why_unparsable(self) -> str:
         kind = {
-            "json": "no JSON object with these fields",
-            "avro": "no Avro of this schema",
-            "text": "no text in UTF-8",
+            "json": "not a JSON object with these fields",
+            "avro": "not Avro of this schema",
+            "text": "not UTF-8",
         }
         return f"it is {kind.get(self.schema, 'not readable')}"
 
@@ -107,7 +109,7 @@ class TopicSource:
         assert isinstance(kind, StructType)
         for name in kind.names:
             if name in METADATA or name in HIDDEN:
-                raise FileError(f"[source]: key 'fields': '{name}' is a name of ours; leave it out, or rename it")
+                raise FileError(f"[source]: key 'fields': '{name}' is a reserved name; leave it out, or rename it")
         return [F.col("value").getField(name).alias(name) for name in kind.names]
 
     def _metadata(self) -> list[Column]:
@@ -133,6 +135,6 @@ class TopicSource:
         for name in self.names:
             found = topics.details(gateway.session, name)
             if found is None:
-                raise FileError(f"[source]: topic {name!r} is not there")
+                raise FileError(f"[source]: topic {name!r} does not exist")
             partitions, messages = len(found["partitions"]), found["messages_count"]
             yield f"{name}: {pluralize(partitions, 'partition')}, {pluralize(messages, 'message')}"

@@ -1,5 +1,5 @@
-"""What happens to records between source and sinks, in the order of the file. A module for each, or a few that belong
-together; the names and keys of the connectors reference where it has them."""
+"""The transforms, applied between source and sinks in the order of the file. Each module has one or a few that
+belong together; names and keys are those of the connectors' reference where it has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Transform(Protocol):
     def enabled(self) -> bool: ...
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
-        """`place` is where it stands in the file, for errors."""
+        """`place` is the transform's place in the file, for errors."""
 
 
 _ALL: tuple[Any, ...] = (AddFields, UpdateFields, DeleteFields, FilterFields, Flatten, Sql, Window, Deduplicate)

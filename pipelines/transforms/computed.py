@@ -1,6 +1,5 @@
-"""The computed values of the connectors reference. Times are that of the batch; identifiers are hashes of what is
-unique to a row, shaped as UUIDs: a batch that is replayed after a crash has them again, so that nothing is taken for
-new."""
+"""The computed values of the connectors' reference. Times are those of the batch. Identifiers are hashes of what is
+unique to a row, in the form of UUIDs. So a replayed batch has the same values, and nothing is taken for new."""
 
 from __future__ import annotations
 
@@ -31,7 +30,7 @@ def _uuid_v4(name: str, context: BatchContext) -> Column:
 
 
 def _uuid_v7(name: str, context: BatchContext) -> Column:
-    """48 bits of time, then the hash."""
+    """48 bits of time, followed by the hash."""
     time = F.lpad(F.lower(F.hex(F.unix_millis(context.now))), 12, "0")
     return _shaped(F.concat(time, F.substring(_digits(name, context), 1, 20)), "7")
 
@@ -41,7 +40,7 @@ def _digits(name: str, context: BatchContext) -> Column:
 
 
 def _shaped(digits: Column, version: str) -> Column:
-    """32 hexadecimal digits as a UUID of this version."""
+    """Formats 32 hexadecimal digits as a UUID of this version."""
     variant = F.translate(F.substring(digits, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab")
     return F.concat(
         F.substring(digits, 1, 8),

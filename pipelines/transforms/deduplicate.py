@@ -1,4 +1,4 @@
-"""deduplicate: of records that are equal in some fields, one."""
+"""deduplicate: passes one of the records that are equal in some fields."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from whippet.pipelines.transforms.watermark import with_watermark
 
 @dataclass(frozen=True, kw_only=True)
 class Deduplicate:
-    """Lets one of several equal records through, as long as they are no further apart than the watermark: that of the
-    earliest batch, and any one of those that are in a batch together."""
+    """Passes one of several equal records if they are no further apart than the watermark: the one in the earliest
+    batch, or any one if they are in the same batch."""
 
     TYPE: ClassVar[str] = "deduplicate"
-    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
-    fields: tuple[str, ...] = key(STRINGS, "the fields in which they are equal")
-    time_field: str = key(STRING, "the field that says when something happened, a timestamp")
-    watermark: int = key(DURATION, "how far apart equal records may be, and how late one may come")
+    enabled: bool = key(BOOLEAN, "false: skip this transform", True)
+    fields: tuple[str, ...] = key(STRINGS, "the fields that are compared")
+    time_field: str = key(STRING, "timestamp field with the time of the event")
+    watermark: int = key(DURATION, "how far apart equal records may be, and how late a record may arrive")
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.fields:

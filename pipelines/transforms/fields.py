@@ -1,4 +1,4 @@
-"""add_fields, update_fields, delete_fields: what the connectors do to the members of a JSON object, done to columns."""
+"""add_fields, update_fields, delete_fields: do to columns what the connectors do to the members of a JSON object."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from whippet.pipelines.transforms.computed import COMPUTED, BatchContext, comput
 def _name(value: Any) -> str:
     name = str(STRING.parse(value))
     if name in METADATA:
-        # Ids are made of them: a row would pass for another one.
-        raise InvalidValue(f"'{name}' says where a record comes from; choose another name")
+        # Ids are derived from them: a row would be taken for another one.
+        raise InvalidValue(f"'{name}' is a metadata field; choose another name")
     return name
 
 
-FIELD = Kind("a text", _name)
+FIELD = Kind("a string", _name)
 ALWAYS, KEY_EXISTS, KEY_NOT_EXISTS = "always", "key_exists", "key_not_exists"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Value:
-    """What a field becomes: one of these."""
+    """The new value of a field: one of these."""
 
-    static: Any = keys.key(ANYTHING, "this value: a text, a number, true or false, a time, a list or a table", None)
-    computed: str | None = keys.key(one_of(*COMPUTED), "what is worked out for each row", None)
+    static: Any = keys.key(ANYTHING, "this value: a string, a number, true or false, a time, a list or a table", None)
+    computed: str | None = keys.key(one_of(*COMPUTED), "a value computed for each row", None)
 
     def __post_init__(self) -> None:
         if (self.static is None) == (self.computed is None):
@@ -51,17 +51,17 @@ class NewField:
 class UpdatedField(NewField):
     condition: str = keys.key(
         one_of(ALWAYS, KEY_EXISTS, KEY_NOT_EXISTS),
-        "when: a field exists in a row where it is not null",
+        "when to set it: a field exists in a row if it is not null",
         ALWAYS,
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddFields:
-    """Adds fields; one that is there gets the new value."""
+    """Adds fields; an existing field gets the new value."""
 
     TYPE: ClassVar[str] = "add_fields"
-    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
+    enabled: bool = keys.key(BOOLEAN, "false: skip this transform", True)
     fields: tuple[NewField, ...] = keys.key(
         tables_of(NewField),
         'such as [{key = "region", value.static = "eu"}, {key = "at", value.computed = "date_time"}]',
@@ -75,10 +75,10 @@ class AddFields:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateFields:
-    """Sets fields under a condition. The type of a field that is there stays."""
+    """Sets fields under a condition. An existing field keeps its type."""
 
     TYPE: ClassVar[str] = "update_fields"
-    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
+    enabled: bool = keys.key(BOOLEAN, "false: skip this transform", True)
     fields: tuple[UpdatedField, ...] = keys.key(
         tables_of(UpdatedField), 'such as [{key = "region", value.static = "eu", condition = "key_not_exists"}]'
     )
@@ -105,10 +105,10 @@ def _updated(frame: DataFrame, field: UpdatedField, new: Column) -> Column:
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteFields:
-    """Removes fields. Metadata can be removed, too."""
+    """Removes fields, which may be metadata."""
 
     TYPE: ClassVar[str] = "delete_fields"
-    enabled: bool = keys.key(BOOLEAN, "false leaves the transform out", True)
+    enabled: bool = keys.key(BOOLEAN, "false: skip this transform", True)
     fields: tuple[str, ...] = keys.key(STRINGS, "their names")
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
@@ -118,7 +118,7 @@ class DeleteFields:
 
 
 def literal(value: Any) -> Column:
-    """A value of TOML."""
+    """Converts a value of TOML."""
     if isinstance(value, list):
         return F.array(*map(literal, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""filter_fields: which fields of a record stay, by their names and by their values. It drops fields, never records."""
+"""filter_fields: keeps or drops fields by name and value. It drops fields, never records."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _key_pattern(said: Any) -> Condition:
         )
     ((how, text),) = said.items()
     if not isinstance(text, str):
-        raise InvalidValue(f"{how}: a text is needed")
+        raise InvalidValue(f"{how}: a string is needed")
     return how, _regular(text) if how == "regex" else text
 
 
@@ -64,9 +64,9 @@ def _value_pattern(said: Any) -> Condition:
         )
     ((how, value),) = said.items()
     if how in TEXTUAL and not isinstance(value, str):
-        raise InvalidValue(f"{how}: a text is needed")
+        raise InvalidValue(f"{how}: a string is needed")
     if how == "between" and not (isinstance(value, list) and len(value) == 2 and all(map(_is_number, value))):
-        raise InvalidValue("between: two numbers are needed, both of them included")
+        raise InvalidValue("between: two numbers are needed; both are included")
     if how in ("greater_than", "less_than") and not _is_number(value):
         raise InvalidValue(f"{how}: a number is needed")
     return how, _regular(value) if how == "regex" else value
@@ -86,7 +86,7 @@ def _regular(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidValue(f"it is no regular expression: {error}") from None
+        raise InvalidValue(f"it is not a regular expression: {error}") from None
     return text
 
 
@@ -106,7 +106,7 @@ class Pattern:
             raise InvalidValue("a pattern needs key_pattern, value_pattern or both")
 
     def matches(self, name: str, kind: DataType) -> Column | bool:
-        """Whether this holds for a field: surely, surely not, or it depends on the row."""
+        """Whether the pattern matches a field: always, never, or depending on the row."""
         if self.key_pattern is not None and not BY_NAME[self.key_pattern[0]](name, self.key_pattern[1]):
             return False
         if self.value_pattern is None:
@@ -135,13 +135,16 @@ def _comparable(kind: DataType, said: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FilterFields:
-    """Keeps some fields and drops the others. Metadata stay; whatever a value decides is null where it is dropped."""
+    """Keeps some fields and drops the others. Metadata are kept. A field that is dropped because of its value
+    becomes null."""
 
     TYPE: ClassVar[str] = "filter_fields"
-    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
-    keep_fields: tuple[str, ...] = key(STRINGS, "fields that stay in any case", (), shown="none")
-    patterns: tuple[Pattern, ...] = key(tables_of(Pattern), "what the others are held against", (), shown="none")
-    include_matching: bool = key(BOOLEAN, "true: what matches a pattern stays; false: it goes", True)
+    enabled: bool = key(BOOLEAN, "false: skip this transform", True)
+    keep_fields: tuple[str, ...] = key(STRINGS, "fields that are always kept", (), shown="none")
+    patterns: tuple[Pattern, ...] = key(
+        tables_of(Pattern), "patterns that the other fields are compared with", (), shown="none"
+    )
+    include_matching: bool = key(BOOLEAN, "true: keep fields that match a pattern; false: drop them", True)
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.keep_fields:

@@ -1,4 +1,4 @@
-"""flatten: the members of structs become fields of their own."""
+"""flatten: turns the members of structs into fields."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from whippet.pipelines.transforms.computed import BatchContext
 
 @dataclass(frozen=True, kw_only=True)
 class Flatten:
-    """Makes fields of the members of structs, of those inside them, too: `address.city` becomes `address_city`."""
+    """Turns the members of structs, nested ones included, into fields: `address.city` becomes `address_city`."""
 
     TYPE: ClassVar[str] = "flatten"
-    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
-    fields: tuple[str, ...] = key(STRINGS, "the structs; if left out, all of them", (), shown="all")
-    separator: str = key(STRING, "what stands between the names", "_")
+    enabled: bool = key(BOOLEAN, "false: skip this transform", True)
+    fields: tuple[str, ...] = key(STRINGS, "the structs to flatten", (), shown="all")
+    separator: str = key(STRING, "separator between the names", "_")
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.fields:
@@ -36,7 +36,7 @@ class Flatten:
         names = [name for name, _ in columns]
         for name in names:
             if names.count(name) > 1:
-                raise FileError(f"{place}: two fields would be called '{name}'; choose another separator")
+                raise FileError(f"{place}: two fields would be named '{name}'; choose another separator")
         return frame.select(*(column.alias(name) for name, column in columns))
 
     def _members(self, prefix: str, parent: Column, kind: StructType) -> list[tuple[str, Column]]:

@@ -1,4 +1,4 @@
-"""How long is waited for late records: what windows and de-duplication have in common."""
+"""The watermark: how long windows and deduplication wait for late records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whippet.pipelines.errors import FileError
 from whippet.pipelines.record_columns import require_field
 
 MARK = "spark.watermarkDelayMs"
-"""In a field of a stream that has one already."""
+"""Spark's mark in a field whose stream already has a watermark."""
 
 
 def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) -> DataFrame:
@@ -18,6 +18,6 @@ def with_watermark(frame: DataFrame, time_field: str, late_ms: int, place: str) 
     if not isinstance(kind, TimestampType):
         raise FileError(f"{place}: field '{time_field}' is {kind.simpleString()}; a timestamp is needed")
     if MARK in frame.schema[time_field].metadata:
-        # A stream has one watermark, which `flow` has seen to.
+        # A stream has one watermark; `transform_chain` checks that.
         return frame
     return frame.withWatermark(time_field, f"{late_ms} milliseconds")

@@ -1,4 +1,4 @@
-"""window: aggregates over windows of time, each given out once when nothing can come any more that belongs to it."""
+"""window: computes aggregates over time windows, and emits each when no more records can belong to it."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ def _aggregates(said: Any) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Puts together what happened in the same window of time: fields `window_start` and `window_end`, those of
-    `group_by`, and the aggregates."""
+    """Aggregates the records of each time window. The result has the fields `window_start` and `window_end`, those
+    of `group_by`, and the aggregates."""
 
     TYPE: ClassVar[str] = "window"
-    enabled: bool = key(BOOLEAN, "false leaves the transform out", True)
-    time_field: str = key(STRING, "the field that says when something happened, a timestamp")
-    size: int = key(DURATION, "how long a window is")
-    slide: int | None = key(DURATION, "how far windows begin from each other; if left out, they do not overlap", None)
-    watermark: int = key(DURATION, "how late a record may come and still count; later ones are dropped")
-    group_by: tuple[str, ...] = key(STRINGS, "fields that part the records of a window", (), shown="none")
+    enabled: bool = key(BOOLEAN, "false: skip this transform", True)
+    time_field: str = key(STRING, "timestamp field with the time of the event")
+    size: int = key(DURATION, "length of a window")
+    slide: int | None = key(
+        DURATION, "time between the starts of two windows; without it, windows do not overlap", None
+    )
+    watermark: int = key(DURATION, "how late a record may arrive and still count; later ones are dropped")
+    group_by: tuple[str, ...] = key(STRINGS, "fields to group the records of a window by", (), shown="none")
     aggregates: Mapping[str, str] = key(
         Kind("a table of names and expressions", _aggregates),
-        'such as {orders = "count(*)", total = "sum(amount)"}, in the words of Spark SQL',
+        'such as {orders = "count(*)", total = "sum(amount)"}, in Spark SQL',
     )
 
     def __post_init__(self) -> None:
         if not self.size:
-            raise ValueError("key 'size': a window has a length")
+            raise ValueError("key 'size': it must not be 0")
         if self.slide is not None and not 0 < self.slide <= self.size:
-            raise ValueError("key 'slide': at most the size, and not 0")
+            raise ValueError("key 'slide': it must be more than 0 and at most 'size'")
 
     def apply(self, frame: DataFrame, context: BatchContext, place: str) -> DataFrame:
         for name in self.group_by:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.running import bench, measured
+from tests.bench.support.command import bench, measured
 from whippet.app.cli.main import main
 
 FIGURES = {"storage": 26, "tcp": 21, "http": 13, "ws": 11, "quic": 11}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.running import measured
+from tests.bench.support.command import measured
 from tests.support.lake import need_spark
 
 

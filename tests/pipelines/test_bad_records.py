@@ -48,7 +48,7 @@ def test_what_does_not_parse_becomes_a_dead_letter_once_with_the_reason_and_its_
             "job",
             "source",
         )
-        assert headers["reason"] == "it is no JSON object with these fields"
+        assert headers["reason"] == "it is not a JSON object with these fields"
     assert (ran.done.rows, ran.done.bad_records) == (6, 3)
 
 
@@ -76,15 +76,15 @@ def test_a_bad_record_stops_a_pipeline_without_dead_letters_before_its_batch_is_
     topic = lake.topic()
     lake.send(topic, [GOOD[0], "broken", "broken, too"])
     sink, good, _ = into(lake, dead_letters=False)
-    where = f"{topic} partition 0 offset 1: source: it is no JSON object with these fields"
-    way_out = r'give it a \[dead_letter\] topic, or say on_error = "skip"'
+    where = f"{topic} partition 0 offset 1: source: it is not a JSON object with these fields"
+    way_out = r'add a \[dead_letter\] topic, or set on_error = "skip"'
     with pytest.raises(BadRecordError, match=rf"^{where} \(and 1 more in this batch\); {way_out}$"):
         job(source(topic) + sink)
     assert lake.all_values(good) == []
     ran = job('on_error = "skip"\n' + source(topic) + sink)
     assert lake.all_values(good) == [GOOD[0]]
     assert ran.done.bad_records == 2
-    assert ran.done.last_error == "source: it is no JSON object with these fields"
+    assert ran.done.last_error == "source: it is not a JSON object with these fields"
 
 
 def test_a_transform_that_fails_on_everything_stops_the_pipeline(
@@ -112,7 +112,7 @@ def test_what_is_no_message_becomes_a_dead_letter_where_payloads_go_to_a_topic_a
     into_text, good, bad = into(lake)
     text = as_payload + into_text.replace("create_topic", 'schema = "text"\ncreate_topic', 1)
     stopping = source(topic) + text[: text.index("[dead_letter]")]
-    where = rf"^{topic} partition 0 offset 1: \[sink\] \(topic\): the payload is null or empty; give it"
+    where = rf"^{topic} partition 0 offset 1: \[sink\] \(topic\): the payload is null or empty; add a"
     with pytest.raises(BadRecordError, match=where):
         job(stopping)
     assert lake.all_values(good) == [], "nothing of its batch is written"

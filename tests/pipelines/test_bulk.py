@@ -165,7 +165,7 @@ def test_a_closed_index_stops_the_pipeline_and_makes_no_dead_letters(
     topic = lake.topic()
     lake.send(topic, ['{"id":1}'])
     bulk.judge = lambda document: (status, "index read-only / allow delete (api)")
-    with pytest.raises(SinkError, match=f"_bulk takes no documents: {status} .*: index read-only"):
+    with pytest.raises(SinkError, match=f"_bulk accepts no documents: {status} .*: index read-only"):
         job('on_error = "skip"\n' + source(topic) + sink("elasticsearch", bulk))
     bulk.judge = lambda document: None
     job('on_error = "skip"\n' + source(topic) + sink("elasticsearch", bulk))

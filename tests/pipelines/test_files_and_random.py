@@ -56,7 +56,7 @@ def test_a_bad_line_is_shown_by_its_beginning(job: Job, lake: Lake, tmp_path: Pa
     folder.mkdir()
     (folder / "a.ndjson").write_text('{"id":1}\n{"id": "one", ' + "x" * 100)
     with pytest.raises(
-        BadRecordError, match=r"/in/a\.ndjson: '\{\"id\": \"one\", x{46}': source: it is no JSON object"
+        BadRecordError, match=r"/in/a\.ndjson: '\{\"id\": \"one\", x{46}': source: it is not a JSON object"
     ):
         job(files(folder, "json") + '[sink]\ntype = "stdout"\n')
 
@@ -70,7 +70,7 @@ def test_csv_and_parquet(job: Job, lake: Lake, tmp_path: Path, spark: SparkSessi
     rows = [json.loads(value) for value in lake.values(f"{stream}/good")[0]]
     assert rows == [{"id": 1, "name": 'x;"y"', "at": "2026-01-01T00:00:00.000000Z"}, {"id": 2}]
     ((payload, headers),) = letters(lake, f"{stream}/bad")
-    assert (payload, headers["reason"]) == ("one;z;", "it is no CSV record with these fields")
+    assert (payload, headers["reason"]) == ("one;z;", "it is not a CSV record with these fields")
     spark.createDataFrame([(7, "p")], "id bigint, name string").write.parquet(str(tmp_path / "parquet"))
     (job.folder / "state").rename(job.folder / "old-state")
     job(files(tmp_path / "parquet", "parquet", "") + table)
@@ -115,7 +115,7 @@ def test_a_folder_that_is_not_there_is_said(job: Job, lake: Lake, tmp_path: Path
 
     table, _ = into(lake)
     text = files(tmp_path / "nowhere", "json") + table
-    with pytest.raises(FileError, match=r"^\[source\]: there is no folder '.*nowhere'$"):
+    with pytest.raises(FileError, match=r"^\[source\]: folder '.*nowhere' does not exist$"):
         list(check_report.lines(pipeline_file.read(job.file(text)), inspect=True))
     with pytest.raises(FileError, match="nowhere"):
         job(text)
@@ -127,7 +127,7 @@ def test_what_is_no_folder_of_such_files_is_one_sentence(job: Job, lake: Lake, t
     table, _ = into(lake)
     folder = tmp_path / "in"
     folder.mkdir()
-    with pytest.raises(FileError, match=r"there is no Parquet file yet in .* say them in 'fields'"):
+    with pytest.raises(FileError, match=r"there is no Parquet file in .* yet .* set 'fields'"):
         job(files(folder, "parquet", "") + table)
     (folder / "a.csv").write_text("ident,name,at\n1,x,\n")
     with pytest.raises(FileError, match=r"^\[source\]: key 'path': '.*a.csv' is a file; a folder is needed"):

@@ -150,7 +150,7 @@ def test_a_table_that_has_other_columns_is_refused_before_anything_is_written(
     table = sinks("iceberg", folder=job.folder, partition_by=["country"], include_metadata=False)
     job(source(topic, "id bigint, country string") + table)
     (job.folder / "state").rename(job.folder / "old-state")
-    with pytest.raises(FileError, match=r"table shop.orders has no column 'more'; it has id, country"):
+    with pytest.raises(FileError, match=r"table shop.orders has no column 'more'; its columns are id, country"):
         job(source(topic, "id bigint, country string, more int") + table)
 
 
@@ -181,9 +181,9 @@ def test_a_table_stays_usable_while_a_pipeline_gains_and_loses_fields(
     for other, sentence in (
         (
             constant.replace("region", "zone") % "7",
-            r"\[\[sinks\]\] 1 .*: table .* has no column 'zone'; it has id, country",
+            r"\[\[sinks\]\] 1 .*: table .* has no column 'zone'; its columns are id, country",
         ),
-        (constant % '"seven"', r"column 'v' of table .* is long, and the field is string; cast it"),
+        (constant % '"seven"', r"column 'v' of table .* is long, but the field is string; cast it"),
     ):
         with pytest.raises(FileError, match=sentence) as error:
             job(source(topic, fields) + other + table)
@@ -199,8 +199,8 @@ REFUSED = {
     '{"id":22,"tags":["a",null]}': "'tags.element' must not be null",
 }
 FAILED_CHECKS = {
-    '{"id":-1,"country":"d"}': "it fails the check 'positive' of the table: id > 0",
-    '{"id":23,"country":"nowhere"}': "it fails the check 'real' of the table: country != 'nowhere'",
+    '{"id":-1,"country":"d"}': "it violates the table's constraint 'positive': id > 0",
+    '{"id":23,"country":"nowhere"}': "it violates the table's constraint 'real': country != 'nowhere'",
 }
 
 
@@ -311,12 +311,12 @@ def test_a_row_that_a_table_refuses_stops_a_pipeline_without_dead_letters_and_no
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"country":"d"}', '{"country":"d"}', '{"country":"d"}'])
     where = rf"{topic} partition 0 offset 1: \[\[sinks\]\] 1 \({kind}\)"
-    with pytest.raises(BadRecordError, match=rf"^{where}: 'id' must not be null; give it a \[dead_letter\] topic"):
+    with pytest.raises(BadRecordError, match=rf"^{where}: 'id' must not be null; add a \[dead_letter\] topic"):
         job(source(topic, STRICT_FIELDS) + table)
     assert found(kind, job.folder, monkeypatch)["id"].to_list() == []
     assert job('on_error = "skip"\n' + source(topic, STRICT_FIELDS) + table).done.bad_records == 2
     assert found(kind, job.folder, monkeypatch)["id"].to_list() == [1]
-    with pytest.raises(FileError, match=r"column 'id' of table .* must not be null, and there is no such field"):
+    with pytest.raises(FileError, match=r"column 'id' of table .* must not be null, but there is no such field"):
         job(source(topic, "country string") + table)
 
 
@@ -335,4 +335,4 @@ def test_a_table_that_cannot_be_tidied_just_now_still_gets_its_rows(
     lake.send(topic, rows(0, 20))
     done = job(source(topic, FIELDS) + sinks("iceberg", folder=job.folder, compact_after=1)).done
     assert found("iceberg", job.folder, monkeypatch)["id"].to_list() == list(range(20))
-    assert done.last_error == "[[sinks]] 1 (iceberg): small files were not put together: branch main has changed"
+    assert done.last_error == "[[sinks]] 1 (iceberg): could not compact small files: branch main has changed"

@@ -22,17 +22,17 @@ WHOLE = f'key = "job"\n{SOURCE}{SINK}'
 POSTGRES = '[sink]\ntype = "postgres"\ntarget_table = "orders"\n'
 
 MISTAKES = [
-    ("key = ", "it is no TOML: .*"),
-    (SOURCE + SINK, "the file: key 'key' is required: what the pipeline is called"),
+    ("key = ", "it is not TOML: .*"),
+    (SOURCE + SINK, "the file: key 'key' is required: name of the pipeline"),
     (f'key = "a b"\n{SOURCE}{SINK}', "the file: key 'key': \"a b\": a name of letters, digits, .* is needed"),
     (f'key = "job"\n{SINK}', r"table \[source\] is required"),
-    (f'key = "job"\n{SOURCE}', r"table \[sink\] is required, or several of \[\[sinks\]\]"),
-    (f"{WHOLE}[sinks]\n", r"tables \[sink\] and \[\[sinks\]\]: one of them"),
-    (f"{WHOLE}[transform]\n", r"'transform' is not known; did you mean 'transforms'\?"),
+    (f'key = "job"\n{SOURCE}', r"table \[sink\] is required, or several \[\[sinks\]\]"),
+    (f"{WHOLE}[sinks]\n", r"tables \[sink\] and \[\[sinks\]\]: use only one of them"),
+    (f"{WHOLE}[transform]\n", r"'transform' is unknown; did you mean 'transforms'\?"),
     (WHOLE.replace('"topic"', '"topics"'), r"\[source\]: there is no type \"topics\"; did you mean 'topic'\?"),
     (WHOLE.replace('type = "topic"', ""), r"\[source\]: key 'type' is required: one of topic, files, postgres, random"),
-    (WHOLE.replace("topics =", "topcs ="), r"\[source\]: key 'topcs' is not known; did you mean 'topics'\?"),
-    (WHOLE.replace('["orders"]', '"orders"'), r"\[source\]: key 'topics': \"orders\": a list of texts, .* is needed"),
+    (WHOLE.replace("topics =", "topcs ="), r"\[source\]: key 'topcs' is unknown; did you mean 'topics'\?"),
+    (WHOLE.replace('["orders"]', '"orders"'), r"\[source\]: key 'topics': \"orders\": a list of strings, .* is needed"),
     (WHOLE.replace('fields = "id bigint"', ""), r"\[source\]: key 'fields' is required with schema = \"json\""),
     (WHOLE.replace("fields =", 'schema = "raw"\nfields ='), r"\[source\]: key 'fields' is for json and avro"),
     (
@@ -49,7 +49,7 @@ MISTAKES = [
     ),
     (
         WHOLE.replace("fields =", 'consumer_group = "x"\nfields ='),
-        r"key 'consumer_group' has no use here: a pipeline keeps its offsets in \[state\]",
+        r"key 'consumer_group' is not supported: a pipeline keeps its offsets in \[state\]",
     ),
     (
         f'{WHOLE}[transforms.add_fields]\nfields = [{{key = "a", value = {{}}}}]',
@@ -58,11 +58,11 @@ MISTAKES = [
     (
         f'{WHOLE}[[transforms]]\ntype = "window"\ntime_field = "at"\nsize = "1 m"\nslide = "2 m"\nwatermark = "1 m"\n'
         'aggregates = {n = "count(*)"}',
-        r"\[\[transforms\]\] 1 \(window\): key 'slide': at most the size",
+        r"\[\[transforms\]\] 1 \(window\): key 'slide': it must be more than 0 and at most 'size'",
     ),
     (
         f'{WHOLE}[[transforms]]\ntype = "filter_fields"\npatterns = [{{key_pattern = {{regex = "("}}}}]',
-        r"\(filter_fields\), patterns 1: key 'key_pattern': .* it is no regular expression",
+        r"\(filter_fields\), patterns 1: key 'key_pattern': .* it is not a regular expression",
     ),
     (
         f'{WHOLE}[[transforms]]\ntype = "filter_fields"\npatterns = [{{value_pattern = {{greater_then = 1}}}}]',
@@ -70,24 +70,24 @@ MISTAKES = [
     ),
     (
         f'{WHOLE}[transforms.add_fields]\nfields = [{{key = "iggy_offset", value.static = 1}}]',
-        "key 'key': .*'iggy_offset' says where a record comes from; choose another name",
+        "key 'key': .*'iggy_offset' is a metadata field; choose another name",
     ),
     (
         f'{WHOLE}[transforms.sql]\nquery = "SELECT 1 as `iggy_offset` FROM input"',
-        "key 'query': 'iggy_offset' says where a record comes from",
+        "key 'query': 'iggy_offset' is a metadata field",
     ),
-    (f'{WHOLE}on_error = "ignore"', r"\[sink\] \(stdout\): key 'on_error' is not known"),
+    (f'{WHOLE}on_error = "ignore"', r"\[sink\] \(stdout\): key 'on_error' is unknown"),
     (
         f'on_error = "skip"\n{WHOLE}[dead_letter]\nstream = "shop"\ntopic = "refused"',
-        r"key 'on_error' has no use with \[dead_letter\]",
+        r"key 'on_error' has no effect with \[dead_letter\]",
     ),
     (f'{WHOLE}[iggy]\naddress = "a:b:c"', r"\[iggy\]: option 'url': .*"),
     (f'{WHOLE}[iggy]\nusername = "me"\ntoken = "t"', r"\[iggy\]: options 'token' and 'username'"),
-    (f"{WHOLE}[iggy.tls]\nenable = true", r"\[iggy.tls\]: key 'enable' is not known; did you mean 'enabled'\?"),
+    (f"{WHOLE}[iggy.tls]\nenable = true", r"\[iggy.tls\]: key 'enable' is unknown; did you mean 'enabled'\?"),
     (f'key = "job"\n{SOURCE}{POSTGRES}', r"\[sink\] \(postgres\): key 'connection_string' is required"),
     (
         f'key = "job"\n{SOURCE}{POSTGRES}connection_string = "${{NOT_SET}}"',
-        r"key 'sink.connection_string': the variable NOT_SET of \$\{NOT_SET\} is not set",
+        r"key 'sink.connection_string': the environment variable NOT_SET of \$\{NOT_SET\} is not set",
     ),
     (
         f'key = "job"\n{SOURCE}[sink]\ntype = "quickwit"\nurl = "http://q:7280"\nindex = "orders"',
@@ -95,7 +95,7 @@ MISTAKES = [
     ),
     (
         f'key = "job"\n{SOURCE}[sink]\ntype = "elasticsearch"\nurl = "http://me:pw@e:9200"\nindex = "orders"',
-        "key 'url': .*credentials do not belong into it",
+        "key 'url': .*it must not contain credentials",
     ),
 ]
 

@@ -165,7 +165,9 @@ def test_what_the_database_refuses_is_one_sentence_without_the_password(
 
     topic = lake.topic()
     lake.send(topic, ['{"id":1,"name":"a"}', '{"id":1,"name":"b"}'])
-    with pytest.raises(FileError, match=r"\(postgres\): there is no table 'orders'; make it, or say auto_create_table"):
+    with pytest.raises(
+        FileError, match=r"\(postgres\): table 'orders' does not exist; create it, or set auto_create_table"
+    ):
         job(source(topic) + sink(database))
     database.run("create table orders (id bigint primary key)")
     with pytest.raises(FileError, match=r"table orders has no column 'name': add it, or drop the field"):
@@ -303,7 +305,7 @@ def test_a_row_that_the_database_refuses_stops_a_pipeline_without_dead_letters(
     whole = sink(database, include_metadata=True, payload_format="json", auto_create_table=True, target_table="whole")
     where = rf"{topic} partition 0 offset 2: \[sink\] \(postgres\)"
     twice = r"duplicate key value violates unique constraint \"orders_pkey\" \(Key \(id\)=\(1\) already exists\.\)"
-    way_out = r'give it a \[dead_letter\] topic, or say on_error = "skip"'
+    way_out = r'add a \[dead_letter\] topic, or set on_error = "skip"'
     with pytest.raises(BadRecordError, match=f"^{where}: {twice}; {way_out}$"):
         job(source(topic) + sink(database))
     assert database.rows("select count(*) from orders") == [(0,)]
@@ -428,10 +430,12 @@ def test_a_source_that_cannot_be_is_refused_before_it_begins(job: Job, lake: Lak
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     table, _ = into(lake)
-    with pytest.raises(FileError, match=r"\[source\]: there is no table 'orders'"):
+    with pytest.raises(FileError, match=r"\[source\]: table 'orders' does not exist"):
         job(reading(database) + table)
     database.run("create table orders (number int)")
-    with pytest.raises(FileError, match=r"\[source\]: key 'tracking_column': no column 'id'; there are: number"):
+    with pytest.raises(
+        FileError, match=r"\[source\]: key 'tracking_column': there is no column 'id'; the columns are: number"
+    ):
         job(reading(database) + table)
 
 

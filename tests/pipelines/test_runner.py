@@ -32,9 +32,7 @@ def test_two_processes_never_have_the_same_state(job: Job) -> None:
 
     with (
         state.held(job.state, "random"),
-        pytest.raises(
-            FileError, match=f"this pipeline is running already, as process {os.getpid()}; another one needs"
-        ),
+        pytest.raises(FileError, match=f"this pipeline is already running as process {os.getpid()}; use another key"),
     ):
         job(RANDOM + STDOUT)
     job(RANDOM + STDOUT)
@@ -123,13 +121,13 @@ def test_mistakes_end_with_2_and_failures_with_1_each_in_one_line(
     file.write_text(job.file(RANDOM + STDOUT).replace("max_count", "max_cuont"))
     code, out, err = command(capsys, "run", str(file), "--once")
     assert (code, out) == (2, "")
-    assert err == f"whippet: {file}: [source]: key 'max_cuont' is not known; did you mean 'max_count'?\n"
+    assert err == f"whippet: {file}: [source]: key 'max_cuont' is unknown; did you mean 'max_count'?\n"
     topic = lake.topic()
     lake.send(topic, ["broken"])
     file.write_text(job.file(source(topic) + STDOUT))
     code, _, err = command(capsys, "run", str(file), "--once")
     assert code == 1
-    assert err.splitlines()[-1].startswith(f"whippet: {topic} partition 0 offset 0: source: it is no JSON object")
+    assert err.splitlines()[-1].startswith(f"whippet: {topic} partition 0 offset 0: source: it is not a JSON object")
     file.write_text(job.file(RANDOM + STDOUT))
     code, _, err = command(capsys, "run", str(file), "--once")
     assert code == 2
@@ -161,12 +159,12 @@ def test_check_shows_the_plan_and_starts_nothing(
         f'    stream = "{stream}"',
         '    topic = "new"',
         "    create_topic = 4",
-        f"    {stream}/new: will be made, with 4 partitions",
-        "    exactly once: by the ids of messages, and a marker on the gateway",
+        f"    {stream}/new: will be created, with 4 partitions",
+        "    exactly once: by ids of messages, and by a marker on the gateway",
         "  bad records: stop the pipeline",
         f"  state: {job.state}, new",
         "  records: more bigint",
-        "it can run",
+        "the pipeline can run",
     ]
     assert lake.http.get(f"/streams/{stream}/topics/new").status_code == 404
     assert not job.state.exists()
@@ -176,7 +174,7 @@ def test_check_shows_the_plan_and_starts_nothing(
     assert "[[transforms]] 1 (sql): A column, variable, or function parameter with name `idd`" in err
     file.write_text(job.file(source("no/t") + sink))
     code, _, err = command(capsys, "check", str(file))
-    assert (code, err) == (2, "whippet: [source]: topic 'no/t' is not there\n")
+    assert (code, err) == (2, "whippet: [source]: topic 'no/t' does not exist\n")
     assert command(capsys, "check", str(file), "--offline")[0] == 0
 
 
@@ -193,7 +191,7 @@ UNFIT = [
     ('type = "topic"\nstream = "s"\ntopic = "t"\ncreate_topic = 1\nschema = "raw"', "needs a field 'payload'"),
     (
         'type = "iceberg"\nwarehouse = "{folder}/w"\ntables = ["a.b"]\npartition_by = ["day(title)"]',
-        "key 'partition_by': day(title) takes a time, and field 'title' is string",
+        "key 'partition_by': day(title) needs a time, but field 'title' is string",
     ),
     ('type = "elasticsearch"\nurl = "{bulk}"\nindex = "i"\nid_columns = ["ident"]', "there is no field 'ident'"),
 ]
@@ -208,7 +206,7 @@ def test_check_finds_what_run_would_find_in_the_sinks(
     for words in (("check", str(file)), ("run", str(file), "--once")):
         code, out, err = command(capsys, *words)
         assert code == 2
-        assert "it can run" not in out
+        assert "the pipeline can run" not in out
         assert err.splitlines()[-1].startswith("whippet: [sink] (")
         assert sentence in err.splitlines()[-1]
     assert not (tmp_path / "out").exists()
@@ -222,7 +220,7 @@ def test_what_is_not_there_is_said_before_spark_begins(
     from whippet.pipelines.errors import FileError  # noqa: PLC0415
 
     monkeypatch.setattr(spark_session, "start", lambda *_: pytest.fail("it takes many seconds"))
-    with pytest.raises(FileError, match=r"^\[source\]: topic 'no/t' is not there$"):
+    with pytest.raises(FileError, match=r"^\[source\]: topic 'no/t' does not exist$"):
         job(source("no/t") + STDOUT)
     sink = '[sink]\ntype = "topic"\nstream = "no"\ntopic = "t"\n'
     with pytest.raises(

@@ -23,7 +23,7 @@ def test_a_server_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
-        with pytest.raises(SparkError, match=f"^no Connect server at {host}:{port}: .*refused"):
+        with pytest.raises(SparkError, match=f"^there is no Connect server at {host}:{port}: .*refused"):
             spark_connect.session(f"sc://{host}:{port}/;user_id=x", "p", {}, tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -36,5 +36,7 @@ def test_standard_output_that_nobody_would_see_is_refused(monkeypatch: pytest.Mo
 
     stdout.StdoutSink().check_schema(StructType(), GatewaySettings(), "[sink]")
     monkeypatch.setattr(stdout, "is_remote", lambda: True)
-    with pytest.raises(FileError, match=r"^\[sink\]: over Connect it is that of a process beside the server"):
+    with pytest.raises(
+        FileError, match=r"^\[sink\]: over Connect this would be the output of a process next to the server"
+    ):
         stdout.StdoutSink().check_schema(StructType(), GatewaySettings(), "[sink]")

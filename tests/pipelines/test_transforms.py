@@ -184,17 +184,17 @@ REFUSED = [
     ),
     ('[transforms.sql]\nquery = "SELEC id FROM input"', r"1 \(sql\): Syntax error at or near 'SELEC'"),
     ('[transforms.sql]\nquery = "SELECT nme FROM input"', r"1 \(sql\): A column.* with name `nme` cannot be resolved"),
-    ('[transforms.sql]\nquery = "SELECT id AS _row FROM input"', r"'_row' is a name of ours"),
-    ('[transforms.sql]\nquery = "SELECT id, name AS id FROM input"', "two fields are called 'id'"),
+    ('[transforms.sql]\nquery = "SELECT id AS _row FROM input"', r"'_row' is a reserved name"),
+    ('[transforms.sql]\nquery = "SELECT id, name AS id FROM input"', "two fields are named 'id'"),
     (
         '[transforms.sql]\nquery = "SELECT count(*) AS n FROM input"',
-        "it puts records together, .* say 'time_field' and",
+        "it combines records, .* set 'time_field' and",
     ),
-    ('[transforms.sql]\nquery = "SELECT * FROM input ORDER BY id"', "Sort cannot be done to a stream of records"),
-    ('[transforms.sql]\nquery = "SELECT * FROM input LIMIT 5"', "Limit cannot be done to a stream of records"),
+    ('[transforms.sql]\nquery = "SELECT * FROM input ORDER BY id"', "Sort is not possible on a stream of records"),
+    ('[transforms.sql]\nquery = "SELECT * FROM input LIMIT 5"', "Limit is not possible on a stream of records"),
     (
         '[transforms.sql]\nquery = "SELECT id, (SELECT max(id) FROM input) AS most FROM input"',
-        "a subquery would look at one batch and not at all records",
+        "a subquery would see only one batch, not all records",
     ),
     (
         '[transforms.window]\ntime_field = "name"\nsize = "1 m"\nwatermark = "1 m"\naggregates = {n = "count(*)"}',
@@ -207,7 +207,7 @@ REFUSED = [
     (
         '[transforms.deduplicate]\nfields = ["id"]\ntime_field = "at"\nwatermark = "1 h"\n'
         '[transforms.window]\ntime_field = "at"\nsize = "1 m"\nwatermark = "1 m"\naggregates = {n = "count(*)"}',
-        r"2 \(window\): a pipeline has one 'time_field' and one 'watermark': say those of \[\[transforms\]\] 1",
+        r"2 \(window\): a pipeline has one 'time_field' and one 'watermark': use those of \[\[transforms\]\] 1",
     ),
     (
         '[transforms.update_fields]\nfields = [{key = "tags", value.static = 5}]',
