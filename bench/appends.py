@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from whippet.bench import yardstick
+from whippet.bench import disk_yardstick
 from whippet.bench.measure import Bench, Contender, Figure, Row, Target, race, rates
-from whippet.bench.world import Shape, World, new_store
+from whippet.bench.store_setup import BenchStore, Shape, new_store
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition
 
@@ -63,13 +63,13 @@ async def append_all(partitions: Sequence[Partition], batches: Sequence[bytearra
 
 
 def appending(
-    world: World, shape: Shape, batches: Sequence[bytearray], in_flight: int, partitions: int = 1
+    bench_store: BenchStore, shape: Shape, batches: Sequence[bytearray], in_flight: int, partitions: int = 1
 ) -> Contender:
     """Messages a second into a new topic, which is removed afterwards."""
 
     async def contender() -> float:
-        seconds = await append_all(await world.topic(partitions), batches, in_flight)
-        await world.remove_topic()
+        seconds = await append_all(await bench_store.topic(partitions), batches, in_flight)
+        await bench_store.remove_topic()
         return len(batches) * shape.messages / seconds
 
     return contender
@@ -79,12 +79,12 @@ async def _large(bench: Bench, shape: Shape, rows: Sequence[Row]) -> list[Figure
     uniform = shape.copies(bench.scale.round_bytes // 2)
     mixed = shape._replace(mixed=True)
     mixed_batches = mixed.copies(bench.scale.round_bytes // 2)
-    async with new_store(bench) as world:
+    async with new_store(bench) as bench_store:
         contenders = {
-            "writev": yardstick.writing(bench.folder, uniform, len(uniform) * shape.messages),
-            "8 in flight": appending(world, shape, uniform, 8),
-            "1 in flight": appending(world, shape, uniform, 1),
-            "mixed": appending(world, mixed, mixed_batches, 8),
+            "writev": disk_yardstick.writing(bench.folder, uniform, len(uniform) * shape.messages),
+            "8 in flight": appending(bench_store, shape, uniform, 8),
+            "1 in flight": appending(bench_store, shape, uniform, 1),
+            "mixed": appending(bench_store, mixed, mixed_batches, 8),
         }
         return rates(rows, await race(contenders, bench.scale.rounds), "msg/s")
 
@@ -99,9 +99,9 @@ async def small_messages(bench: Bench) -> list[Figure]:
 
 async def partitions(bench: Bench) -> list[Figure]:
     batches = KB_1.copies(bench.scale.round_bytes)
-    async with new_store(bench) as world:
+    async with new_store(bench) as bench_store:
         contenders = {
-            f"{count} x {in_flight}": appending(world, KB_1, batches, in_flight, count)
+            f"{count} x {in_flight}": appending(bench_store, KB_1, batches, in_flight, count)
             for in_flight in (8, 16)
             for count in (1, 8)
         }
@@ -114,7 +114,7 @@ async def single_messages(bench: Bench) -> list[Figure]:
     buffering = {"durability": Durability.MEMORY, "messages_required_to_save": 1_000_000}
     async with new_store(bench) as written, new_store(bench, **buffering) as memory:
         contenders = {
-            "writev": yardstick.writing(bench.folder, batches, len(batches)),
+            "writev": disk_yardstick.writing(bench.folder, batches, len(batches)),
             "memory 1": appending(memory, ONE, batches, 1),
             "memory 64": appending(memory, ONE, batches, 64),
             "written 64": appending(written, ONE, batches, 64),
@@ -127,19 +127,19 @@ async def synced_messages(bench: Bench) -> list[Figure]:
     built = ONE.build()
     few = [bytearray(built) for _ in range(bench.scale.syncs)]
     many = [bytearray(built) for _ in range(bench.scale.syncs * 32)]
-    async with new_store(bench, durability=Durability.SYNCED) as world:
+    async with new_store(bench, durability=Durability.SYNCED) as bench_store:
         contenders = {
-            "writev + fdatasync": yardstick.writing(bench.folder, few, len(few), sync=True),
-            "synced 1": appending(world, ONE, few, 1),
-            "synced 64": appending(world, ONE, many, 64),
+            "writev + fdatasync": disk_yardstick.writing(bench.folder, few, len(few), sync=True),
+            "synced 1": appending(bench_store, ONE, few, 1),
+            "synced 64": appending(bench_store, ONE, many, 64),
         }
-        before = _syncs(world)
+        before = _syncs(bench_store)
         figures = rates(SYNCED_ROWS, await race(contenders, bench.scale.rounds), "msg/s")
         rounds = bench.scale.rounds + 1
-        shared = (_syncs(world) - before) / rounds - len(few)
+        shared = (_syncs(bench_store) - before) / rounds - len(few)
     note = f"the yardstick is one waiting; {shared:,.0f} syncs for {len(many):,} appends"
     return [figures[0], msgspec.structs.replace(figures[1], note=note)]
 
 
-def _syncs(world: World) -> int:
-    return sum(shard.syncs for shard in world.store.shards)
+def _syncs(bench_store: BenchStore) -> int:
+    return sum(shard.syncs for shard in bench_store.store.shards)

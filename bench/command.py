@@ -15,8 +15,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import uvloop
 
 from whippet.bench import report
-from whippet.bench.children import ChildFailed
 from whippet.bench.measure import Figure
+from whippet.bench.processes import ChildFailed
 
 
 class Scale(Protocol):

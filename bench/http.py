@@ -1,8 +1,8 @@
 """`whippet bench http`: measures the HTTP API on this machine, each figure beside its yardstick.
 
-The server is the real one, started as a process of its own on a folder that goes afterwards. The yardstick is the bare
-application of http_bare.py on the same uvicorn: it receives the same bodies, decodes the same JSON, answers as many
-bytes. The load comes from a third process. On two cores all of them share: a ratio says more than a rate.
+The server is the real one, started as a process of its own on a temporary folder. The yardstick is the bare application
+of http_yardstick.py on the same uvicorn: it receives the same bodies, decodes the same JSON, and returns as many bytes.
+The load comes from a third process. On two cores they all share, so a ratio says more than a rate.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from whippet.app.client.batching import pack
-from whippet.bench import children, http_load
-from whippet.bench.children import Load, Server
+from whippet.bench import http_load, processes
 from whippet.bench.command import Measure, Subject
 from whippet.bench.http_load import BATCH, JSON, NDJSON, Get, Media, Post, Stall, Tail
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
+from whippet.bench.processes import Load, Server
 
 SEVERAL = 4
 MANY = 64
@@ -54,7 +54,7 @@ GIVER = "the yardstick answers as many bytes"
 
 @asynccontextmanager
 async def serving(bench: Bench, name: str, **settings: str) -> AsyncIterator[Server]:
-    async with children.server(
+    async with processes.server(
         f"{bench.folder}/{name}", HTTP_ENABLED="true", HTTP_ADDRESS="127.0.0.1:0", **settings
     ) as server:
         yield server
@@ -62,7 +62,7 @@ async def serving(bench: Bench, name: str, **settings: str) -> AsyncIterator[Ser
 
 @asynccontextmanager
 async def bare() -> AsyncIterator[int]:
-    async with children.yardstick("", module="whippet.bench.http_bare") as place:
+    async with processes.yardstick("", module="whippet.bench.http_yardstick") as place:
         yield place.port
 
 
@@ -234,7 +234,7 @@ MEASURES = (
 
 @asynccontextmanager
 async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
-    async with children.load("whippet.bench.http_load") as load:
+    async with processes.load("whippet.bench.http_load") as load:
         yield Bench(folder, scale, load)
 
 

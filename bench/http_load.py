@@ -1,6 +1,6 @@
 """Who puts load on an HTTP server: prepared requests go out, answers are counted and thrown away.
 
-`python -m whippet.bench.http_load` reads a job from each line of its input and prints its outcome, as bench/load.py
+`python -m whippet.bench.http_load` reads a job from each line of its input and prints its outcome, as bench/tcp_load.py
 does for the binary protocols. A refusal ends a job at once.
 """
 
@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import gc
 import json
 import os
 import re
-import resource
 import socket
-import sys
 import time
-from array import array
-from collections.abc import Sequence
 from typing import Literal, cast
 
 import msgspec
-import numpy as np
 import uvloop
 
 from whippet.app.client.batching import pack
-from whippet.bench.load import Outcome, Refused
+from whippet.bench.load import DELIVERY_S_MAX, Deliveries, Outcome, Refused, Run, discard, run_jobs
 
 Media = Literal["application/json", "application/x-ndjson", "application/vnd.iggy.batch"]
 JSON: Media = "application/json"
@@ -33,8 +27,6 @@ NDJSON: Media = "application/x-ndjson"
 BATCH: Media = "application/vnd.iggy.batch"
 SENDERS = 16
 """A connection may only be so many requests ahead of its answers."""
-SETTLES_S = 10.0
-"""For how long tails may go on to receive after the last message was sent."""
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
 
 
@@ -111,24 +103,10 @@ def body_of(media: Media, messages: int, payload: int) -> bytes:
 # ---------------------------------------------------------------------------------------------------------- closed loop
 
 
-class Run:
-    """What the connections of one job share."""
-
-    def __init__(self, prepared: bytes, count: int) -> None:
-        self.prepared = prepared
-        self.count = count
-        self.sent = self.answered = self.received = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def fail(self, sentence: str) -> None:
-        if not self.done.done():
-            self.done.set_exception(Refused(sentence))
-
-
-class Asker(asyncio.Protocol):
+class Requester(asyncio.Protocol):
     """A connection that asks again when it is answered."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run[bytes]) -> None:
         self._run = run
         self._transport = cast(asyncio.Transport, None)
         self._head = b""
@@ -182,36 +160,26 @@ class Asker(asyncio.Protocol):
 async def closed_loop(port: int, prepared: bytes, count: int, connections: int) -> Outcome:
     loop = asyncio.get_running_loop()
     run = Run(prepared, count)
-    askers = [(await loop.create_connection(lambda: Asker(run), "127.0.0.1", port))[1] for _ in range(connections)]
+    requesters = [
+        (await loop.create_connection(lambda: Requester(run), "127.0.0.1", port))[1] for _ in range(connections)
+    ]
     start = time.perf_counter()
-    for asker in askers:
+    for requester in requesters:
         if run.sent < count:
-            asker.ask()
+            requester.ask()
     await run.done
     seconds = time.perf_counter() - start
-    for asker in askers:
-        asker.close()
+    for requester in requesters:
+        requester.close()
     return Outcome(seconds, run.received)
 
 
 # ------------------------------------------------------------------------------------------------------------- tails
 
 
-class Tails:
-    """What the tails of one job share. Each message says when it was sent; of each piece the oldest is looked at."""
-
-    def __init__(self) -> None:
-        self.latencies = array("d")
-        self.left = 0
-        """Tails that have not begun, or have not received everything."""
-        self.expected = sys.maxsize
-        self.changed: asyncio.Event = asyncio.Event()
-        self.problem = ""
-
-
-class Follower(asyncio.Protocol):
-    def __init__(self, tails: Tails, prepared: bytes) -> None:
-        self._tails = tails
+class TailReader(asyncio.Protocol):
+    def __init__(self, deliveries: Deliveries, prepared: bytes) -> None:
+        self._deliveries = deliveries
         self._prepared = prepared
         self._transport = cast(asyncio.Transport, None)
         self._begun = False
@@ -223,19 +191,17 @@ class Follower(asyncio.Protocol):
         self._transport.write(self._prepared)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._tails.problem = self._tails.problem or "a tail was closed"
-        self._tails.changed.set()
+        self._deliveries.fail("a tail was closed")
 
     def data_received(self, data: bytes) -> None:
-        tails = self._tails
+        deliveries = self._deliveries
         if not self._begun:
             if b"\nid: " not in data:
                 if not data.startswith(b"HTTP/1.1 200"):
-                    tails.problem = f"a tail was refused: {data[:400]!r}"
-                    tails.changed.set()
+                    deliveries.fail(f"a tail was refused: {data[:400]!r}")
                 return
             self._begun = True
-            self._count_down()
+            deliveries.count_down()
             return
         now = time.perf_counter_ns()
         if self._rest:
@@ -246,15 +212,10 @@ class Follower(asyncio.Protocol):
             self._rest = data
             return
         self._rest = data[last + 1 :]
-        tails.latencies.append((now - int(data[at + 7 : data.find(b"\n", at + 7)])) / 1000)
+        deliveries.latencies.append((now - int(data[at + 7 : data.find(b"\n", at + 7)])) / 1000)
         self.events += data.count(b"\ndata: ", 0, last)
-        if self.events >= tails.expected:
-            self._count_down()
-
-    def _count_down(self) -> None:
-        self._tails.left -= 1
-        if not self._tails.left:
-            self._tails.changed.set()
+        if self.events >= deliveries.expected:
+            deliveries.count_down()
 
     def close(self) -> None:
         self._transport.abort()
@@ -262,21 +223,18 @@ class Follower(asyncio.Protocol):
 
 async def follow(job: Tail) -> Outcome:
     loop = asyncio.get_running_loop()
-    tails = Tails()
+    deliveries = Deliveries(job.tails)
     path = msgspec.structs.replace(job.target, path=f"{job.target.path}/tail?form=text")
     prepared = request("GET", path)
-    tails.left = job.tails
-    followers = [
-        (await loop.create_connection(lambda: Follower(tails, prepared), "127.0.0.1", job.target.port))[1]
+    readers = [
+        (await loop.create_connection(lambda: TailReader(deliveries, prepared), "127.0.0.1", job.target.port))[1]
         for _ in range(job.tails)
     ]
-    await tails.changed.wait()
-    _refuse(tails.problem)
+    await deliveries.wait()
     senders = [await asyncio.open_connection("127.0.0.1", job.target.port) for _ in range(SENDERS)]
-    reading = [asyncio.create_task(_throw_away(reader)) for reader, _ in senders]
+    reading = [asyncio.create_task(discard(reader)) for reader, _ in senders]
     count = int(job.per_second * job.seconds)
-    tails.expected, tails.left = count, job.tails
-    tails.changed.clear()
+    deliveries.expect(count)
     target = msgspec.structs.replace(job.target, path=f"{job.target.path}?partition=0")
     start = time.perf_counter()
     for number in range(count):
@@ -285,31 +243,14 @@ async def follow(job: Tail) -> Outcome:
             await asyncio.sleep(wait)
         body = b"%d" % time.perf_counter_ns()
         senders[number % SENDERS][1].write(request("POST", target, body, content_type="text/plain"))
-    try:
-        async with asyncio.timeout(SETTLES_S):
-            await tails.changed.wait()
-    except TimeoutError:
-        missing = sum(count - follower.events for follower in followers)
-        raise Refused(f"{missing} of {count * job.tails} events were not delivered in {SETTLES_S} s") from None
-    _refuse(tails.problem)
+    await deliveries.wait_for_the_last(lambda: sum(each.events for each in readers))
     seconds = time.perf_counter() - start
-    for follower in followers:
-        follower.close()
+    for each in readers:
+        each.close()
     for task, (_, writer) in zip(reading, senders, strict=True):
         task.cancel()
         writer.close()
-    found = np.percentile(np.array(tails.latencies), (50.0, 99.0, 99.9))
-    return Outcome(seconds, count * job.tails, tuple(found.tolist()))
-
-
-async def _throw_away(reader: asyncio.StreamReader) -> None:
-    while await reader.read(1 << 16):
-        pass
-
-
-def _refuse(problem: str) -> None:
-    if problem:
-        raise Refused(problem)
+    return Outcome(seconds, count * job.tails, deliveries.percentiles())
 
 
 def stall(job: Stall) -> Outcome:
@@ -334,7 +275,7 @@ def stall(job: Stall) -> Outcome:
             raise Refused(f"a send was refused: {answer[:300]!r}")
     time.sleep(job.wait_s)
     start = time.perf_counter()
-    stalled.settimeout(SETTLES_S)
+    stalled.settimeout(DELIVERY_S_MAX)
     received = bytearray(first)
     while piece := stalled.recv(1 << 20):
         received += piece
@@ -351,7 +292,7 @@ def stall(job: Stall) -> Outcome:
 # ---------------------------------------------------------------------------------------------------------------- jobs
 
 
-def outcome_of(job: HttpJob) -> Outcome:
+def run(job: HttpJob) -> Outcome:
     if isinstance(job, Stall):
         return stall(job)
     if isinstance(job, Tail):
@@ -363,15 +304,5 @@ def outcome_of(job: HttpJob) -> Outcome:
     return uvloop.run(closed_loop(job.target.port, prepared, job.requests, job.connections))
 
 
-def main(lines: Sequence[bytes] | None = None) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.disable()
-    decoder = msgspec.json.Decoder(HttpJob)
-    for line in lines or sys.stdin.buffer:
-        sys.stdout.buffer.write(msgspec.json.encode(outcome_of(decoder.decode(line))) + b"\n")
-        sys.stdout.buffer.flush()
-
-
 if __name__ == "__main__":
-    main()
+    run_jobs(HttpJob, run)

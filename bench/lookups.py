@@ -11,7 +11,7 @@ from itertools import count
 
 from whippet.bench.appends import append_all
 from whippet.bench.measure import Bench, Contender, Figure, Row, Target, race, times
-from whippet.bench.world import Shape, World, new_folder, open_store
+from whippet.bench.store_setup import BenchStore, Shape, new_folder, open_store
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
 from whippet.storage.index import Index
@@ -44,20 +44,20 @@ async def lookups(bench: Bench) -> list[Figure]:
     messages = bench.scale.messages
     offsets = random.Random(1).sample(range(messages), bench.scale.lookups)
     with new_folder(bench) as path:
-        async with open_store(bench, path, tail_bytes_max=0, clock=count(EVERY_US, EVERY_US).__next__) as world:
-            await _fill(world, messages // TINY.messages)
+        async with open_store(bench, path, tail_bytes_max=0, clock=count(EVERY_US, EVERY_US).__next__) as bench_store:
+            await _fill(bench_store, messages // TINY.messages)
         contenders = _in_process(path, offsets, messages)
-        async with open_store(bench, path, tail_bytes_max=0) as world:
-            contenders |= _across_threads(world, offsets[::HOPS_PER_LOOKUPS])
+        async with open_store(bench, path, tail_bytes_max=0) as bench_store:
+            contenders |= _across_threads(bench_store, offsets[::HOPS_PER_LOOKUPS])
             found = await race(contenders, bench.scale.rounds)
     rows = [row._replace(name=row.name.format(messages=messages)) for row in ROWS]
     return times(rows, found, "us", 1e6)
 
 
-async def _fill(world: World, batches: int) -> None:
+async def _fill(bench_store: BenchStore, batches: int) -> None:
     """A few buffers again and again: each is written before its turn comes back."""
     copies = [TINY.build() for _ in range(16)]
-    await append_all(await world.topic(), [copies[i % len(copies)] for i in range(batches)], 8)
+    await append_all(await bench_store.topic(), [copies[i % len(copies)] for i in range(batches)], 8)
 
 
 def _in_process(path: str, offsets: Sequence[int], messages: int) -> dict[str, Contender]:
@@ -76,8 +76,8 @@ def _in_process(path: str, offsets: Sequence[int], messages: int) -> dict[str, C
     }
 
 
-def _across_threads(world: World, offsets: Sequence[int]) -> dict[str, Contender]:
-    (partition,) = world.partitions()
+def _across_threads(bench_store: BenchStore, offsets: Sequence[int]) -> dict[str, Contender]:
+    (partition,) = bench_store.partitions()
     return {
         "hop": _awaiting(partition.offset_at, [_time_at(offset, TINY.messages) for offset in offsets]),
         "read": _awaiting(lambda offset: partition.read(offset, 1), offsets),

@@ -7,6 +7,8 @@ opens the store there and prints what it saw.
 from __future__ import annotations
 
 import asyncio
+import os
+import resource
 import subprocess
 import sys
 import time
@@ -16,10 +18,9 @@ import msgspec
 import uvloop
 
 from whippet.app.memory_tuning import keep_freed_memory
-from whippet.bench import yardstick
+from whippet.bench import disk_yardstick
 from whippet.bench.measure import Bench, Figure, Row, Scale, Target, figure
-from whippet.bench.memory import resident_bytes
-from whippet.bench.world import Shape, Unsynced, new_folder, open_store
+from whippet.bench.store_setup import Shape, Unsynced, new_folder, open_store
 from whippet.storage.options import StoreOptions
 from whippet.storage.partition import Partition
 from whippet.storage.store import Store
@@ -44,9 +45,11 @@ async def opening(bench: Bench) -> list[Figure]:
     with new_folder(bench) as path:
         # A segment takes two batches; nothing needs to survive a power cut.
         roll = len(batch) + 1
-        async with open_store(bench, path, files=Unsynced(), segment_bytes=roll, catalog_syncs=False) as world:
-            await _fill(await world.topic(scale.partitions), batch, 2 * scale.segments - 1)
-        rounds = [(yardstick.walking(path), _open(path, bench.shards)) for _ in range(min(scale.rounds, ROUNDS_MAX))]
+        async with open_store(bench, path, files=Unsynced(), segment_bytes=roll, catalog_syncs=False) as bench_store:
+            await _fill(await bench_store.topic(scale.partitions), batch, 2 * scale.segments - 1)
+        rounds = [
+            (disk_yardstick.walking(path), _open(path, bench.shards)) for _ in range(min(scale.rounds, ROUNDS_MAX))
+        ]
     assert all(opened.partitions == scale.partitions for _, opened in rounds)
     walked = min(seconds for seconds, _ in rounds)
     return _figures(scale, [opened for _, opened in rounds], walked)
@@ -73,6 +76,23 @@ def _figures(scale: Scale, opened: Sequence[Opened], walked: float) -> list[Figu
     return [
         figure(start, min(one.seconds for one in opened), walked, "s", less_is_better=True),
         figure(idle, idle_bytes / 1024, None, "KiB"),
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def resident_memory(_: Bench) -> list[Figure]:
+    """Must be the last of the measures: it reports the whole run."""
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return [
+        Figure(name="resident memory, most", value=peak_bytes / 2**20, unit="MiB", note="of this whole run"),
+        Figure(name="resident memory, now", value=resident_bytes() / 2**20, unit="MiB"),
     ]
 
 

@@ -19,9 +19,10 @@ import msgspec
 
 from whippet.app.client import Client
 from whippet.bench.http_load import HttpJob
-from whippet.bench.load import Job, Outcome, Place
-from whippet.bench.quic_load import QuicJob
-from whippet.bench.ws_load import Job as WsJob
+from whippet.bench.load import Exchange, Outcome, Place
+from whippet.bench.measure import Contender
+from whippet.bench.tcp_load import Job
+from whippet.bench.ws_load import WsJob
 
 STARTS_S = 60
 USER, PASSWORD = "bench", "benchmark"
@@ -96,8 +97,8 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
 
 
 @asynccontextmanager
-async def yardstick(path: str, *mode: str, module: str = "whippet.bench.receiver") -> AsyncIterator[Place]:
-    """A bare server, that of bench/receiver.py or another, which writes to a file of this name, or reads it."""
+async def yardstick(path: str, *mode: str, module: str = "whippet.bench.tcp_yardstick") -> AsyncIterator[Place]:
+    """A bare server, that of bench/tcp_yardstick.py or another, which writes to a file of this name, or reads it."""
     arguments = [sys.executable, "-m", module, path, *mode]
     process = await asyncio.create_subprocess_exec(*arguments, stdin=DEVNULL, stdout=PIPE)
     try:
@@ -112,7 +113,7 @@ class Load:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    async def run(self, job: Job | QuicJob | HttpJob | WsJob) -> Outcome:
+    async def run(self, job: Job | HttpJob | WsJob) -> Outcome:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(msgspec.json.encode(job) + b"\n")
@@ -124,12 +125,24 @@ class Load:
 
 
 @asynccontextmanager
-async def load(module: str = "whippet.bench.load") -> AsyncIterator[Load]:
+async def load(module: str = "whippet.bench.tcp_load") -> AsyncIterator[Load]:
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, stdin=PIPE, stdout=PIPE, limit=1 << 20)
     try:
         yield Load(process)
     finally:
         await _end(process)
+
+
+def exchanging(load: Load, job: Exchange) -> Contender:
+    """Measures messages per second, or requests per second if they have no messages."""
+
+    async def contender() -> float:
+        outcome = await load.run(job)
+        if job.messages and not job.payload:
+            assert outcome.received_bytes > job.requests * job.messages * 64, "polls returned no messages"
+        return job.requests * max(job.messages, 1) / outcome.seconds
+
+    return contender
 
 
 async def quic_port(process: Process) -> int:

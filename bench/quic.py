@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from whippet.bench import children
-from whippet.bench.children import Load, Server
+from whippet.bench import processes
 from whippet.bench.command import Measure, Subject
-from whippet.bench.load import Place
-from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
-from whippet.bench.quic_load import QuicJob
+from whippet.bench.load import Exchange, Place
+from whippet.bench.measure import Figure, Row, Target, figure, race, rates
+from whippet.bench.processes import Load, Server, exchanging
 
 BATCH = 1000
 SIZES = (1_200, 1_452, 8_952, 16_384)
@@ -56,13 +55,13 @@ class Bench(NamedTuple):
             "QUIC_ADDRESS": "127.0.0.1:0",
             "QUIC_MAX_DATAGRAM_SIZE": str(datagram_bytes),
         }
-        return children.server(f"{self.folder}/{name}", **settings)
+        return processes.server(f"{self.folder}/{name}", **settings)
 
     def yardstick(
         self, datagram_bytes: int = USUAL, answer_bytes: int = 0, writer: str = "loop"
     ) -> AbstractAsyncContextManager[Place]:
         arguments = (f"{self.folder}/yardstick-{writer}", str(datagram_bytes), str(answer_bytes), writer)
-        return children.yardstick(*arguments, module="whippet.bench.quic_receiver")
+        return processes.yardstick(*arguments, module="whippet.bench.quic_yardstick")
 
 
 class Shape(NamedTuple):
@@ -74,19 +73,7 @@ class Shape(NamedTuple):
 
 
 async def place_of(server: Server) -> Place:
-    return Place(await children.quic_port(server.process), server.token, server.wire)
-
-
-def asking(bench: Bench, place: Place, ids: tuple[int, int], shape: Shape) -> Contender:
-    """Messages a second, or requests without any."""
-
-    async def contender() -> float:
-        outcome = await bench.load.run(QuicJob(place, *ids, *shape))
-        if shape.messages and not shape.payload:
-            assert outcome.received_bytes > shape.requests * shape.messages * 64, "polls came back without messages"
-        return shape.requests * max(shape.messages, 1) / outcome.seconds
-
-    return contender
+    return Place(await processes.quic_port(server.process), server.token, server.wire)
 
 
 async def produce(bench: Bench) -> list[Figure]:
@@ -96,8 +83,8 @@ async def produce(bench: Bench) -> list[Figure]:
         contenders = {}
         for in_flight in (1, 4):
             shape = Shape(BATCH, 1024, requests, in_flight)
-            contenders[f"yardstick {in_flight}"] = asking(bench, bare, (0, 0), shape)
-            contenders[f"server {in_flight}"] = asking(bench, place, ids, shape)
+            contenders[f"yardstick {in_flight}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
+            contenders[f"server {in_flight}"] = exchanging(bench.load, Exchange(place, *ids, *shape))
         rows = [
             Row(f"produce 1,000 x 1 KB, {number} in flight", f"server {number}", f"yardstick {number}", MOST)
             for number in (1, 4)
@@ -109,11 +96,11 @@ async def consume(bench: Bench) -> list[Figure]:
     requests = max(bench.scale.round_bytes // (BATCH * 1024), 2)
     async with bench.yardstick(answer_bytes=BATCH * (1024 + 64) + 16) as bare, bench.server("consume") as server:
         place, ids = await place_of(server), await server.topic("consume")
-        await bench.load.run(QuicJob(place, *ids, BATCH, 1024, 1))
+        await bench.load.run(Exchange(place, *ids, BATCH, 1024, 1))
         shape = Shape(BATCH, 0, requests)
         contenders = {
-            "yardstick": asking(bench, bare, (0, 0), shape),
-            "server": asking(bench, place, ids, shape),
+            "yardstick": exchanging(bench.load, Exchange(bare, 0, 0, *shape)),
+            "server": exchanging(bench.load, Exchange(place, *ids, *shape)),
         }
         rows = [Row("consume 1,000 x 1 KB", "server", "yardstick", MOST)]
         return rates(rows, await race(contenders, bench.scale.rounds), "msg/s")
@@ -133,11 +120,11 @@ async def small(bench: Bench) -> list[Figure]:
             for in_flight in (1, 8):
                 for what, messages, payload in (("ping", 0, 0), ("send", 1, 100)):
                     shape = Shape(messages, payload, bench.scale.singles, in_flight)
-                    contenders[f"yardstick {what} {in_flight}"] = asking(bench, bare, (0, 0), shape)
-                    contenders[f"{level} {what} {in_flight}"] = asking(bench, place, ids, shape)
+                    contenders[f"yardstick {what} {in_flight}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
+                    contenders[f"{level} {what} {in_flight}"] = exchanging(bench.load, Exchange(place, *ids, *shape))
         for in_flight in (1, 8):
             shape = Shape(1, 100, bench.scale.singles, in_flight)
-            contenders[f"writing send {in_flight}"] = asking(bench, writing, (0, 0), shape)
+            contenders[f"writing send {in_flight}"] = exchanging(bench.load, Exchange(writing, 0, 0, *shape))
         rows = [
             Row(f"{name}, {number} in flight", f"{level} {what} {number}", f"{beside} {what} {number}", target, note)
             for name, level, what, beside, target, note in (
@@ -164,10 +151,10 @@ async def sizes(bench: Bench) -> list[Figure]:
             place, ids = await place_of(server), await server.topic("sizes")
             into, out = (Shape(BATCH, payload, requests, 1, size) for payload in (1024, 0))
             contenders = {
-                "yardstick in": asking(bench, bare, (0, 0), into),
-                "server in": asking(bench, place, ids, into),
-                "yardstick out": asking(bench, sender, (0, 0), out),
-                "server out": asking(bench, place, ids, out),
+                "yardstick in": exchanging(bench.load, Exchange(bare, 0, 0, *into)),
+                "server in": exchanging(bench.load, Exchange(place, *ids, *into)),
+                "yardstick out": exchanging(bench.load, Exchange(sender, 0, 0, *out)),
+                "server out": exchanging(bench.load, Exchange(place, *ids, *out)),
             }
             found = await race(contenders, max(bench.scale.rounds // 2, 1))
         megabytes = {name: rate * 1024 / 1e6 for name, rate in found.items()}
@@ -185,7 +172,7 @@ async def ping(bench: Bench) -> list[Figure]:
         place, ids = await place_of(server), await server.topic("ping")
         alone = await _pings(server, bench.scale.pings)
         over = asyncio.Event()
-        saturating = asyncio.create_task(_saturate(bench, QuicJob(place, *ids, BATCH, 1024, 20, 4, USUAL), over))
+        saturating = asyncio.create_task(_saturate(bench, Exchange(place, *ids, BATCH, 1024, 20, 4, USUAL), over))
         await asyncio.sleep(0.2)
         while_busy = await _pings(server, bench.scale.pings)
         over.set()
@@ -201,7 +188,7 @@ async def ping(bench: Bench) -> list[Figure]:
     ]
 
 
-async def _saturate(bench: Bench, job: QuicJob, over: asyncio.Event) -> None:
+async def _saturate(bench: Bench, job: Exchange, over: asyncio.Event) -> None:
     while not over.is_set():
         await bench.load.run(job)
 
@@ -227,7 +214,7 @@ MEASURES = (
 
 @asynccontextmanager
 async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
-    async with children.load("whippet.bench.quic_load") as load:
+    async with processes.load("whippet.bench.quic_load") as load:
         yield Bench(folder, scale, load)
 
 

@@ -1,19 +1,16 @@
 """Who puts load on a QUIC server or on its yardstick, with aioquic's client, unpaced: a stream a request.
 
-`python -m whippet.bench.quic_load` reads a job from each line of its input and prints its outcome, as bench/load.py
+`python -m whippet.bench.quic_load` reads a job from each line of its input and prints its outcome, as bench/tcp_load.py
 does for TCP. The same bytes go out again and again; answers are counted and thrown away.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import ssl
-import sys
 import time
 from typing import Any
 
-import msgspec
 import uvloop
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.quic import events
@@ -21,25 +18,10 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
 from whippet.app.client.wires import WIRES, Prepared
-from whippet.app.commands import requests
-from whippet.bench.load import Outcome, Place, Refused, logging_in, sending
+from whippet.bench.load import Exchange, Outcome, Refused, prepare_exchange, prepare_login, run_jobs
 from whippet.bench.quic_unpaced import unpace
 
 OVERTIME_S = 60
-
-
-class QuicJob(msgspec.Struct, frozen=True):
-    """Sends of `messages` payloads of `payload` bytes; polls of so many messages where there is no payload; pings where
-    there are no messages."""
-
-    place: Place
-    stream: int
-    topic: int
-    messages: int
-    payload: int
-    requests: int
-    in_flight: int = 1
-    datagram_bytes: int = 1200
 
 
 class Requester(QuicConnectionProtocol):
@@ -89,11 +71,11 @@ class Requester(QuicConnectionProtocol):
             self.done.set_exception(Refused(sentence))
 
 
-def whole(wire: str, prepared: Prepared) -> bytes:
+def encode(wire: str, prepared: Prepared) -> bytes:
     return b"".join(WIRES[wire]().frame(prepared))
 
 
-async def run(job: QuicJob) -> Outcome:
+async def run(job: Exchange) -> Outcome:
     configuration = QuicConfiguration(
         verify_mode=ssl.CERT_NONE, server_name="localhost", max_datagram_size=job.datagram_bytes, idle_timeout=30.0
     )
@@ -105,18 +87,8 @@ async def run(job: QuicJob) -> Outcome:
         await requester.wait_connected()
         wire = job.place.wire
         if job.place.token:
-            await requester.ask(whole(wire, logging_in(job.place, WIRES[wire]())), 1, 1)
-        if not job.messages:
-            frame = whole(wire, WIRES[wire]().prepare(requests.Ping()))
-        elif job.payload:
-            frame = whole(wire, sending(wire, job.stream, job.topic, job.messages, job.payload))
-        else:
-            consumer, strategy = (
-                requests.Consumer(requests.ConsumerKind.CONSUMER, 1),
-                requests.Strategy(requests.StrategyKind.FIRST),
-            )
-            poll = requests.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False)
-            frame = whole(wire, WIRES[wire]().prepare(poll))
+            await requester.ask(encode(wire, prepare_login(job.place, WIRES[wire]())), 1, 1)
+        frame = encode(wire, prepare_exchange(job))
         requester.received = 0
         start = time.perf_counter()
         async with asyncio.timeout(OVERTIME_S):
@@ -130,13 +102,5 @@ async def run(job: QuicJob) -> Outcome:
     return Outcome(seconds, received)
 
 
-def main() -> None:
-    gc.disable()
-    decoder = msgspec.json.Decoder(QuicJob)
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(msgspec.json.encode(uvloop.run(run(decoder.decode(line)))) + b"\n")
-        sys.stdout.buffer.flush()
-
-
 if __name__ == "__main__":
-    main()
+    run_jobs(Exchange, lambda job: uvloop.run(run(job)))

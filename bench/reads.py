@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from whippet.bench import yardstick
+from whippet.bench import disk_yardstick
 from whippet.bench.appends import KB_1, append_all
 from whippet.bench.measure import Bench, Contender, Figure, Row, Target, race, rates
-from whippet.bench.world import World, log_path, new_folder, new_store, open_store
+from whippet.bench.store_setup import BenchStore, log_path, new_folder, new_store, open_store
 from whippet.storage.partition import Partition
 
 ENOUGH = Target("ratio", ">=", 0.7)
@@ -44,36 +44,36 @@ def reading(partition: Partition, messages: int, in_flight: int) -> Contender:
     return contender
 
 
-def _contenders(world: World, batch_bytes: int) -> dict[str, Contender]:
-    (partition,) = world.partitions()
-    path = log_path(world.store.options.path, partition)
+def _contenders(bench_store: BenchStore, batch_bytes: int) -> dict[str, Contender]:
+    (partition,) = bench_store.partitions()
+    path = log_path(bench_store.store.options.path, partition)
     return {
-        "pread": yardstick.reading(path, batch_bytes, partition.readable),
+        "pread": disk_yardstick.reading(path, batch_bytes, partition.readable),
         "8 in flight": reading(partition, KB_1.messages, 8),
         "1 in flight": reading(partition, KB_1.messages, 1),
     }
 
 
-async def _fill(bench: Bench, world: World) -> int:
+async def _fill(bench: Bench, bench_store: BenchStore) -> int:
     """Appends a round's worth to one partition and says how long each batch is."""
     batches = KB_1.copies(bench.scale.round_bytes)
-    await append_all(await world.topic(), batches, 8)
+    await append_all(await bench_store.topic(), batches, 8)
     return len(batches[0])
 
 
 async def from_tail(bench: Bench) -> list[Figure]:
-    async with new_store(bench, tail_bytes_max=2 * bench.scale.round_bytes) as world:
-        contenders = _contenders(world, await _fill(bench, world))
+    async with new_store(bench, tail_bytes_max=2 * bench.scale.round_bytes) as bench_store:
+        contenders = _contenders(bench_store, await _fill(bench, bench_store))
         return rates(TAIL_ROWS, await race(contenders, bench.scale.rounds), "msg/s")
 
 
 async def from_file(bench: Bench) -> list[Figure]:
     """The store is opened again before it is read from, so that nothing is in memory and nothing is known."""
     with new_folder(bench) as path:
-        async with open_store(bench, path) as world:
-            batch_bytes = await _fill(bench, world)
-        async with open_store(bench, path, tail_bytes_max=0) as world:
-            contenders = _contenders(world, batch_bytes)
+        async with open_store(bench, path) as bench_store:
+            batch_bytes = await _fill(bench, bench_store)
+        async with open_store(bench, path, tail_bytes_max=0) as bench_store:
+            contenders = _contenders(bench_store, batch_bytes)
             await contenders["pread"]()
             first = {"first": await contenders["8 in flight"]()}
             found = first | await race(contenders, bench.scale.rounds)

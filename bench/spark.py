@@ -16,11 +16,11 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-from whippet.bench import children, http_load
-from whippet.bench.children import Load, Server
+from whippet.bench import http_load, processes
 from whippet.bench.command import Measure, Subject
 from whippet.bench.http_load import BATCH, Post
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
+from whippet.bench.processes import Load, Server
 from whippet.bench.spark_jobs import Engine, NoSpark
 
 PARTITIONS = 2
@@ -58,7 +58,7 @@ class Bench(NamedTuple):
 async def serving(bench: Bench, name: str) -> AsyncIterator[Server]:
     """A gateway, which Spark reaches."""
     path = f"{bench.folder}/{name}"
-    async with children.server(path, HTTP_ENABLED="true", HTTP_ADDRESS="127.0.0.1:0") as server:
+    async with processes.server(path, HTTP_ENABLED="true", HTTP_ADDRESS="127.0.0.1:0") as server:
         bench.engine.options = {"url": f"http://127.0.0.1:{server.http_port}", "token": server.token}
         yield server
 
@@ -231,7 +231,7 @@ MEASURES = (
 async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
     engine = await asyncio.to_thread(Engine, folder)
     try:
-        async with children.load("whippet.bench.http_load") as load:
+        async with processes.load("whippet.bench.http_load") as load:
             yield Bench(folder, scale, load, engine)
     finally:
         await asyncio.to_thread(engine.close)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from whippet.app.memory_tuning import keep_freed_memory
-from whippet.bench import appends, lookups, memory, opening, reads
+from whippet.bench import appends, lookups, opening, reads
 from whippet.bench.command import Measure, Subject, positive
 from whippet.bench.measure import FULL, QUICK, Bench, Scale
 
@@ -26,7 +26,7 @@ MEASURES = (
     Measure("read-file", reads.from_file),
     Measure("open", opening.opening),
     Measure("lookup", lookups.lookups),
-    Measure("memory", memory.resident),
+    Measure("memory", opening.resident_memory),
 )
 
 

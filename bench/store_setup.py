@@ -50,7 +50,7 @@ class Unsynced(Files):
     def sync_folder(self, path: str) -> None: ...
 
 
-class World:
+class BenchStore:
     """An open store; topics of its one stream come and go."""
 
     def __init__(self, store: Store) -> None:
@@ -80,21 +80,21 @@ def new_folder(bench: Bench) -> Iterator[str]:
 
 
 @asynccontextmanager
-async def new_store(bench: Bench, **options: Any) -> AsyncIterator[World]:
+async def new_store(bench: Bench, **options: Any) -> AsyncIterator[BenchStore]:
     """In a folder of its own, which goes when the store is closed."""
     with new_folder(bench) as path:
-        async with open_store(bench, path, **options) as world:
-            yield world
+        async with open_store(bench, path, **options) as bench_store:
+            yield bench_store
 
 
 @asynccontextmanager
 async def open_store(
     bench: Bench, path: str, *, files: Files | None = None, clock: Callable[[], int] = now_us, **options: Any
-) -> AsyncIterator[World]:
+) -> AsyncIterator[BenchStore]:
     defaults: dict[str, Any] = {"shards": bench.shards, "saver_interval_s": None, "tail_bytes_max": 32 << 20}
     store = await Store.open(StoreOptions(path=path, **{**defaults, **options}), files=files, clock=clock)
     try:
-        yield World(store)
+        yield BenchStore(store)
     finally:
         await store.close()
 

@@ -1,8 +1,8 @@
 """`whippet bench tcp`: measures the server over TCP on this machine, each figure beside its yardstick.
 
-The server is the real one, started as a process of its own on a folder that goes afterwards. The yardstick is the bare
-server of receiver.py: the same loop, which reads the same frames, writes the same bytes and answers. The load comes
-from a third process. On two cores all of them share: a ratio says more than a rate.
+The server is the real one, started as a process of its own on a temporary folder. The yardstick is the bare server of
+tcp_yardstick.py: the same event loop, which reads the same frames, writes the same bytes and responds. The load comes
+from a third process. On two cores they all share, so a ratio says more than a rate.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import NamedTuple
 
 from whippet.app.client.wires import WIRES
-from whippet.bench import children, load
-from whippet.bench.children import Load, Server
+from whippet.bench import processes, tcp_load
 from whippet.bench.command import Measure, Subject
-from whippet.bench.load import Place
+from whippet.bench.load import PERCENTILES, Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
-from whippet.bench.world import Unsynced
+from whippet.bench.processes import Load, Server
+from whippet.bench.store_setup import Unsynced
 from whippet.storage.batch import FRAME_BYTES, HEADER_BYTES
 from whippet.storage.documents import StreamDocument, TopicDocument
 from whippet.storage.options import StoreOptions
@@ -55,7 +55,7 @@ class Bench(NamedTuple):
     wire: str
 
     def server(self, name: str, **settings: str) -> AbstractAsyncContextManager[Server]:
-        return children.server(f"{self.folder}/{name}", self.wire, **settings)
+        return processes.server(f"{self.folder}/{name}", self.wire, **settings)
 
 
 class Level(NamedTuple):
@@ -168,7 +168,7 @@ def producing(
 
     async def contender() -> float:
         ids = (0, 0) if server is None else await server.topic("produce")
-        job = load.Produce(place, *ids, messages, payload, requests, connections)
+        job = tcp_load.Produce(place, *ids, messages, payload, requests, connections)
         return requests * messages / (await bench.load.run(job)).seconds
 
     return contender
@@ -177,13 +177,13 @@ def producing(
 async def fill_tail(bench: Bench, server: Server) -> None:
     """The memory of the tail is taken once and used again and again: the first time, with its page faults, is over."""
     requests = bench.scale.tail_bytes // (BATCH * 1024) + 1
-    await bench.load.run(load.Produce(server.place(), *await server.topic("produce"), BATCH, 1024, requests))
+    await bench.load.run(tcp_load.Produce(server.place(), *await server.topic("produce"), BATCH, 1024, requests))
 
 
 async def _produce(bench: Bench, payload: int, rows: Sequence[Row]) -> list[Figure]:
     requests = max(bench.scale.round_bytes // (BATCH * payload), 8)
     async with (
-        children.yardstick(f"{bench.folder}/yardstick") as bare,
+        processes.yardstick(f"{bench.folder}/yardstick") as bare,
         bench.server(f"produce-{payload}") as server,
     ):
         await fill_tail(bench, server)
@@ -210,7 +210,7 @@ def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -
     times = 1 if bench.scale is QUICK else 8
 
     async def contender() -> float:
-        job = load.Consume(place, *ids, BATCH, requests, times)
+        job = tcp_load.Consume(place, *ids, BATCH, requests, times)
         outcome = await bench.load.run(job)
         assert outcome.received_bytes > times * requests * BATCH * 64, "polls have come back without messages"
         return times * requests * BATCH / outcome.seconds
@@ -235,11 +235,11 @@ async def consume(bench: Bench) -> list[Figure]:
             contenders[f"{prefix}produce"] = producing(bench, produce.place(), BATCH, payload, requests, 1, produce)
             for name, server in (("tail", tail), ("disk", disk)):
                 ids = await server.topic(f"consume-{payload}")
-                await bench.load.run(load.Produce(server.place(), *ids, BATCH, payload, requests))
+                await bench.load.run(tcp_load.Produce(server.place(), *ids, BATCH, payload, requests))
                 contenders[f"{prefix}{name}"] = consuming(bench, server.place(), ids, requests)
             size = HEADER_BYTES + BATCH * (FRAME_BYTES + payload)
             file = f"{bench.folder}/file-{payload}"
-            bare = await stack.enter_async_context(children.yardstick(file, "send", str(size), str(requests)))
+            bare = await stack.enter_async_context(processes.yardstick(file, "send", str(size), str(requests)))
             contenders[f"{prefix}file"] = consuming(bench, bare, (0, 0), requests)
         return rates(EXPECTED[bench.wire].consume, await race(contenders, bench.scale.rounds), "msg/s")
 
@@ -251,7 +251,7 @@ async def _singles(bench: Bench, level: Level) -> list[Figure]:
     scale = bench.scale
     many = scale.singles // 8 if level.synced else scale.singles
     async with (
-        children.yardstick(f"{bench.folder}/yardstick", *(["sync"] if level.synced else [])) as bare,
+        processes.yardstick(f"{bench.folder}/yardstick", *(["sync"] if level.synced else [])) as bare,
         bench.server(f"{level.name}", **level.settings) as server,
     ):
         contenders = {}
@@ -262,16 +262,14 @@ async def _singles(bench: Bench, level: Level) -> list[Figure]:
         found = await race(contenders, scale.rounds)
         rate = found[f"server {MANY}"] / 2
         ids = await server.topic("latency")
-        measured = await bench.load.run(load.Measure(server.place(), *ids, 100, rate, scale.latency_s, MANY))
-        against = await bench.load.run(load.Measure(bare, 0, 0, 100, rate, scale.latency_s, MANY))
+        measured = await bench.load.run(tcp_load.OpenLoop(server.place(), *ids, 100, rate, scale.latency_s, MANY))
+        against = await bench.load.run(tcp_load.OpenLoop(bare, 0, 0, 100, rate, scale.latency_s, MANY))
     note = f"open loop, {rate:,.0f} req/s, {MANY} connections"
     latencies = [
         figure(
             Row(f"latency p{percentile:g}, {level.name}", "", note=note), value, bare_value, "us", less_is_better=True
         )
-        for percentile, value, bare_value in zip(
-            load.PERCENTILES, measured.latencies_us, against.latencies_us, strict=True
-        )
+        for percentile, value, bare_value in zip(PERCENTILES, measured.latencies_us, against.latencies_us, strict=True)
     ]
     return rates(SINGLE_ROWS[level.name], found, "req/s") + latencies
 
@@ -295,11 +293,11 @@ async def idle(bench: Bench) -> list[Figure]:
     count = bench.scale.idle_connections
     async with bench.server("idle") as server:
         # The first half fills what was freed before and kept, such as the memory of a password's hash.
-        await bench.load.run(load.Hold(server.place(), count - count // 2))
+        await bench.load.run(tcp_load.Hold(server.place(), count - count // 2))
         before = server.resident_bytes()
-        await bench.load.run(load.Hold(server.place(), count // 2))
+        await bench.load.run(tcp_load.Hold(server.place(), count // 2))
         each = (server.resident_bytes() - before) / (count // 2)
-        await bench.load.run(load.Hold(server.place(), 0))
+        await bench.load.run(tcp_load.Hold(server.place(), 0))
     row = Row(f"memory of an idle connection, of {count:,}", "", target=Target("value", "<", 25.0))
     return [figure(row, max(each, 1.0) / 1024, None, "KiB")]
 
@@ -315,7 +313,7 @@ async def start(bench: Bench) -> list[Figure]:
     await store.close()
     full, empty = [], []
     for number in range(min(bench.scale.rounds, 3)):
-        async with children.server(path, bench.wire) as server:
+        async with processes.server(path, bench.wire) as server:
             assert len(await server.client.get_topics(0)) == bench.scale.topics
             full.append(server.seconds)
         async with bench.server(f"empty-{number}") as server:
@@ -345,7 +343,7 @@ MEASURES = (
 
 @asynccontextmanager
 async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
-    async with children.load() as load:
+    async with processes.load() as load:
         yield Bench(folder, scale, load, arguments.wire)
 
 

@@ -12,12 +12,8 @@ request's latency begins when it was due. So a server that stalls cannot hide it
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
-import resource
 import select
 import socket
-import sys
 import time
 from array import array
 from collections import deque
@@ -28,22 +24,22 @@ import msgspec
 import numpy as np
 import uvloop
 
-from whippet.app.client.batching import pack
 from whippet.app.client.wires import WIRES, Prepared, Wire
-from whippet.app.commands import requests
+from whippet.bench.load import (
+    PERCENTILES,
+    Outcome,
+    Place,
+    Refused,
+    Run,
+    prepare_login,
+    prepare_poll,
+    prepare_send,
+    run_jobs,
+)
 from whippet.storage.batch import Readable
 
 SCRATCH_BYTES = 1 << 20
-PERCENTILES = (50.0, 99.0, 99.9)
 OVERTIME_S = 30
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A server on this machine, and how to log in there."""
-
-    port: int
-    token: str
-    wire: str = "classic"
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True):
@@ -73,7 +69,7 @@ class Consume(msgspec.Struct, frozen=True, tag=True):
     in_flight: int = 1
 
 
-class Measure(msgspec.Struct, frozen=True, tag=True):
+class OpenLoop(msgspec.Struct, frozen=True, tag=True):
     """Open loop: single messages of `payload` bytes at a rate."""
 
     place: Place
@@ -92,50 +88,16 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
     connections: int
 
 
-Job = Produce | Consume | Measure | Hold
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    seconds: float
-    received_bytes: int = 0
-    latencies_us: tuple[float, ...] = ()
-    """At PERCENTILES."""
-
-
-class Refused(Exception):
-    """The server refused a request, or ended a connection."""
+Job = Produce | Consume | OpenLoop | Hold
 
 
 # ------------------------------------------------------------------------------------------------------------- requests
 
 
-def logging_in(place: Place, wire: Wire) -> Prepared:
-    return wire.prepare(requests.LoginWithPersonalAccessToken(place.token or "nobody"))
-
-
-def sending(wire: str, stream: int, topic: int, messages: int, payload: int) -> Prepared:
-    to = requests.Partitioning(requests.PartitioningKind.PARTITION_ID, 0)
-    batch = pack([os.urandom(payload) for _ in range(messages)])
-    return WIRES[wire]().prepare(requests.SendMessages(stream, topic, to, (batch,)))
-
-
-def polling(job: Consume) -> list[Prepared]:
-    consumer = requests.Consumer(requests.ConsumerKind.CONSUMER, 1)
+def prepare_polls(job: Consume) -> list[Prepared]:
     wire = WIRES[job.place.wire]()
-    return [
-        wire.prepare(
-            requests.PollMessages(
-                consumer,
-                job.stream,
-                job.topic,
-                0,
-                requests.Strategy(requests.StrategyKind.OFFSET, number * job.messages),
-                job.messages,
-                False,
-            )
-        )
-        for number in range(job.requests)
-    ]
+    offsets = range(0, job.requests * job.messages, job.messages)
+    return [prepare_poll(wire, job.stream, job.topic, job.messages, offset) for offset in offsets]
 
 
 # ---------------------------------------------------------------------------------------------------------- closed loop
@@ -148,8 +110,8 @@ def blocking(place: Place, prepared: Sequence[Prepared], count: int) -> Outcome:
     received = 0
     start = time.perf_counter()
     for number in range(count):
-        send(link, wire.frame(prepared[number % len(prepared)]))
-        received += answer(link, wire, scratch)
+        send_all(link, wire.frame(prepared[number % len(prepared)]))
+        received += read_response(link, wire, scratch)
     seconds = time.perf_counter() - start
     link.close()
     return Outcome(seconds, received)
@@ -160,18 +122,18 @@ def connect(place: Place, scratch: memoryview) -> tuple[socket.socket, Wire]:
     link = socket.create_connection(("127.0.0.1", place.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     wire = WIRES[place.wire]()
-    login = logging_in(place, wire)
-    send(link, wire.frame(login))
+    login = prepare_login(place, wire)
+    send_all(link, wire.frame(login))
     if place.token:
-        body_bytes = answer(link, wire, scratch)
+        body_bytes = read_response(link, wire, scratch)
         head, body = scratch[: wire.head_bytes], scratch[wire.head_bytes : wire.head_bytes + body_bytes]
         wire.answer(login, head, body)
     else:
-        answer(link, wire, scratch)
+        read_response(link, wire, scratch)
     return link, wire
 
 
-def send(link: socket.socket, buffers: list[Readable]) -> None:
+def send_all(link: socket.socket, buffers: list[Readable]) -> None:
     sent = link.sendmsg(buffers)
     for buffer in buffers:
         if sent < len(buffer):
@@ -179,7 +141,7 @@ def send(link: socket.socket, buffers: list[Readable]) -> None:
         sent = max(sent - len(buffer), 0)
 
 
-def answer(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
+def read_response(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
     """Reads one answer and says how long its body was; a short one is at the beginning of the scratch buffer."""
     head_bytes = wire.head_bytes
     read = link.recv_into(scratch)
@@ -201,30 +163,19 @@ def answer(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
     return length
 
 
-class Run:
-    """What the connections of one job share."""
-
+class TcpRun(Run[Sequence[Prepared]]):
     def __init__(self, prepared: Sequence[Prepared], count: int) -> None:
-        self.prepared = prepared
-        self.count = count
-        self.sent = 0
-        self.answered = 0
-        self.received = 0
+        super().__init__(prepared, count)
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def fail(self, sentence: str) -> None:
-        if not self.done.done():
-            self.done.set_exception(Refused(sentence))
 
 
 class Requester(asyncio.BufferedProtocol):
     """A connection that asks again when it is answered. The answer to the first request, the login, is only awaited."""
 
-    def __init__(self, run: Run, place: Place) -> None:
+    def __init__(self, run: TcpRun, place: Place) -> None:
         self._run = run
         self._wire = WIRES[place.wire]()
-        self._login = logging_in(place, self._wire)
+        self._login = prepare_login(place, self._wire)
         self._transport = cast(asyncio.Transport, None)
         self._part = b""
         self._left = 0
@@ -299,7 +250,7 @@ class Requester(asyncio.BufferedProtocol):
 
 async def looping(place: Place, prepared: Sequence[Prepared], count: int, connections: int, in_flight: int) -> Outcome:
     loop = asyncio.get_running_loop()
-    run = Run(prepared, count)
+    run = TcpRun(prepared, count)
     made = [
         (await loop.create_connection(lambda: Requester(run, place), "127.0.0.1", place.port))[1]
         for _ in range(connections)
@@ -320,9 +271,9 @@ async def looping(place: Place, prepared: Sequence[Prepared], count: int, connec
 
 def closed_loop(job: Produce | Consume) -> Outcome:
     if isinstance(job, Produce):
-        prepared, count = [sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)], job.requests
+        prepared, count = [prepare_send(job.place.wire, job.stream, job.topic, job.messages, job.payload)], job.requests
     else:
-        prepared, count = polling(job), job.requests * job.times
+        prepared, count = prepare_polls(job), job.requests * job.times
     if job.connections == job.in_flight == 1:
         return blocking(job.place, prepared, count)
     return uvloop.run(looping(job.place, prepared, count, job.connections, job.in_flight))
@@ -331,9 +282,9 @@ def closed_loop(job: Produce | Consume) -> Outcome:
 # ------------------------------------------------------------------------------------------------------------ open loop
 
 
-def open_loop(job: Measure) -> Outcome:
+def open_loop(job: OpenLoop) -> Outcome:
     """`select` rather than an event loop, because its timeout is exact to the microsecond."""
-    request = sending(job.place.wire, job.stream, job.topic, 1, job.payload)
+    request = prepare_send(job.place.wire, job.stream, job.topic, 1, job.payload)
     scratch = memoryview(bytearray(SCRATCH_BYTES))
     connected = [connect(job.place, scratch) for _ in range(job.connections)]
     wires = dict(connected)
@@ -349,7 +300,7 @@ def open_loop(job: Measure) -> Outcome:
     while len(latencies) < count:
         while sent < count and (due := start + sent * interval) <= now:
             link = links[sent % len(links)]
-            send(link, wires[link].frame(request))
+            send_all(link, wires[link].frame(request))
             due_times[link].append(due)
             sent += 1
             if sent % 16 == 0:
@@ -388,24 +339,20 @@ def hold(job: Hold) -> tuple[Outcome, list[socket.socket]]:
 
 
 def main() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.disable()
     held: list[socket.socket] = []
-    decoder = msgspec.json.Decoder(Job)
-    for line in sys.stdin.buffer:
-        job = decoder.decode(line)
+
+    def run(job: Job) -> Outcome:
         if not isinstance(job, Hold) or not job.connections:
             for link in held:
                 link.close()
-            held = []
+            held.clear()
         if isinstance(job, Hold):
             outcome, links = hold(job)
-            held += links
-        else:
-            outcome = open_loop(job) if isinstance(job, Measure) else closed_loop(job)
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-        sys.stdout.buffer.flush()
+            held.extend(links)
+            return outcome
+        return open_loop(job) if isinstance(job, OpenLoop) else closed_loop(job)
+
+    run_jobs(Job, run)
 
 
 if __name__ == "__main__":

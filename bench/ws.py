@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import NamedTuple
 
-from whippet.bench import children
-from whippet.bench.children import Load, Server
+from whippet.bench import processes
 from whippet.bench.command import Measure, Subject
-from whippet.bench.load import Place
+from whippet.bench.load import Exchange, Place
 from whippet.bench.measure import Contender, Figure, Row, Target, figure, race, rates
-from whippet.bench.ws_load import Ask, Fan
+from whippet.bench.processes import Load, Server, exchanging
+from whippet.bench.ws_load import FanOut
 
 BATCH = 1000
 FAN_PER_SECOND = 200
@@ -47,10 +47,10 @@ class Bench(NamedTuple):
 
     def server(self, name: str, wire: str = "classic", **more: str) -> AbstractAsyncContextManager[Server]:
         settings = more | {"HTTP_ENABLED": "true", "HTTP_ADDRESS": "127.0.0.1:0"}
-        return children.server(f"{self.folder}/{name}", wire, **settings)
+        return processes.server(f"{self.folder}/{name}", wire, **settings)
 
     def yardstick(self, answer_bytes: int = 0) -> AbstractAsyncContextManager[Place]:
-        return children.yardstick(f"{self.folder}/yardstick", str(answer_bytes), module="whippet.bench.ws_receiver")
+        return processes.yardstick(f"{self.folder}/yardstick", str(answer_bytes), module="whippet.bench.ws_yardstick")
 
 
 class Shape(NamedTuple):
@@ -64,18 +64,6 @@ def place_of(server: Server) -> Place:
     return Place(server.http_port, server.token, server.wire)
 
 
-def asking(bench: Bench, place: Place, ids: tuple[int, int], shape: Shape) -> Contender:
-    """Messages a second, or requests without any."""
-
-    async def contender() -> float:
-        outcome = await bench.load.run(Ask(place, *ids, *shape))
-        if shape.messages and not shape.payload:
-            assert outcome.received_bytes > shape.requests * shape.messages * 64, "polls came back without messages"
-        return shape.requests * max(shape.messages, 1) / outcome.seconds
-
-    return contender
-
-
 async def produce(bench: Bench) -> list[Figure]:
     requests = max(bench.scale.round_bytes // (BATCH * 1024), 2)
     async with (
@@ -86,10 +74,12 @@ async def produce(bench: Bench) -> list[Figure]:
         contenders: dict[str, Contender] = {}
         for in_flight in (1, 4):
             shape = Shape(BATCH, 1024, requests, in_flight)
-            contenders[f"yardstick {in_flight}"] = asking(bench, bare, (0, 0), shape)
+            contenders[f"yardstick {in_flight}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
             for server in (classic, modern):
                 ids = await server.topic("produce")
-                contenders[f"{server.wire} {in_flight}"] = asking(bench, place_of(server), ids, shape)
+                contenders[f"{server.wire} {in_flight}"] = exchanging(
+                    bench.load, Exchange(place_of(server), *ids, *shape)
+                )
         rows = [
             Row(f"produce 1,000 x 1 KB, {wire}, {number} in flight", f"{wire} {number}", f"yardstick {number}", HALF)
             for wire in ("classic", "modern")
@@ -102,9 +92,12 @@ async def consume(bench: Bench) -> list[Figure]:
     requests = max(bench.scale.round_bytes // (BATCH * 1024), 2)
     async with bench.yardstick(BATCH * (1024 + 64) + 16) as bare, bench.server("consume") as server:
         place, ids = place_of(server), await server.topic("consume")
-        await bench.load.run(Ask(place, *ids, BATCH, 1024, 1))
+        await bench.load.run(Exchange(place, *ids, BATCH, 1024, 1))
         shape = Shape(BATCH, 0, requests)
-        contenders = {"yardstick": asking(bench, bare, (0, 0), shape), "server": asking(bench, place, ids, shape)}
+        contenders = {
+            "yardstick": exchanging(bench.load, Exchange(bare, 0, 0, *shape)),
+            "server": exchanging(bench.load, Exchange(place, *ids, *shape)),
+        }
         rows = [Row("consume 1,000 x 1 KB", "server", "yardstick", HALF)]
         return rates(rows, await race(contenders, bench.scale.rounds), "msg/s")
 
@@ -121,8 +114,10 @@ async def small(bench: Bench) -> list[Figure]:
             for in_flight in (1, 8):
                 for what, messages, payload in (("ping", 0, 0), ("send", 1, 100)):
                     shape = Shape(messages, payload, bench.scale.singles, in_flight)
-                    contenders[f"yardstick {what} {in_flight}"] = asking(bench, bare, (0, 0), shape)
-                    contenders[f"{level} {what} {in_flight}"] = asking(bench, place_of(server), ids, shape)
+                    contenders[f"yardstick {what} {in_flight}"] = exchanging(bench.load, Exchange(bare, 0, 0, *shape))
+                    contenders[f"{level} {what} {in_flight}"] = exchanging(
+                        bench.load, Exchange(place_of(server), *ids, *shape)
+                    )
         rows = [
             Row(f"{name}, {number} in flight", f"{level} {what} {number}", f"yardstick {what} {number}", None, note)
             for name, level, what, note in (
@@ -143,9 +138,9 @@ async def fan(bench: Bench) -> list[Figure]:
         places = {"server": place_of(server), "yardstick": bare}
         # The first ones warm everything up.
         for place in places.values():
-            await bench.load.run(Fan(place, max(scale.subscribers // 10, 1), FAN_PER_SECOND, 0.5))
+            await bench.load.run(FanOut(place, max(scale.subscribers // 10, 1), FAN_PER_SECOND, 0.5))
         found = {
-            name: await bench.load.run(Fan(place, scale.subscribers, FAN_PER_SECOND, scale.fan_seconds))
+            name: await bench.load.run(FanOut(place, scale.subscribers, FAN_PER_SECOND, scale.fan_seconds))
             for name, place in places.items()
         }
     what = f"{scale.subscribers} subscribers of a topic at {FAN_PER_SECOND} msg/s"
@@ -179,7 +174,7 @@ MEASURES = (
 
 @asynccontextmanager
 async def _bench(arguments: argparse.Namespace, folder: str, scale: Scale) -> AsyncIterator[Bench]:
-    async with children.load("whippet.bench.ws_load") as load:
+    async with processes.load("whippet.bench.ws_load") as load:
         yield Bench(folder, scale, load)
 
 

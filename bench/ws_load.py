@@ -1,57 +1,46 @@
-"""Who puts load on a WebSocket server: prepared requests go out in frames, answers are counted and thrown away.
+"""The load generator for WebSocket: sends prepared requests in frames.
 
-`python -m whippet.bench.ws_load` reads a job from each line of its input and prints its outcome, as bench/load.py does
-for TCP. Frames have a mask of zeros: whoever receives them takes it off as any other, and here it costs nothing.
+`python -m whippet.bench.ws_load` runs jobs as described in load.py. Frames have a mask of zeros, which the receiver
+removes like any other, and which costs nothing here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import gc
 import json
-import resource
 import socket
-import sys
 import time
-from array import array
-from collections.abc import Sequence
 from typing import cast
 
 import msgspec
-import numpy as np
 import uvloop
 
 from whippet.app.client.wires import WIRES, Prepared, Wire
-from whippet.app.commands import requests
-from whippet.bench.load import PERCENTILES, SCRATCH_BYTES, Outcome, Place, Refused, logging_in, send, sending
+from whippet.bench.load import (
+    Deliveries,
+    Exchange,
+    Outcome,
+    Place,
+    Refused,
+    discard,
+    prepare_exchange,
+    prepare_login,
+    run_jobs,
+)
+from whippet.bench.tcp_load import SCRATCH_BYTES, send_all
 from whippet.storage.batch import Readable
 
 TEXT, BINARY = 0x81, 0x82
 HANDSHAKE_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 CREDIT = 2**32 - 1
-SETTLES_S = 10.0
-"""For how long subscribers may go on to receive after the last message was sent."""
 PAYLOAD = b'"payload":"'
 TIME_DIGITS = 21
 """Of nanoseconds, with zeros in front: a multiple of three has no padding in base64."""
 TIME_BYTES = TIME_DIGITS // 3 * 4
 
 
-class Ask(msgspec.Struct, frozen=True, tag=True):
-    """Sends of `messages` payloads of `payload` bytes; polls of so many messages where there is no payload; pings where
-    there are no messages. `requests` of them over all connections."""
-
-    place: Place
-    stream: int
-    topic: int
-    messages: int
-    payload: int
-    requests: int
-    in_flight: int = 1
-
-
-class Fan(msgspec.Struct, frozen=True, tag=True):
+class FanOut(msgspec.Struct, frozen=True, tag=True):
     """So many subscribers of a topic, and single messages at a rate, open loop. Without a token in its place this is
     the yardstick, which passes on what it is sent."""
 
@@ -61,7 +50,7 @@ class Fan(msgspec.Struct, frozen=True, tag=True):
     seconds: float
 
 
-Job = Ask | Fan
+WsJob = Exchange | FanOut
 
 
 def handshake(place: Place, path: str) -> bytes:
@@ -114,7 +103,7 @@ class Link:
     def send(self, prepared: Prepared) -> None:
         buffers: list[Readable] = self._wire.frame(prepared)
         size = sum(map(len, buffers))
-        send(self._link, [header(BINARY, size), *buffers])
+        send_all(self._link, [header(BINARY, size), *buffers])
 
     def answer(self) -> tuple[bytes, int]:
         """The beginning of the next one, and how many bytes it has. It is one message, and not in pieces."""
@@ -136,7 +125,7 @@ class Link:
         return beginning, size
 
     def log_in(self, place: Place) -> None:
-        login = logging_in(place, self._wire)
+        login = prepare_login(place, self._wire)
         self.send(login)
         found, _ = self.answer()
         if place.token:
@@ -164,23 +153,12 @@ def _is_whole(data: bytes) -> bool:
     return len(data) >= at + size
 
 
-def closed_loop(job: Ask) -> Outcome:
+def closed_loop(job: Exchange) -> Outcome:
     wire = WIRES[job.place.wire]()
     link = Link(job.place, wire)
     if job.place.token:
         link.log_in(job.place)
-    if not job.messages:
-        prepared = wire.prepare(requests.Ping())
-    elif job.payload:
-        prepared = sending(job.place.wire, job.stream, job.topic, job.messages, job.payload)
-    else:
-        consumer, strategy = (
-            requests.Consumer(requests.ConsumerKind.CONSUMER, 1),
-            requests.Strategy(requests.StrategyKind.FIRST),
-        )
-        prepared = wire.prepare(
-            requests.PollMessages(consumer, job.stream, job.topic, 0, strategy, job.messages, False)
-        )
+    prepared = prepare_exchange(job)
     received = 0
     start = time.perf_counter()
     for _ in range(job.in_flight):
@@ -197,30 +175,9 @@ def closed_loop(job: Ask) -> Outcome:
 # ------------------------------------------------------------------------------------------------------------- fan-out
 
 
-class Fans:
-    """What the subscribers of one job share. A message says when it was sent; of each read the oldest is looked at."""
-
-    def __init__(self, subscribers: int) -> None:
-        self.latencies = array("d")
-        self.left = subscribers
-        """Who has not begun, or not received everything."""
-        self.expected = sys.maxsize
-        self.changed = asyncio.Event()
-        self.problem = ""
-
-    def count_down(self) -> None:
-        self.left -= 1
-        if not self.left:
-            self.changed.set()
-
-    def fail(self, problem: str) -> None:
-        self.problem = self.problem or problem
-        self.changed.set()
-
-
 class Subscriber(asyncio.Protocol):
-    def __init__(self, fans: Fans, place: Place) -> None:
-        self._fans = fans
+    def __init__(self, deliveries: Deliveries, place: Place) -> None:
+        self._deliveries = deliveries
         self._place = place
         self._transport = cast(asyncio.Transport, None)
         self._awaits = b"\r\n\r\n"
@@ -232,24 +189,24 @@ class Subscriber(asyncio.Protocol):
         self._transport.write(handshake(self._place, "/ws"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fans.fail("a subscriber was closed")
+        self._deliveries.fail("a subscriber was closed")
 
     def data_received(self, data: bytes) -> None:
         if self._awaits:
             self._begin(data)
             return
         now = time.perf_counter_ns()
-        fans = self._fans
+        deliveries = self._deliveries
         if self._rest:
             data = self._rest + data
         at = data.find(PAYLOAD)
         if at >= 0 and len(data) >= at + len(PAYLOAD) + TIME_BYTES:
             said = base64.b64decode(data[at + len(PAYLOAD) : at + len(PAYLOAD) + TIME_BYTES])
-            fans.latencies.append((now - int(said)) / 1000)
+            deliveries.latencies.append((now - int(said)) / 1000)
         self.received += data.count(PAYLOAD)
         self._rest = data[1 - len(PAYLOAD) :]
-        if self.received >= fans.expected:
-            fans.count_down()
+        if self.received >= deliveries.expected:
+            deliveries.count_down()
 
     def _begin(self, data: bytes) -> None:
         self._rest += data
@@ -257,14 +214,14 @@ class Subscriber(asyncio.Protocol):
             return
         if self._awaits == b"\r\n\r\n" and self._place.token:
             if not self._rest.startswith(b"HTTP/1.1 101"):
-                self._fans.fail(f"no upgrade: {self._rest[:300]!r}")
+                self._deliveries.fail(f"no upgrade: {self._rest[:300]!r}")
             self._transport.write(
                 text({"id": 1, "cmd": "subscribe", "to": "topic", "stream": "bench", "topic": "fan", "credit": CREDIT})
             )
             self._awaits, self._rest = b'"ok":', b""
             return
         self._awaits = self._rest = b""
-        self._fans.count_down()
+        self._deliveries.count_down()
 
     def close(self) -> None:
         self._transport.abort()
@@ -284,64 +241,37 @@ def message(place: Place) -> bytes:
     return header(TEXT, len(content)) + content
 
 
-async def fan_out(job: Fan) -> Outcome:
+async def fan_out(job: FanOut) -> Outcome:
     loop = asyncio.get_running_loop()
-    fans = Fans(job.subscribers)
+    deliveries = Deliveries(job.subscribers)
     subscribers = [
-        (await loop.create_connection(lambda: Subscriber(fans, job.place), "127.0.0.1", job.place.port))[1]
+        (await loop.create_connection(lambda: Subscriber(deliveries, job.place), "127.0.0.1", job.place.port))[1]
         for _ in range(job.subscribers)
     ]
-    await fans.changed.wait()
-    _refuse(fans.problem)
+    await deliveries.wait()
     reader, writer = await asyncio.open_connection("127.0.0.1", job.place.port)
     writer.write(handshake(job.place, "/ws"))
     await reader.readuntil(b"\r\n\r\n")
-    reading = asyncio.create_task(_throw_away(reader))
+    reading = asyncio.create_task(discard(reader))
     count = int(job.per_second * job.seconds)
-    fans.expected, fans.left = count, job.subscribers
-    fans.changed.clear()
+    deliveries.expect(count)
     start = time.perf_counter()
     for number in range(count):
         if (wait := start + number / job.per_second - time.perf_counter()) > 0:
             await asyncio.sleep(wait)
         writer.write(message(job.place))
-    try:
-        async with asyncio.timeout(SETTLES_S):
-            await fans.changed.wait()
-    except TimeoutError:
-        missing = sum(count - each.received for each in subscribers)
-        raise Refused(f"{missing} of {count * job.subscribers} messages were not delivered in {SETTLES_S} s") from None
-    _refuse(fans.problem)
+    await deliveries.wait_for_the_last(lambda: sum(each.received for each in subscribers))
     seconds = time.perf_counter() - start
     for each in subscribers:
         each.close()
     reading.cancel()
     writer.close()
-    found = np.percentile(np.array(fans.latencies), PERCENTILES)
-    return Outcome(seconds, count * job.subscribers, tuple(found.tolist()))
+    return Outcome(seconds, count * job.subscribers, deliveries.percentiles())
 
 
-async def _throw_away(reader: asyncio.StreamReader) -> None:
-    while await reader.read(1 << 16):
-        pass
-
-
-def _refuse(problem: str) -> None:
-    if problem:
-        raise Refused(problem)
-
-
-def main(lines: Sequence[bytes] | None = None) -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    gc.disable()
-    decoder = msgspec.json.Decoder(Job)
-    for line in lines or sys.stdin.buffer:
-        job = decoder.decode(line)
-        outcome = uvloop.run(fan_out(job)) if isinstance(job, Fan) else closed_loop(job)
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-        sys.stdout.buffer.flush()
+def run(job: WsJob) -> Outcome:
+    return uvloop.run(fan_out(job)) if isinstance(job, FanOut) else closed_loop(job)
 
 
 if __name__ == "__main__":
-    main()
+    run_jobs(WsJob, run)
