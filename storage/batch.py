@@ -414,6 +414,18 @@ def fitting(frames: Frames, first: int, last: int, room: int) -> int:
     return low - first
 
 
+def cut_to_fit(
+    batch: Readable, frames: Frames, first: int, count: int, room: int, at_least_one: bool
+) -> tuple[int, list[Readable]]:
+    """As many of the `count` messages from `first` on as fit into `room` bytes as a batch of their own, and how
+    many."""
+    space = room - HEADER_BYTES
+    fits = fitting(frames, first, first + count, space) if space > 0 else 0
+    if not fits and at_least_one:
+        fits = 1
+    return fits, cut(batch, frames, first, first + fits) if fits else []
+
+
 def cut(batch: Readable, frames: Frames, first: int, last: int) -> list[Readable]:
     """The messages first .. last-1 as a batch of their own: a new header, and a view of the frames as they are.
 

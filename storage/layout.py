@@ -44,10 +44,6 @@ class PartitionId(msgspec.Struct, frozen=True, order=True):
         return f"stream {self.stream}, topic {self.topic}, partition {self.partition}"
 
 
-def segment_name(start_offset: int) -> str:
-    return f"{start_offset:020}"
-
-
 def log_file(folder: str, start_offset: int) -> str:
     return f"{folder}/{start_offset:020}.log"
 

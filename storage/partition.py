@@ -26,7 +26,8 @@ from whippet.storage.errors import (
     WriteFailed,
 )
 from whippet.storage.layout import PartitionId
-from whippet.storage.log import Entry, Fetched, Log, LogState
+from whippet.storage.log import Entry, Log, LogState
+from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Key, Kind, OffsetFiles
 from whippet.storage.options import Durability, TopicSettings
 from whippet.storage.producers import Producer, Producers, Record

@@ -256,12 +256,12 @@ class ProducerFile:
             self._is_there = self._name_unsynced = True
         return handle
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         self._handles.drop(self.path)
 
     def forget(self) -> None:
         """After a purge has removed it."""
-        self.let_go()
+        self.close()
         self.in_doubt = self._is_there = self._suspect = False
         self._unsynced = self._cut_unsynced = self._name_unsynced = False
         self._end = 0

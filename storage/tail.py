@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 
 from whippet.storage import batch as batches
-from whippet.storage.log import Entry, Fetched
+from whippet.storage.log import Entry
+from whippet.storage.log_reader import Fetched
 
 OBJECT_BYTES = 400
 """What Python needs for one entry besides the bytes of the batch."""
@@ -61,10 +62,6 @@ class Tail:
         i = max(bisect_left(self._offsets, offset), self._gone)
         del self._entries[i:], self._offsets[i:]
 
-    def from_offset(self, offset: int) -> list[Entry]:
-        i = max(bisect_left(self._offsets, offset), self._gone)
-        return self._entries[i:]
-
     def offset_at(self, timestamp: int) -> int | None:
         """As `Log.offset_at`, if the tail can tell: None when an older message may be it."""
         if len(self) and self._fell_at >= self._offsets[self._gone]:
@@ -92,13 +89,9 @@ class Tail:
                 continue
             wanted = min(total - skip, count - messages)
             if skip or wanted < total or len(batch) > room:
-                space = room - batches.HEADER_BYTES
-                wanted = batches.fitting(frames, skip, skip + wanted, space) if space > 0 else 0
+                wanted, pieces = batches.cut_to_fit(batch, frames, skip, wanted, room, not messages)
                 if not wanted:
-                    if messages:
-                        break
-                    wanted = 1
-                pieces = batches.cut(batch, frames, skip, skip + wanted)
+                    break
                 room -= sum(map(len, pieces))
                 buffers += pieces
             else:

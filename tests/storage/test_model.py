@@ -27,7 +27,7 @@ from tests.support.running import HANGS_S
 from tests.support.sizes import sized
 from whippet.storage.batch import Message, build
 from whippet.storage.errors import InvalidOffset
-from whippet.storage.log import Fetched
+from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability, StoreOptions
 from whippet.storage.partition import Partition

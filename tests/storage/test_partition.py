@@ -32,7 +32,7 @@ from whippet.storage import batch as batches
 from whippet.storage.batch import HEADER_BYTES, Message, build
 from whippet.storage.errors import BatchFault, InvalidBatch, InvalidOffset, PartitionClosed, WriteFailed
 from whippet.storage.files import Buffer, Files
-from whippet.storage.log import Fetched
+from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Kind
 from whippet.storage.options import Durability
 from whippet.storage.partition import Partition

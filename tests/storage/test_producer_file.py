@@ -90,7 +90,7 @@ def test_what_is_safe_on_the_disk_is_not_synced_again(opening: Opening, disk: Co
     assert syncs_nothing(loaded), "nothing was noted since"
     loaded.note([record(2)], 0, sync=False)
     loaded.take_back(0)
-    loaded.let_go()
+    loaded.close()
     Path(loaded.path).unlink()
     loaded.forget()
     assert syncs_nothing(loaded)

@@ -52,14 +52,12 @@ def test_a_read_slices_the_batches_at_both_ends(offset: int, count: int, end: in
 
 
 def test_whole_batches_are_read_without_a_copy() -> None:
-    tail = filled(2, 3)
-    assert [
-        buffer is kept.batch
-        for buffer, kept in zip(tail.read(0, 5, 10**6, 5).buffers, tail.from_offset(0), strict=True)
-    ] == [
-        True,
-        True,
-    ]
+    tail = Tail()
+    entries = [entry(0, 2), entry(2, 3)]
+    for each in entries:
+        tail.push(each)
+    read = tail.read(0, 5, 10**6, 5).buffers
+    assert all(buffer is each.batch for buffer, each in zip(read, entries, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +117,7 @@ def test_dropping_batches_that_could_not_be_written_leaves_those_before() -> Non
     assert (len(tail), tail.first_offset) == (0, None)
     tail.push(entry(3, 1))
     assert tail.first_offset == 3
-    assert [kept.base_offset for kept in tail.from_offset(0)] == [3]
+    assert len(tail) == 1
 
 
 # -------------------------------------------------------------------------------------------------------------- budgets

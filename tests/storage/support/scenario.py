@@ -20,7 +20,7 @@ from whippet.storage.batch import Message, build
 from whippet.storage.documents import GroupDocument, StreamDocument, TopicDocument
 from whippet.storage.errors import StorageError
 from whippet.storage.files import Files
-from whippet.storage.log import Fetched
+from whippet.storage.log_reader import Fetched
 from whippet.storage.offsets import Key, Kind
 from whippet.storage.options import Durability, StoreOptions, TopicOptions
 from whippet.storage.partition import Partition

@@ -19,7 +19,8 @@ from whippet.storage import batch as batches
 from whippet.storage import recovery
 from whippet.storage.files import Files
 from whippet.storage.handles import Handles, IndexCache
-from whippet.storage.log import Entry, Fetched, Log
+from whippet.storage.log import Entry, Log
+from whippet.storage.log_reader import Fetched
 from whippet.storage.segment import Damage
 
 PARTITION = 3

@@ -1,0 +1,281 @@
+"""Reads the segments of one partition from the disk: messages by offset, offsets by time.
+
+A `LogReader` belongs to the thread of one shard; nothing here is shared or locked. Damage to bytes that were good when
+they were written is reported, and the readable messages are still served. `Log` adds writing and deleting.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from whippet.storage import batch as batches
+from whippet.storage import recovery
+from whippet.storage.errors import InvalidBatch, ReadFailed
+from whippet.storage.files import Files, read_fully
+from whippet.storage.handles import Handles, IndexCache
+from whippet.storage.index import Index
+from whippet.storage.layout import log_file
+from whippet.storage.segment import Damage, Segment
+
+
+class Fetched(NamedTuple):
+    """The result of a read: whole batches, and at either end perhaps a slice of one, as they are sent to clients."""
+
+    buffers: list[batches.Readable]
+    messages: int
+    next_offset: int
+    """Where to continue reading: after the last message, and after anything damaged that was skipped."""
+
+
+class LogReader:
+    """See the module. `report` is called for all damage that is found; it must not raise."""
+
+    def __init__(
+        self,
+        files: Files,
+        handles: Handles,
+        indexes: IndexCache,
+        folder: str,
+        partition_id: int,
+        segments: list[Segment],
+        report: Callable[[Damage], None],
+    ) -> None:
+        self.folder = folder
+        self.segments = segments
+        """Never empty. Only the last one grows."""
+        self.size_bytes = sum(segment.log_bytes for segment in segments)
+        self.batches = sum(segment.batches for segment in segments)
+        self._files = files
+        self._handles = handles
+        self._indexes = indexes
+        self._partition_id = partition_id
+        self._report = report
+        self._unsynced: dict[int, None] = {}
+        """The start offsets of segments whose files a sync will need, so they stay open."""
+        for segment in segments[:-1]:
+            if segment.index is not None:
+                indexes.put(segment, segment.index)
+
+    # ------------------------------------------------------------------------------------------------------- messages
+
+    def read(self, offset: int, count: int, room: int, end: int) -> Fetched:
+        """Reads at most `count` messages in `room` bytes, but at least one, from an offset on and none from `end`
+        on."""
+        buffers: list[batches.Readable] = []
+        messages = 0
+        for number in range(self._segment_at(offset), len(self.segments)):
+            if messages == count or room <= 0 or offset >= end:
+                break
+            found, used = self._read_segment(self.segments[number], offset, count - messages, room, end, not messages)
+            buffers += found.buffers
+            messages += found.messages
+            room -= used
+            offset = max(offset, found.next_offset)
+            segment = self.segments[number]
+            if offset < segment.next_offset:
+                break
+            if segment is not self.segments[-1] and segment.start_offset not in self._unsynced:
+                # A reader that has reached the end continues in the next segment.
+                self._handles.drop(log_file(self.folder, segment.start_offset))
+        return Fetched(buffers, messages, offset)
+
+    def _segment_at(self, offset: int) -> int:
+        i = bisect_right(self.segments, offset, key=lambda segment: segment.start_offset)
+        return max(i - 1, 0)
+
+    def _read_segment(
+        self, segment: Segment, offset: int, count: int, room: int, end: int, at_least_one: bool
+    ) -> tuple[Fetched, int]:
+        index = self._index(segment)
+        first = index.holding(offset)
+        last, messages, size = first, 0, 0
+        batch_count = len(index)
+        while last < batch_count and messages < count and size < room and index.base_offset(last) < end:
+            messages += index.next_offset(last) - max(offset, index.base_offset(last))
+            size += index.length(last)
+            last += 1
+        if first == last:
+            # Nothing more in this segment. After its last batch there may be a gap before the next segment.
+            return Fetched([], 0, segment.next_offset if first == batch_count else offset), 0
+        position = index.position(first)
+        length = index.end_position(last - 1) - position
+        content = memoryview(self._read_file(segment, length, position))
+        if len(content) < length or not self._good(segment, index, content, first, last):
+            self._rescan(segment)
+            return self._read_segment(segment, offset, count, room, end, at_least_one)
+        return _slice(index, content, first, last, offset, count, room, at_least_one)
+
+    def _read_file(self, segment: Segment, length: int, position: int) -> bytes:
+        path = log_file(self.folder, segment.start_offset)
+        try:
+            return read_fully(self._files, self._handles.reading(path), length, position)
+        except OSError as error:
+            raise ReadFailed(path, error) from error
+
+    def _good(self, segment: Segment, index: Index, content: memoryview, first: int, last: int) -> bool:
+        """Whether the batches are what the index says. Each batch is checked once after the store was opened."""
+        if segment.whole:
+            return True
+        if segment.checked is None:
+            segment.checked = bytearray(len(index))
+        checked = segment.checked
+        origin = index.position(first)
+        for i in range(first, last):
+            if checked[i]:
+                continue
+            start = index.position(i) - origin
+            view = content[start : start + index.length(i)]
+            try:
+                batches.check(view)
+            except InvalidBatch:
+                return False
+            named = batches.header(view)
+            if (named.base_offset, named.message_count) != (index.base_offset(i), index.count(i)):
+                return False
+            if named.partition_id != self._partition_id or named.base_timestamp != index.timestamp(i):
+                return False
+            checked[i] = 1
+        return True
+
+    def _checksum_at(self, offset: int, count: int) -> int | None:
+        """The checksum of the batch of `count` messages that begins at an offset; None if there is none."""
+        segment = self.segments[self._segment_at(offset)]
+        try:
+            index = self._index(segment)
+            i = index.holding(offset)
+            if i == len(index) or (index.base_offset(i), index.count(i)) != (offset, count):
+                return None
+            head = self._read_file(segment, batches.HEADER_BYTES, index.position(i))
+        except ReadFailed:
+            return None
+        return batches.header(head).checksum if len(head) == batches.HEADER_BYTES else None
+
+    # ---------------------------------------------------------------------------------------------------------- times
+
+    def offset_at(self, timestamp: int) -> int:
+        """The offset after the last older message. Since times rarely fall (timestamps.py), that is nearly always the
+        first message of this time or a later one."""
+        low, high = 0, len(self.segments) - 1
+        newest = self._last_timestamp_up_to(high)
+        while low < high:
+            middle = (low + high) // 2
+            if self._is_older(middle, timestamp, newest):
+                low = middle + 1
+            else:
+                high = middle
+        segment = self.segments[low]
+        index = self._index(segment)
+        i = index.at_time(timestamp)
+        return index.base_offset(i) if i < len(index) else segment.next_offset
+
+    def _is_older(self, number: int, timestamp: int, newest: int) -> bool:
+        """Whether a segment ends, or one after it begins, before a time. Only segments written while the clock was
+        ahead are later than the newest message. How old they are shows in the next segment that is not."""
+        if self._last_timestamp_up_to(number) <= newest:
+            return self._last_timestamp_up_to(number) < timestamp
+        following = (segment for segment in self.segments[number + 1 :] if 0 < self.last_timestamp(segment) <= newest)
+        return self.first_timestamp(next(following)) < timestamp
+
+    def _last_timestamp_up_to(self, number: int) -> int:
+        """The last time in a segment or, if all its messages are lost, in those before it, so that times never fall."""
+        while number and not self.last_timestamp(self.segments[number]):
+            number -= 1
+        return self.last_timestamp(self.segments[number])
+
+    def last_timestamp(self, segment: Segment) -> int:
+        if segment.last_timestamp is None:
+            index = self._index(segment)
+            segment.last_timestamp = index.timestamp(len(index) - 1) if len(index) else 0
+        return segment.last_timestamp
+
+    def first_timestamp(self, segment: Segment) -> int:
+        """The first time in a segment; 0 if it has no messages."""
+        index = self._index(segment)
+        return index.timestamp(0) if len(index) else 0
+
+    # -------------------------------------------------------------------------------------------------------- indexes
+
+    def _index(self, segment: Segment) -> Index:
+        if segment.index is not None:
+            self._indexes.touch(segment)
+            return segment.index
+        known = recovery.load_index(self._files, self.folder, segment.start_offset)
+        if known is None or known[1] != segment.log_bytes:
+            return self._rescan(segment)
+        self._indexes.put(segment, known[0])
+        self._check_end(segment, known[0])
+        return known[0]
+
+    def _check_end(self, segment: Segment, index: Index) -> None:
+        """Reports a segment that ends before the next one begins: files in between were lost, or somebody renamed
+        one."""
+        if segment.end_checked:
+            return
+        segment.end_checked = True
+        end = index.next_offset(len(index) - 1) if len(index) else segment.start_offset
+        if end < segment.next_offset:
+            path, reason = log_file(self.folder, segment.start_offset), "the file ends before the next segment begins"
+            self._report(Damage(path, segment.log_bytes, 0, end, segment.next_offset, reason))
+
+    def _rescan(self, segment: Segment) -> Index:
+        """Rebuilds the index of a segment from its log, and reports damage in it."""
+        is_last = segment is self.segments[-1]
+        look = recovery.check_closed if is_last else recovery.rebuild_closed
+        log_bytes, batches_count = segment.log_bytes, segment.batches
+        try:
+            for damage in look(self._files, self.folder, segment, self._partition_id):
+                self._report(damage)
+        except OSError as error:
+            raise ReadFailed(log_file(self.folder, segment.start_offset), error) from error
+        assert segment.index is not None
+        index = segment.index
+        self.batches += segment.batches - batches_count
+        if is_last:
+            segment.log_bytes = log_bytes
+        else:
+            self.size_bytes += segment.log_bytes - log_bytes
+            self._indexes.put(segment, index)
+        return index
+
+
+def _slice(
+    index: Index, content: memoryview, first: int, last: int, offset: int, count: int, room: int, at_least_one: bool
+) -> tuple[Fetched, int]:
+    """Cuts the bytes of the batches first .. last-1 to what was requested. Whole batches in a row stay one buffer."""
+    buffers: list[batches.Readable] = []
+    messages = used = 0
+    origin = index.position(first)
+    run_start = run_end = 0
+    next_offset = offset
+    for i in range(first, last):
+        start = index.position(i) - origin
+        length, base, total = index.length(i), index.base_offset(i), index.count(i)
+        skip = max(offset - base, 0)
+        taken = min(total - skip, count - messages)
+        if taken == total and used + length <= room:
+            if run_end != start:
+                if run_end > run_start:
+                    buffers.append(content[run_start:run_end])
+                run_start = start
+            run_end = start + length
+            used += length
+        else:
+            if run_end > run_start:
+                buffers.append(content[run_start:run_end])
+            run_start = run_end = start + length
+            view = content[start : start + length]
+            taken, pieces = batches.cut_to_fit(
+                view, batches.frame_positions(view), skip, taken, room - used, at_least_one and not messages
+            )
+            buffers += pieces
+            used += sum(map(len, pieces))
+        messages += taken
+        next_offset = base + skip + taken
+        if taken < total - skip:
+            # Either the count or the room is used up.
+            break
+    if run_end > run_start:
+        buffers.append(content[run_start:run_end])
+    return Fetched(buffers, messages, next_offset), used
