@@ -1,4 +1,4 @@
-"""How fast the store takes messages: large batches, single messages, several partitions, and with syncs."""
+"""Measures appends to the store: large batches, single messages, several partitions, and with syncs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SYNCED_ROWS = (
 
 
 async def append_all(partitions: Sequence[Partition], batches: Sequence[bytearray], in_flight: int) -> float:
-    """Seconds until all are appended, round-robin, and flushed."""
+    """Returns the seconds until all batches are appended, round-robin, and flushed."""
     turns = iter(range(len(batches)))
 
     async def append() -> None:
@@ -65,7 +65,7 @@ async def append_all(partitions: Sequence[Partition], batches: Sequence[bytearra
 def appending(
     bench_store: BenchStore, shape: Shape, batches: Sequence[bytearray], in_flight: int, partitions: int = 1
 ) -> Contender:
-    """Messages a second into a new topic, which is removed afterwards."""
+    """Measures messages per second into a new topic, which is removed afterwards."""
 
     async def contender() -> float:
         seconds = await append_all(await bench_store.topic(partitions), batches, in_flight)

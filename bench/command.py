@@ -1,5 +1,5 @@
-"""What the benchmarks have in common as commands: their options, the measures that were asked for one after the other,
-and how figures are printed."""
+"""What the benchmarks share as commands: their options, the loop over the selected measures, and the output of
+figures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ B = TypeVar("B")
 
 
 class Measure(NamedTuple, Generic[B]):
-    """An entry of the table of measures: what it is called on the command line, and what runs it."""
+    """An entry in the table of measures: its name on the command line, and the function that runs it."""
 
     name: str
     run: Callable[[B], Coroutine[None, None, list[Figure]]]
@@ -39,16 +39,17 @@ class Measure(NamedTuple, Generic[B]):
 
 @dataclass(frozen=True)
 class Subject(Generic[S, B]):
-    """What `whippet bench` can measure."""
+    """Something that `whippet bench` can measure."""
 
     name: str
     measures: Sequence[Measure[B]]
     full: S
     quick: S
     bench: Callable[[argparse.Namespace, str, S], AbstractAsyncContextManager[B]]
-    """What measures are given: made of what was asked for, a folder on the disk to measure, and the amount of work."""
+    """Creates what measures are given, from the command line, a folder on the disk to measure, and the amount of
+    work."""
     failures: tuple[type[Exception], ...] = ()
-    """That are said in one line, besides those of the system and of children."""
+    """Exceptions that are reported in one line, besides those of the system and of child processes."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         names = [measure.name for measure in self.measures]

@@ -1,4 +1,4 @@
-"""The yardsticks: the same bytes through the plain calls of the operating system, with nothing around them."""
+"""The yardsticks for the store: the same bytes through plain calls of the operating system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whippet.storage.batch import Writable
 
 
 def writing(folder: str, batches: Sequence[Writable], messages: int, *, sync: bool = False) -> Contender:
-    """Messages a second of one `writev` per batch into a new file, which is removed afterwards."""
+    """Measures messages per second with one `writev` per batch, into a new file, which is removed afterwards."""
     path = f"{folder}/yardstick.log"
 
     async def contender() -> float:
@@ -30,7 +30,7 @@ def writing(folder: str, batches: Sequence[Writable], messages: int, *, sync: bo
 
 
 def reading(path: str, length: int, messages: int) -> Contender:
-    """Messages a second of one `pread` per batch of one length, over a whole file."""
+    """Measures messages per second with one `pread` per batch, over a file with batches of one length."""
 
     async def contender() -> float:
         handle = os.open(path, os.O_RDONLY)
@@ -46,7 +46,7 @@ def reading(path: str, length: int, messages: int) -> Contender:
 
 
 def walking(root: str) -> float:
-    """Seconds to list every folder and to read every `.index` file and the `.log` beside each that is the last."""
+    """Returns the seconds to list every folder and to read its last two files: the last `.index` and `.log`."""
     start = time.perf_counter()
     for folder, _, names in os.walk(root):
         for name in sorted(names)[-2:]:

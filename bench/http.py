@@ -30,7 +30,7 @@ class Scale(NamedTuple):
 
     rounds: int
     bodies: int
-    """Of a thousand messages, sent by one contender in one round."""
+    """Bodies of a thousand messages, sent by one contender in one round."""
     singles: int
     polls: int
     tails: int
@@ -49,7 +49,7 @@ class Bench(NamedTuple):
 
 RECEIVER = "the yardstick receives the body"
 DECODER = "the yardstick decodes the body"
-GIVER = "the yardstick answers as many bytes"
+GIVER = "the yardstick returns as many bytes"
 
 
 @asynccontextmanager
@@ -67,7 +67,7 @@ async def bare() -> AsyncIterator[int]:
 
 
 async def target(server: Server, name: str, query: str = "") -> http_load.Target:
-    """The messages of a topic, which is made if it is not there."""
+    """Returns the messages of a topic, which is created if it does not exist."""
     stream, topic = await server.topic(name)
     return http_load.Target(server.http_port, f"/streams/{stream}/topics/{topic}/messages{query}", server.token)
 
@@ -81,7 +81,7 @@ def posting(
     requests: int,
     connections: int = SEVERAL,
 ) -> Contender:
-    """Messages a second."""
+    """Measures messages per second."""
 
     async def contender() -> float:
         job = Post(to, media, messages, payload, requests, connections)
@@ -105,7 +105,7 @@ async def bodies(bench: Bench) -> list[Figure]:
             },
             bench.scale.rounds,
         )
-        # In one body a thousand messages of a kilobyte are a megabyte and their frames.
+        # A body of a thousand messages of 1 KB is about a megabyte, and their frames.
         megabytes = len(pack([bytes(1024)] * 1000)) / 1e9
         rows = (
             Row(f"JSON 1,000 x 100 B, {SEVERAL} connections", "json", "bare json", Target("ratio", ">=", 0.6), DECODER),
@@ -182,14 +182,14 @@ async def tails(bench: Bench) -> list[Figure]:
     scale, per_second = bench.scale, 500
     async with serving(bench, "tails") as server:
         to = await target(server, "tails")
-        # The first ones fill what is kept afterwards.
+        # The first tails fill memory that the process keeps afterwards.
         await bench.load.run(Tail(to, max(scale.tails // 10, 1), per_second, 0.5))
         before = server.resident_bytes()
         outcome = await bench.load.run(Tail(to, scale.tails, per_second, scale.tail_seconds))
         grown = max(server.resident_bytes() - before, 0) / (1 << 20)
     what = f"{scale.tails:,} tails of a topic at {per_second} msg/s"
     limits = {99.0: Target("value", "<", 250.0)}
-    note = "of the oldest of those that came together"
+    note = "of the oldest message in each read"
     figures = [
         figure(
             Row(
@@ -204,8 +204,8 @@ async def tails(bench: Bench) -> list[Figure]:
         )
         for percentile, latency in zip((50.0, 99.0, 99.9), outcome.latencies_us, strict=True)
     ]
-    all_of_them = Row(f"{what}, delivered", "", note="all of them, or the run fails")
-    memory = Row(f"{what}, memory that they took", "", target=Target("value", "<", 256.0))
+    all_of_them = Row(f"{what}, delivered", "", note="the run fails if one is missing")
+    memory = Row(f"{what}, memory they use", "", target=Target("value", "<", 256.0))
     return [
         *figures,
         figure(all_of_them, outcome.received_bytes / outcome.seconds, None, "events/s"),
@@ -217,7 +217,7 @@ async def stalled(bench: Bench) -> list[Figure]:
     async with serving(bench, "stalled", HTTP_READERS_STALL_TIME=f"{STALL_S:g}s") as server:
         to = await target(server, "stalled", "")
         outcome = await bench.load.run(Stall(to, 24 << 20, 3 * STALL_S + 1))
-    row = Row("a stalled tail had, before it was told where it was", "", target=Target("value", ">=", 1))
+    row = Row("a stalled tail received, before its end event", "", target=Target("value", ">=", 1))
     return [figure(row, float(outcome.received_bytes), None, "events")]
 
 

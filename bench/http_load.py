@@ -1,7 +1,6 @@
-"""Who puts load on an HTTP server: prepared requests go out, answers are counted and thrown away.
+"""The load generator for HTTP: sends prepared requests, and discards the responses.
 
-`python -m whippet.bench.http_load` reads a job from each line of its input and prints its outcome, as bench/tcp_load.py
-does for the binary protocols. A refusal ends a job at once.
+`python -m whippet.bench.http_load` runs jobs as described in load.py.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ JSON: Media = "application/json"
 NDJSON: Media = "application/x-ndjson"
 BATCH: Media = "application/vnd.iggy.batch"
 SENDERS = 16
-"""A connection may only be so many requests ahead of its answers."""
+"""A connection may only be this many requests ahead of its responses."""
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A path on a server of this machine; the yardstick asks for no token."""
+    """A path on a server of this machine; the yardstick needs no token."""
 
     port: int
     path: str
@@ -39,7 +38,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Post(msgspec.Struct, frozen=True, tag=True):
-    """The same body again and again: so many messages of so many bytes."""
+    """Sends the same body repeatedly: `messages` messages of `payload` bytes."""
 
     target: Target
     media: Media
@@ -57,7 +56,7 @@ class Get(msgspec.Struct, frozen=True, tag=True):
 
 
 class Tail(msgspec.Struct, frozen=True, tag=True):
-    """So many tails, and single messages at a rate, open loop. `target` is the path of the messages."""
+    """Opens tails, and sends single messages at a rate (open loop). `target` is the path of the messages."""
 
     target: Target
     tails: int
@@ -66,7 +65,8 @@ class Tail(msgspec.Struct, frozen=True, tag=True):
 
 
 class Stall(msgspec.Struct, frozen=True, tag=True):
-    """One tail that takes nothing while so many bytes are sent, until it has been dropped; then it reads."""
+    """Opens one tail that reads nothing while this many bytes are sent, until the server has dropped it; then it
+    reads."""
 
     target: Target
     sent_bytes: int
@@ -104,7 +104,7 @@ def body_of(media: Media, messages: int, payload: int) -> bytes:
 
 
 class Requester(asyncio.Protocol):
-    """A connection that asks again when it is answered."""
+    """A connection that sends the next request when it gets a response."""
 
     def __init__(self, run: Run[bytes]) -> None:
         self._run = run
@@ -254,7 +254,7 @@ async def follow(job: Tail) -> Outcome:
 
 
 def stall(job: Stall) -> Outcome:
-    """Received bytes are the events that came before the last one, which has to say the offset of the one before it."""
+    """Returns the number of events before the end event, which must name the offset of the last of them."""
     stalled = socket.socket()
     stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     stalled.connect(("127.0.0.1", job.target.port))
@@ -285,7 +285,7 @@ def stall(job: Stall) -> Outcome:
     said = re.search(rb'"code":"stalled".*"last_offsets":\{"0":(\d+)\}', end)
     began = re.search(rb"\nid: 0:(\d+)", first)
     if said is None or began is None or int(said[1]) + 1 - int(began[1]) != count:
-        raise Refused(f"the stalled tail had {count} events and was told {bytes(end[:300])!r}")
+        raise Refused(f"the stalled tail had {count} events, and its end event was {bytes(end[:300])!r}")
     return Outcome(seconds, count)
 
 

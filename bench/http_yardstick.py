@@ -1,7 +1,7 @@
-"""The yardstick of the benchmark over HTTP: an application that does next to nothing, on the same uvicorn.
+"""The yardstick for HTTP: an application that does next to nothing, on the same uvicorn.
 
-`POST /take` reads the body, `POST /decode` decodes its JSON as well, `GET /give/<bytes>` answers so many.
-`python -m whippet.bench.http_bare` prints its port and runs until SIGTERM.
+`POST /take` reads the body, `POST /decode` decodes its JSON as well, and `GET /give/<bytes>` returns this many bytes.
+`python -m whippet.bench.http_yardstick` prints its port and runs until SIGTERM.
 """
 
 from __future__ import annotations

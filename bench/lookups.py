@@ -1,4 +1,4 @@
-"""How long it takes to find a message by its offset or by its time among millions."""
+"""Measures how long it takes to find a message among millions by its offset or time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from whippet.storage.recovery import recover
 
 TINY = Shape(1000, 1)
 FEW = 10
-"""Messages of one batch where batches are small: so many more entries."""
+"""Messages per batch where batches are small, so that the index has many more entries."""
 EVERY_US = 1000
-"""The clock of the store goes so far from batch to batch."""
+"""The clock of the store advances by this much from batch to batch."""
 HOPS_PER_LOOKUPS = 10
-"""Lookups that cross threads are so many times fewer."""
+"""Lookups that cross threads are run this many times less often."""
 FAST = Target("value", "<", 50.0)
 IS_BISECT = "the yardstick is a bisect over an array of the offsets"
 
@@ -35,7 +35,7 @@ ROWS = (
     Row("look up a time among {messages:,}", "time", "bisect", FAST, IS_BISECT),
     Row(f"look up an offset, {FEW} messages a batch", "small offset", "bisect", FAST, IS_BISECT),
     Row(f"look up a time, {FEW} messages a batch", "small time", "bisect", FAST, IS_BISECT),
-    Row("look up a time, asked of the partition", "hop", "time", note="the yardstick is without the shard's thread"),
+    Row("look up a time, through the partition", "hop", "time", note="the yardstick is without the shard's thread"),
     Row("read one message at an offset, file", "read", "offset", note="the same; reads and cuts its batch"),
 )
 
@@ -55,7 +55,7 @@ async def lookups(bench: Bench) -> list[Figure]:
 
 
 async def _fill(bench_store: BenchStore, batches: int) -> None:
-    """A few buffers again and again: each is written before its turn comes back."""
+    """Reuses a few buffers: each is written before its turn comes again."""
     copies = [TINY.build() for _ in range(16)]
     await append_all(await bench_store.topic(), [copies[i % len(copies)] for i in range(batches)], 8)
 
@@ -89,7 +89,7 @@ def _time_at(offset: int, batch_messages: int) -> int:
 
 
 def _open_log(path: str) -> Log:
-    """What a shard looks things up in, without the shard."""
+    """What a shard uses for lookups, without the shard."""
     files = Files()
     folder = Layout(StoreOptions(path=path)).partition(PartitionId(0, 0, 0))
     segments = recover(files, folder, 0).segments

@@ -1,8 +1,8 @@
-"""What a measurement is: contenders that take turns on the same warm disk, and the rows of figures made from them.
+"""Measurements: contenders that take turns on the same warm disk, and the rows of figures made from their results.
 
-Noise on a shared machine only ever makes things slower, and it comes and goes. So a yardstick and what is measured
-against it run in alternating rounds, each short enough that the kernel does not start to write pages back, and the
-best round of each counts. A first round is thrown away: fresh memory makes the first pass over the page cache slow.
+Noise on a shared machine only makes things slower, and it comes and goes. So a yardstick and what is compared with it
+run in alternating rounds, each short enough that the kernel does not start to write pages back, and the best round of
+each counts. A first round is discarded: fresh memory makes the first pass over the page cache slow.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Contender = Callable[[], Awaitable[float]]
-"""Does one round of the work and says how much of it a second holds: more is better."""
+"""Does one round of the work and returns its rate per second: more is better."""
 
 
 class Target(NamedTuple):
-    """What a figure must reach to be good enough."""
+    """What a figure must reach."""
 
     of: Literal["value", "ratio"]
     sign: Literal[">=", "<"]
@@ -36,7 +36,8 @@ class Target(NamedTuple):
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report. `ratio` is how fast it is beside its yardstick, so more is better for times too."""
+    """One line of the report. `ratio` compares the speed with that of the yardstick, so more is better for times,
+    too."""
 
     name: str
     value: float
@@ -49,7 +50,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(NamedTuple):
-    """How a figure is made from a race: whose result it is, and whose is the yardstick."""
+    """How a figure is made from a race: whose result it is, and which result is the yardstick."""
 
     name: str
     of: str
@@ -59,7 +60,7 @@ class Row(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """How much work a run does."""
+    """The amount of work in a run."""
 
     rounds: int
     round_bytes: int
@@ -69,9 +70,9 @@ class Scale(NamedTuple):
     syncs: int
     partitions: int
     segments: int
-    """Partitions of the store that is opened, and segments of each."""
+    """Partitions of the store that is opened, and segments per partition."""
     messages: int
-    """Messages that are looked up among."""
+    """Messages among which others are looked up."""
     lookups: int
 
 
@@ -80,7 +81,8 @@ QUICK = Scale(2, 8 << 20, 2_000, 40, 40, 10, 200_000, 2_000)
 
 
 class Bench(NamedTuple):
-    """What every measure is given: a folder of its own on the disk in question, the amount of work, the shards."""
+    """What every measure is given: a folder of its own on the disk to measure, the amount of work, and the number of
+    shards."""
 
     folder: str
     scale: Scale
@@ -89,7 +91,7 @@ class Bench(NamedTuple):
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without the collector of cycles, whose pauses depend on what ran before."""
+    """Disables the garbage collector, whose pauses depend on what ran before."""
     disable()
     try:
         yield
@@ -98,7 +100,7 @@ def undisturbed() -> Iterator[None]:
 
 
 async def race(contenders: Mapping[str, Contender], rounds: int) -> dict[str, float]:
-    """The best rate of each; all run once in every round."""
+    """Returns the best rate of each contender; all run once in every round."""
     best = dict.fromkeys(contenders, 0.0)
     for number in range(rounds + 1):
         for name, contender in contenders.items():
@@ -110,12 +112,12 @@ async def race(contenders: Mapping[str, Contender], rounds: int) -> dict[str, fl
 
 
 def rates(rows: Sequence[Row], found: Mapping[str, float], unit: str) -> list[Figure]:
-    """Rows of a race whose results are shown as they are: so many a second."""
+    """Makes figures from rates per second."""
     return [figure(row, found[row.of], None if row.against is None else found[row.against], unit) for row in rows]
 
 
 def times(rows: Sequence[Row], found: Mapping[str, float], unit: str, units_per_second: float) -> list[Figure]:
-    """Rows of a race whose results are shown as the time that one takes."""
+    """Makes figures from rates, shown as the time for one operation."""
     figures = []
     for row in rows:
         yardstick = None if row.against is None else units_per_second / found[row.against]

@@ -1,7 +1,7 @@
-"""How long a start takes with many partitions, and what they cost while nobody uses them.
+"""Measures how long a start with many partitions takes, and how much memory idle partitions cost.
 
-Both are seen in a process of their own, which has done nothing else: `python -m whippet.bench.opening FOLDER SHARDS`
-opens the store there and prints what it saw.
+Both are measured in a fresh process: `python -m whippet.bench.opening FOLDER SHARDS` opens the store there and prints
+the result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = Target("value", "<", 20.0)
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What the child process saw."""
+    """What the child process measured."""
 
     seconds: float
     growth_bytes: int
@@ -43,7 +43,7 @@ async def opening(bench: Bench) -> list[Figure]:
     scale = bench.scale
     batch = TINY.build()
     with new_folder(bench) as path:
-        # A segment takes two batches; nothing needs to survive a power cut.
+        # A segment holds two batches; nothing needs to survive a power failure.
         roll = len(batch) + 1
         async with open_store(bench, path, files=Unsynced(), segment_bytes=roll, catalog_syncs=False) as bench_store:
             await _fill(await bench_store.topic(scale.partitions), batch, 2 * scale.segments - 1)

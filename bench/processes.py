@@ -1,6 +1,6 @@
-"""The processes of the benchmark over TCP: the server as anybody starts it, its yardstick, and who puts load on them.
+"""The processes of the benchmarks: the server as users start it, the yardsticks, and the load generators.
 
-Each runs in a process of its own, so that what is measured shares no interpreter with who measures.
+Each is a process of its own, so that what is measured shares no interpreter with the benchmark.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SERVE = "import sys; from whippet.app.cli.main import main; sys.exit(main(['serv
 
 
 class ChildFailed(Exception):
-    """A process of the benchmark did not do its part; its own words are on stderr."""
+    """A process of the benchmark failed; its own error is on stderr."""
 
 
 class Server(NamedTuple):
-    """A running server, somebody who may do everything there, and a token for the load."""
+    """A running server, a client that is logged in as root, and a token for the load generator."""
 
     process: Process
     port: int
@@ -44,7 +44,7 @@ class Server(NamedTuple):
     """From the start of the process until it listened."""
     wire: str
     http_port: int = 0
-    """If it serves HTTP."""
+    """0 if it does not serve HTTP."""
 
     def place(self) -> Place:
         return Place(self.port, self.token, self.wire)
@@ -54,7 +54,7 @@ class Server(NamedTuple):
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     async def topic(self, name: str, partitions: int = 1) -> tuple[int, int]:
-        """Numbers of a stream and of its topic of this name, which are made if they are not there."""
+        """Returns the ids of the stream and of a topic, which are created if they do not exist."""
         stream = await self.client.get_stream("bench") or await self.client.create_stream("bench")
         topic = await self.client.get_topic("bench", name)
         if topic is None:
@@ -64,8 +64,8 @@ class Server(NamedTuple):
 
 @asynccontextmanager
 async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIterator[Server]:
-    """`wire` is spoken with it. `settings` are variables of the environment without `IGGY_`; whatever else is set there
-    counts for nothing."""
+    """Starts a server for clients that speak `wire`. `settings` are environment variables without the prefix
+    `IGGY_`; other such variables are not passed on."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("IGGY_", "RUST_LOG"))}
     environment |= {
         "IGGY_SYSTEM_PATH": path,
@@ -81,12 +81,14 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
         sys.executable, "-c", SERVE, stdin=DEVNULL, stdout=PIPE, env=environment
     )
     try:
-        # The banner says them in this order.
-        http_port = await _said(process, rb"http://\S+:(\d+)") if environment["IGGY_HTTP_ENABLED"] == "true" else 0
-        port = await _said(process, rb"tcp://\S+:(\d+)")
+        # The banner prints them in this order.
+        http_port = (
+            await _read_number(process, rb"http://\S+:(\d+)") if environment["IGGY_HTTP_ENABLED"] == "true" else 0
+        )
+        port = await _read_number(process, rb"tcp://\S+:(\d+)")
         seconds = time.perf_counter() - start
         async with await Client.connect(f"iggy://{USER}:{PASSWORD}@127.0.0.1:{port}") as client:
-            # A folder may be served twice, and the token of the first time is not told again.
+            # A folder may be served twice, and the token of the first time cannot be read again.
             await asyncio.gather(
                 *(client.delete_personal_access_token(old.name) for old in await client.get_personal_access_tokens())
             )
@@ -98,17 +100,17 @@ async def server(path: str, wire: str = "classic", **settings: str) -> AsyncIter
 
 @asynccontextmanager
 async def yardstick(path: str, *mode: str, module: str = "whippet.bench.tcp_yardstick") -> AsyncIterator[Place]:
-    """A bare server, that of bench/tcp_yardstick.py or another, which writes to a file of this name, or reads it."""
+    """Starts a bare server, tcp_yardstick.py or another, which writes to or reads from this file."""
     arguments = [sys.executable, "-m", module, path, *mode]
     process = await asyncio.create_subprocess_exec(*arguments, stdin=DEVNULL, stdout=PIPE)
     try:
-        yield Place(await _said(process, rb"(\d+)"), "")
+        yield Place(await _read_number(process, rb"(\d+)"), "")
     finally:
         await _end(process)
 
 
 class Load:
-    """The process that makes requests: one job at a time."""
+    """The process that sends requests, one job at a time."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -120,7 +122,7 @@ class Load:
         await self._process.stdin.drain()
         line = await self._process.stdout.readline()
         if not line:
-            raise ChildFailed("the load generator has ended early")
+            raise ChildFailed("the load generator ended early")
         return msgspec.json.decode(line, type=Outcome)
 
 
@@ -146,23 +148,23 @@ def exchanging(load: Load, job: Exchange) -> Contender:
 
 
 async def quic_port(process: Process) -> int:
-    """Said after that of TCP, if the server of the benchmark was told to listen there."""
-    return await _said(process, rb"quic://\S+:(\d+)")
+    """Reads the QUIC port, which the banner prints after that of TCP."""
+    return await _read_number(process, rb"quic://\S+:(\d+)")
 
 
-async def _said(process: Process, pattern: bytes) -> int:
-    """The number in the first line that has one."""
+async def _read_number(process: Process, pattern: bytes) -> int:
+    """Returns the number in the first line that matches."""
     assert process.stdout
     async with asyncio.timeout(STARTS_S):
         async for line in process.stdout:
             found = re.search(pattern, line)
             if found:
                 return int(found.group(1))
-    raise ChildFailed(f"a process of the benchmark has ended before it was ready, with {await process.wait()}")
+    raise ChildFailed(f"a process of the benchmark ended before it was ready, with exit code {await process.wait()}")
 
 
 async def _end(process: Process) -> None:
     if process.returncode is None:
         process.terminate()
-    # What it still says at its end must not fill the pipe.
+    # Output at its end must not fill the pipe.
     await process.communicate()

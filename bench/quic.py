@@ -1,8 +1,8 @@
 """`whippet bench quic`: measures the server over QUIC on this machine, each figure beside its yardstick.
 
-The yardstick is aioquic, unpaced (quic_unpaced.py), which takes the same bytes and does next to nothing with them. The
-load comes from a third process, with aioquic's client, whose packets cost as much as the server's: where it is the
-slowest, both have its speed. On two cores all of them share: a ratio says more than a rate.
+The yardstick is aioquic without pacing (quic_unpaced.py), which receives the same bytes and does next to nothing with
+them. The load comes from a third process with aioquic's client, whose packets cost as much as the server's: where the
+client is the slowest part, both have its speed. On two cores they all share, so a ratio says more than a rate.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from whippet.bench.processes import Load, Server, exchanging
 
 BATCH = 1000
 SIZES = (1_200, 1_452, 8_952, 16_384)
-"""Of datagrams: what every path carries, Ethernet, jumbo frames, and what only the loopback does."""
+"""Sizes of datagrams: what every path carries, Ethernet, jumbo frames, and what only the loopback device carries."""
 USUAL = 1_452
 PING_MS_MAX = 50.0
 MOST = Target("ratio", ">=", 0.7)
-BY_A_THREAD = "the yardstick has a thread write, too, and answers then"
+BY_A_THREAD = "the yardstick writes in a thread as well, and then responds"
 
 
 class Scale(NamedTuple):
@@ -107,7 +107,8 @@ async def consume(bench: Bench) -> list[Figure]:
 
 
 async def small(bench: Bench) -> list[Figure]:
-    """What is written is measured beside a receiver that has it written the same way, and beside one that does not."""
+    """Sends at level `written` are compared with a yardstick that writes in a thread, and with one that writes in
+    the loop."""
     async with (
         bench.yardstick() as bare,
         bench.yardstick(writer="thread") as writing,
@@ -131,7 +132,7 @@ async def small(bench: Bench) -> list[Figure]:
                 ("a ping", "memory", "ping", "yardstick", MOST, ""),
                 ("one 100 B a request, memory", "memory", "send", "yardstick", MOST, ""),
                 ("one 100 B a request, written", "written", "send", "writing", MOST, BY_A_THREAD),
-                ("one 100 B a request, written, beside a loop that waits", "written", "send", "yardstick", None, ""),
+                ("one 100 B a request, written, beside a loop that writes", "written", "send", "yardstick", None, ""),
             )
             for number in (1, 8)
         ]
@@ -139,7 +140,7 @@ async def small(bench: Bench) -> list[Figure]:
 
 
 async def sizes(bench: Bench) -> list[Figure]:
-    """What datagrams of a size do for both directions."""
+    """Measures both directions for several sizes of datagrams."""
     figures: list[Figure] = []
     requests = max(bench.scale.round_bytes // (BATCH * 1024), 2)
     for size in SIZES:
@@ -167,7 +168,7 @@ async def sizes(bench: Bench) -> list[Figure]:
 
 
 async def ping(bench: Bench) -> list[Figure]:
-    """How long somebody on TCP waits meanwhile."""
+    """Measures how long a client on TCP waits while QUIC is saturated."""
     async with bench.server("ping") as server:
         place, ids = await place_of(server), await server.topic("ping")
         alone = await _pings(server, bench.scale.pings)
@@ -181,7 +182,7 @@ async def ping(bench: Bench) -> list[Figure]:
         "p99 of a ping over TCP while QUIC is saturated",
         "",
         target=Target("value", "<", PING_MS_MAX),
-        note="the yardstick is the same with nobody there",
+        note="the yardstick is the same without QUIC traffic",
     )
     return [
         figure(row, float(np.percentile(while_busy, 99)), float(np.percentile(alone, 99)), "ms", less_is_better=True)

@@ -1,7 +1,6 @@
-"""Who puts load on a QUIC server or on its yardstick, with aioquic's client, unpaced: a stream a request.
+"""The load generator for QUIC: aioquic's client without pacing, with one stream per request.
 
-`python -m whippet.bench.quic_load` reads a job from each line of its input and prints its outcome, as bench/tcp_load.py
-does for TCP. The same bytes go out again and again; answers are counted and thrown away.
+`python -m whippet.bench.quic_load` runs jobs as described in load.py. The same bytes are sent repeatedly.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ OVERTIME_S = 60
 
 
 class Requester(QuicConnectionProtocol):
-    """A connection that asks again when it is answered."""
+    """A connection that sends the next request when it gets a response."""
 
     def __init__(self, quic: QuicConnection, stream_handler: Any = None) -> None:
         super().__init__(quic, stream_handler)
@@ -64,7 +63,7 @@ class Requester(QuicConnectionProtocol):
                 elif self._answered == self._count and not self.done.done():
                     self.done.set_result(None)
         elif isinstance(event, events.ConnectionTerminated | events.StreamReset):
-            self._fail(f"the server has ended it: {event}")
+            self._fail(f"the server closed it: {event}")
 
     def _fail(self, sentence: str) -> None:
         if not self.done.done():

@@ -1,7 +1,7 @@
-"""aioquic without its pacing, for the load and the yardstick of the benchmark over QUIC.
+"""aioquic without its pacing, for the load generator and the yardstick for QUIC.
 
-aioquic's pacer lets through fewer and fewer datagrams a timer the longer a fast connection lasts. With it a yardstick
-says how long somebody has waited for timers, and a load how busy it was with them: neither is about a receiver.
+aioquic's pacer lets fewer and fewer datagrams through per timer the longer a fast connection lasts. With it, the
+figures would measure timers instead of the receiver.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from aioquic.quic.recovery import QuicPacketPacer
 
 class Unpaced(QuicPacketPacer):
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
-        """None: what the window has room for goes out at once."""
+        """Sets no rate: whatever fits into the congestion window is sent at once."""
 
 
 def unpace(quic: QuicConnection) -> None:
-    """Before it sends anything."""
+    """Must be called before anything is sent."""
     quic._loss._pacer = Unpaced(max_datagram_size=quic._max_datagram_size)

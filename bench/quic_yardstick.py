@@ -1,9 +1,9 @@
-"""The yardstick of the benchmark over QUIC: what aioquic, unpaced, reaches when it does next to nothing.
+"""The yardstick for QUIC: what aioquic without pacing achieves when it does next to nothing.
 
-A stream is read to its end, its bytes go to one file, and the answer is eight zeros, with as many bytes after them as
-was said at the start, and the end of the stream. `python -m whippet.bench.quic_receiver FILE DATAGRAM_BYTES
-ANSWER_BYTES WRITER` prints its port and runs until SIGTERM. WRITER is `loop`, which waits for the file, or `thread`: a
-thread writes what has gathered, and who has sent it is answered then.
+A stream is read to its end and its bytes are written to one file. The response is eight zeros and ANSWER_BYTES more
+bytes. `python -m whippet.bench.quic_yardstick FILE DATAGRAM_BYTES ANSWER_BYTES WRITER` prints its port and runs until
+SIGTERM. WRITER is `loop`, which writes in the event loop, or `thread`: a thread writes what has gathered, and then the
+responses are sent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whippet.bench.quic_unpaced import unpace
 
 BUFFER_BYTES = 4 << 20
 PIECES_MAX = 1_024
-"""Of one call of `writev`."""
+"""In one call of `writev`."""
 
 
 class Receiver(QuicConnectionProtocol):
@@ -58,7 +58,7 @@ class Receiver(QuicConnectionProtocol):
 
 
 class Threaded(Receiver):
-    """Written by a thread."""
+    """Writes in a thread."""
 
     asked: queue.SimpleQueue[tuple[Threaded, int, bytes]] = queue.SimpleQueue()
 
@@ -104,7 +104,7 @@ async def _serve(path: str, datagram_bytes: str, answer_bytes: str, writer: str)
     assert server._transport is not None
     link = server._transport.get_extra_info("socket")
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        # As large as the server's: what is lost for want of room says nothing of the library.
+        # As large as the server's: losses for lack of buffer space say nothing about the library.
         link.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
     print(link.getsockname()[1], flush=True)
     told = asyncio.Event()

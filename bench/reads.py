@@ -1,4 +1,4 @@
-"""How fast the store gives messages back: from the memory tail, from a warm file, and after a new start."""
+"""Measures reads from the store: from the memory tail, from a warm file, and after a restart."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_ROW = Row(
 
 
 def reading(partition: Partition, messages: int, in_flight: int) -> Contender:
-    """Messages a second over the whole partition; each buffer is let go of when its length is known."""
+    """Measures messages per second over the whole partition; each buffer is released as soon as its length is known."""
 
     async def contender() -> float:
         turns = iter(range(0, partition.readable, messages))
@@ -55,7 +55,7 @@ def _contenders(bench_store: BenchStore, batch_bytes: int) -> dict[str, Contende
 
 
 async def _fill(bench: Bench, bench_store: BenchStore) -> int:
-    """Appends a round's worth to one partition and says how long each batch is."""
+    """Appends one round's worth to one partition, and returns the length of a batch."""
     batches = KB_1.copies(bench.scale.round_bytes)
     await append_all(await bench_store.topic(), batches, 8)
     return len(batches[0])
@@ -68,7 +68,7 @@ async def from_tail(bench: Bench) -> list[Figure]:
 
 
 async def from_file(bench: Bench) -> list[Figure]:
-    """The store is opened again before it is read from, so that nothing is in memory and nothing is known."""
+    """Opens the store again before it is read, so that nothing is in memory and nothing has been checked."""
     with new_folder(bench) as path:
         async with open_store(bench, path) as bench_store:
             batch_bytes = await _fill(bench, bench_store)

@@ -1,4 +1,4 @@
-"""The figures as a table for people, and as JSON for programs."""
+"""Formats figures as a table for people, and as JSON for programs."""
 
 from __future__ import annotations
 

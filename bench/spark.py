@@ -1,8 +1,8 @@
-"""`whippet bench spark`: measures the data source of Spark on this machine, the gateway included, with yardsticks.
+"""`whippet bench spark`: measures the data source of Spark on this machine, including the gateway, beside yardsticks.
 
-Spark runs here as `local[2]`, the gateway as a process of its own. The yardsticks: Spark reading the same rows from
-Parquet, the bare decoding of the same batches in one process, and a bare poster of the same bytes. On two cores all of
-them share: a ratio says more than a rate.
+Spark runs as `local[2]`, and the gateway in a process of its own. The yardsticks are: Spark reading the same rows from
+Parquet, decoding the same batches in one process, and posting the same bytes. On two cores they all share, so a ratio
+says more than a rate.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from whippet.bench.spark_jobs import Engine, NoSpark
 PARTITIONS = 2
 SMALL, LARGE = 100, 1_000
 """Bytes of a row."""
-SENT_AT_ONCE = 1_000
-POSTED_AT_ONCE = 5_000
-STREAMED_AT_ONCE = 100_000
+MESSAGES_PER_REQUEST = 1_000
+POSTED_PER_REQUEST = 5_000
+STREAMED_PER_BATCH = 100_000
 TIMES = (1, 2, 4)
 
 
@@ -37,13 +37,13 @@ class Scale(NamedTuple):
 
     rounds: int
     rows: int
-    """Of 100 B, in a round; of 1 KB a quarter of them."""
+    """Rows of 100 B in a round; a quarter as many of 1 KB."""
     streamed: int
-    """Rows of a batch of a stream."""
+    """Rows per batch of a stream."""
     singles: int
 
 
-FULL = Scale(3, 2_000_000, STREAMED_AT_ONCE, 40)
+FULL = Scale(3, 2_000_000, STREAMED_PER_BATCH, 40)
 QUICK = Scale(1, 8_000, 2_000, 5)
 
 
@@ -56,7 +56,7 @@ class Bench(NamedTuple):
 
 @asynccontextmanager
 async def serving(bench: Bench, name: str) -> AsyncIterator[Server]:
-    """A gateway, which Spark reaches."""
+    """Starts a gateway for Spark."""
     path = f"{bench.folder}/{name}"
     async with processes.server(path, HTTP_ENABLED="true", HTTP_ADDRESS="127.0.0.1:0") as server:
         bench.engine.options = {"url": f"http://127.0.0.1:{server.http_port}", "token": server.token}
@@ -64,22 +64,22 @@ async def serving(bench: Bench, name: str) -> AsyncIterator[Server]:
 
 
 async def filled(bench: Bench, server: Server, name: str, rows: int, size: int) -> str:
-    """A topic with so many rows of so many bytes, evenly over its partitions."""
+    """Creates a topic with this many rows of this many bytes, spread evenly over its partitions."""
     ids = await server.topic(name, PARTITIONS)
     for partition in range(PARTITIONS):
         path = f"/streams/{ids[0]}/topics/{ids[1]}/messages?partition={partition}"
         to = http_load.Target(server.http_port, path, server.token)
-        await bench.load.run(Post(to, BATCH, SENT_AT_ONCE, size, rows // PARTITIONS // SENT_AT_ONCE, 2))
+        await bench.load.run(Post(to, BATCH, MESSAGES_PER_REQUEST, size, rows // PARTITIONS // MESSAGES_PER_REQUEST, 2))
     return f"bench/{name}"
 
 
-def asking(act: Callable[..., float], *arguments: Any) -> Contender:
-    """What Spark does blocks, so a thread does it."""
+def in_thread(act: Callable[..., float], *arguments: Any) -> Contender:
+    """Spark's calls block, so they run in a thread."""
     return partial(asyncio.to_thread, act, *arguments)
 
 
 def decoding(bench: Bench, topic: str, rows: int) -> Callable[[], float]:
-    """Rows a second from batches in memory to columns, on one core: no Spark, no gateway."""
+    """Measures rows per second from batches in memory to columns, on one core, without Spark and the gateway."""
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     from pyspark_whippet import batches, columns  # noqa: PLC0415
@@ -122,14 +122,14 @@ async def _read(bench: Bench, shown: str, size: int, rows: int, least: int) -> l
         topic = await filled(bench, server, "read", rows, size)
         await asyncio.to_thread(engine.make_parquet, topic, parquet, streamed)
         contenders: dict[str, Contender] = {
-            "parquet": asking(engine.read_parquet, parquet, rows),
-            "bare": asking(decoding(bench, topic, rows)),
-            "read": asking(engine.read, topic, rows),
-            "value": asking(engine.read, topic, rows, "value binary"),
+            "parquet": in_thread(engine.read_parquet, parquet, rows),
+            "bare": in_thread(decoding(bench, topic, rows)),
+            "read": in_thread(engine.read, topic, rows),
+            "value": in_thread(engine.read, topic, rows, "value binary"),
         }
         if size == SMALL:
-            contenders["stream"] = asking(engine.stream, topic, streamed)
-            contenders["stream parquet"] = asking(engine.stream_parquet, parquet, 1)
+            contenders["stream"] = in_thread(engine.stream, topic, streamed)
+            contenders["stream parquet"] = in_thread(engine.stream_parquet, parquet, 1)
         found = await race(contenders, bench.scale.rounds)
     rows_of = [
         Row(
@@ -155,11 +155,11 @@ async def write(bench: Bench) -> list[Figure]:
         await server.topic("written", PARTITIONS)
         to = http_load.Target(server.http_port, f"/streams/{ids[0]}/topics/{ids[1]}/messages", server.token)
         await asyncio.to_thread(engine.make_rows, rows, SMALL)
-        # A topic that Spark makes remembers ids.
+        # A topic that Spark creates remembers ids.
         await asyncio.to_thread(engine.write, "bench/once", createTopic=str(PARTITIONS))
 
         async def posted() -> float:
-            job = Post(to, BATCH, POSTED_AT_ONCE, SMALL, max(rows // POSTED_AT_ONCE, 1), PARTITIONS)
+            job = Post(to, BATCH, POSTED_PER_REQUEST, SMALL, max(rows // POSTED_PER_REQUEST, 1), PARTITIONS)
             return job.requests * job.messages / (await bench.load.run(job)).seconds
 
         async def written(topic: str) -> float:
@@ -178,7 +178,7 @@ async def write(bench: Bench) -> list[Figure]:
 
 
 async def single(bench: Bench) -> list[Figure]:
-    """What a batch costs that has one row."""
+    """Measures the cost of a batch with one row."""
     engine, rows = bench.engine, bench.scale.singles
     async with serving(bench, "single") as server:
         ids = await server.topic("single")
@@ -188,7 +188,7 @@ async def single(bench: Bench) -> list[Figure]:
         floor = await asyncio.to_thread(engine.single_rows_of_spark, rows)
         alone = await asyncio.to_thread(engine.single_rows, "bench/single", None)
         copied = await asyncio.to_thread(engine.single_rows, "bench/single", "bench/copied")
-    target, note = Target("value", "<", 300.0), "the yardstick is a source that Spark has inside"
+    target, note = Target("value", "<", 300.0), "the yardstick is one of Spark's own sources"
     return [
         figure(Row(name, "", None, target, note), value, floor, "ms", less_is_better=True)
         for name, value in (("a batch of one row", alone), ("a batch of one row, into a topic", copied))
@@ -196,7 +196,7 @@ async def single(bench: Bench) -> list[Figure]:
 
 
 async def files(bench: Bench) -> list[Figure]:
-    """Segments read without their gateway, which has ended; a second one beside is there to be compared with."""
+    """Reads segments after their gateway has ended; a second gateway is there for comparison."""
     engine, rows = bench.engine, bench.scale.rows
     async with serving(bench, "files") as server:
         topic = await filled(bench, server, "files", max(TIMES) * rows, SMALL)
@@ -208,8 +208,8 @@ async def files(bench: Bench) -> list[Figure]:
 
     async with serving(bench, "beside") as server:
         same = await filled(bench, server, "files", rows, SMALL)
-        contenders = {str(times): asking(scanned, times) for times in TIMES}
-        contenders["read"] = asking(engine.read, same, rows)
+        contenders = {str(times): in_thread(scanned, times) for times in TIMES}
+        contenders["read"] = in_thread(engine.read, same, rows)
         found = await race(contenders, bench.scale.rounds)
     name, gateway, once = "offline scan of 100 B rows", "the yardstick asks the gateway", "the yardstick is the first"
     rows_of = [Row(name, "1", "read", Target("ratio", ">=", 1.0), gateway)]

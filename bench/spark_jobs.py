@@ -1,7 +1,7 @@
-"""What the benchmark has Spark do: blocking functions on one session, each of which says how fast it was.
+"""The Spark jobs of the benchmark: blocking functions on one session, each of which returns how fast it was.
 
-The session is `local[2]`, tuned as docs/spark.md tells, without a page of its own. Rows go to the sink `noop`, which
-takes them and does nothing, unless a topic is what is measured.
+The session is `local[2]`, tuned as docs/spark.md recommends, without a web page. Rows go to the sink `noop`, unless
+writing to a topic is measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WARM_BATCHES = 3
-"""The first ones of a query start processes and compile."""
+"""The first batches of a query start processes and compile code."""
 TUNED = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -37,13 +37,13 @@ class NoSpark(Exception):
 
 
 class Engine:
-    """A session, and a gateway to read from and write to."""
+    """A Spark session, and the gateway that it reads from and writes to."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._checkpoints = 0
         self.options: Mapping[str, str] = {}
-        """How the gateway is reached."""
+        """How to reach the gateway."""
         self._rows = 0
         self._frame: DataFrame | None = None
         self.spark = _session(folder)
@@ -54,7 +54,7 @@ class Engine:
     # -------------------------------------------------------------------------------------------------------- reading
 
     def read(self, topic: str, rows: int, columns: str | None = None, **more: str) -> float:
-        """Rows a second."""
+        """Returns rows per second."""
         reader = self.spark.read.format("whippet").options(**self.options).option("subscribe", topic)
         if columns is not None:
             reader = reader.schema(columns)
@@ -64,20 +64,20 @@ class Engine:
         return _timed(rows, lambda: _drain(self.spark.read.parquet(path)))
 
     def make_parquet(self, topic: str, path: str, rows_a_file: int) -> float:
-        """The same rows; the time does not matter."""
+        """Writes the same rows as Parquet; the returned rate does not matter."""
         reader = self.spark.read.format("whippet").options(**self.options).option("subscribe", topic)
         return _timed(1, lambda: reader.load().write.option("maxRecordsPerFile", rows_a_file).parquet(path))
 
     # -------------------------------------------------------------------------------------------------------- writing
 
     def make_rows(self, rows: int, size: int) -> float:
-        """So many values of so many bytes, in the memory of Spark, for `write`."""
+        """Caches this many values of this many bytes in Spark's memory, for `write`."""
         made = self.spark.range(0, rows, 1, 2).selectExpr(f"rpad(string(id), {size}, 'x') AS value")
         self._rows, self._frame = rows, made.cache()
         return _timed(rows, made.count)
 
     def write(self, topic: str, **more: str) -> float:
-        """Rows a second."""
+        """Returns rows per second."""
         assert self._frame is not None
         register(self.spark)
         writer = self._frame.write.format("whippet").mode("append").options(**self.options).option("topic", topic)
@@ -86,7 +86,7 @@ class Engine:
     # ------------------------------------------------------------------------------------------------------ streaming
 
     def stream(self, topic: str, rows_a_batch: int, **more: str) -> float:
-        """Rows a second, in warm batches."""
+        """Returns rows per second, in warm batches."""
         reader = self.spark.readStream.format("whippet").options(**self.options).option("subscribe", topic)
         source = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=str(rows_a_batch), **more).load()
         return _rate(self._batches(source, None))
@@ -97,18 +97,19 @@ class Engine:
         return _rate(self._batches(reader.parquet(path), None))
 
     def single_rows(self, topic: str, sink: str | None) -> float:
-        """Milliseconds of a warm batch of one row, to a topic or to nowhere."""
+        """Returns the milliseconds of a warm batch with one row, to a topic or to no sink."""
         reader = self.spark.readStream.format("whippet").options(**self.options).option("subscribe", topic)
         source = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="1").load()
         return _median_ms(self._batches(source if sink is None else source.select("value"), sink))
 
     def single_rows_of_spark(self, batches: int) -> float:
-        """The same from a source that Spark has inside."""
+        """The same with one of Spark's own sources."""
         reader = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
         return _median_ms(self._batches(reader.load(), None, batches))
 
     def _batches(self, source: DataFrame, topic: str | None, batches: int | None = None) -> list[dict[str, Any]]:
-        """What Spark tells of the warm batches of a query; it ends by itself, or after so many."""
+        """Returns Spark's progress reports of the warm batches. The query ends by itself, or after this many
+        batches."""
         register(self.spark)
         self._checkpoints += 1
         checkpoint = f"{self._folder}/checkpoint-{self._checkpoints}"

@@ -1,8 +1,8 @@
 """`whippet bench storage`: measures the store on this machine, each figure beside its yardstick.
 
-The yardsticks are the same bytes through the plain calls of the operating system, on the same disk, in the same run
-(see measure.py). What is measured is the store as the server uses it, in a process set up like the server's, without a
-network and without a client.
+The yardsticks write and read the same bytes with plain calls of the operating system, on the same disk, in the same run
+(see measure.py). The store is used as in the server, in a process set up like the server's, without a network and
+without a client.
 """
 
 from __future__ import annotations

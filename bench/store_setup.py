@@ -1,4 +1,4 @@
-"""What is measured upon: batches as producers send them, and a store of its own with one topic."""
+"""What the measures of the store work with: batches as producers send them, and a store of its own with one topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _folder_numbers = count()
 
 
 class Shape(NamedTuple):
-    """A batch: so many messages of so many bytes, or of between half and one and a half times as many."""
+    """A batch: this many messages of this many bytes, or of half to one and a half times as many if `mixed`."""
 
     messages: int
     payload: int
@@ -37,13 +37,13 @@ class Shape(NamedTuple):
         return batches.build([Message(os.urandom(size)) for size in payloads], now_us(), os.urandom)
 
     def copies(self, round_bytes: int) -> list[bytearray]:
-        """As many as fill a round, each in memory of its own, as when they come from the network."""
+        """Returns as many batches as fill a round, each in memory of its own, as if from the network."""
         built = self.build()
         return [bytearray(built) for _ in range(max(round_bytes // len(built), 1))]
 
 
 class Unsynced(Files):
-    """For building what is measured later: nothing has to survive a power cut."""
+    """For preparing what is measured later: nothing has to survive a power failure."""
 
     def sync(self, handle: int) -> None: ...
 
@@ -51,7 +51,7 @@ class Unsynced(Files):
 
 
 class BenchStore:
-    """An open store; topics of its one stream come and go."""
+    """An open store with one stream, in which topics are created and removed."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -81,7 +81,7 @@ def new_folder(bench: Bench) -> Iterator[str]:
 
 @asynccontextmanager
 async def new_store(bench: Bench, **options: Any) -> AsyncIterator[BenchStore]:
-    """In a folder of its own, which goes when the store is closed."""
+    """Opens a store in a folder of its own, which is removed afterwards."""
     with new_folder(bench) as path:
         async with open_store(bench, path, **options) as bench_store:
             yield bench_store
@@ -100,5 +100,5 @@ async def open_store(
 
 
 def log_path(path: str, partition: Partition) -> str:
-    """The first file of a partition, for a yardstick that reads the same bytes."""
+    """Returns the first file of a partition, for a yardstick that reads the same bytes."""
     return log_file(Layout(StoreOptions(path=path)).partition(partition.place), partition.first_offset)

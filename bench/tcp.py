@@ -59,7 +59,7 @@ class Bench(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A promise of durability, and what makes the server keep it."""
+    """A durability level, and the settings that select it."""
 
     name: str
     settings: dict[str, str]
@@ -73,7 +73,7 @@ SYNCED = Level("synced", {"SYSTEM_PARTITION_ENFORCE_FSYNC": "true"}, synced=True
 HALF = Target("ratio", ">=", 0.5)
 MOST = Target("ratio", ">=", 0.7)
 IS_PRODUCE = "the yardstick is sending them, one connection"
-IS_GROUP_SYNC = "the yardstick syncs once for all that one turn of its loop has brought"
+IS_GROUP_SYNC = "the yardstick syncs once per turn of its loop"
 
 
 def _produce_rows(what: str, target: Target) -> tuple[Row, ...]:
@@ -116,7 +116,7 @@ def _consume_rows(target: Target | None) -> tuple[Row, ...]:
 
 
 class Expected(NamedTuple):
-    """What is asked of a wire."""
+    """The targets for a wire."""
 
     kb_1: tuple[Row, ...]
     bytes_100: tuple[Row, ...]
@@ -164,7 +164,7 @@ SINGLE_ROWS = {
 def producing(
     bench: Bench, place: Place, messages: int, payload: int, requests: int, connections: int, server: Server | None
 ) -> Contender:
-    """Messages a second into the one topic of the server, or into the yardstick where there is no server."""
+    """Measures messages per second into the topic of the server, or into the yardstick without a server."""
 
     async def contender() -> float:
         ids = (0, 0) if server is None else await server.topic("produce")
@@ -175,7 +175,8 @@ def producing(
 
 
 async def fill_tail(bench: Bench, server: Server) -> None:
-    """The memory of the tail is taken once and used again and again: the first time, with its page faults, is over."""
+    """Fills the memory tail once before the measurement, because its memory is reused: page faults happen only the
+    first time."""
     requests = bench.scale.tail_bytes // (BATCH * 1024) + 1
     await bench.load.run(tcp_load.Produce(server.place(), *await server.topic("produce"), BATCH, 1024, requests))
 
@@ -212,14 +213,14 @@ def consuming(bench: Bench, place: Place, ids: tuple[int, int], requests: int) -
     async def contender() -> float:
         job = tcp_load.Consume(place, *ids, BATCH, requests, times)
         outcome = await bench.load.run(job)
-        assert outcome.received_bytes > times * requests * BATCH * 64, "polls have come back without messages"
+        assert outcome.received_bytes > times * requests * BATCH * 64, "polls returned no messages"
         return times * requests * BATCH / outcome.seconds
 
     return contender
 
 
 async def consume(bench: Bench) -> list[Figure]:
-    """The tail of one server holds everything that is read, that of the other nothing."""
+    """The memory tail of one server holds everything that is read; that of the other holds nothing."""
     no_tail = {"SYSTEM_LIMITS_TAIL_BYTES": "1"}
     shapes = [
         (prefix, payload, max(bench.scale.round_bytes // share // (BATCH * payload), 8))
@@ -292,7 +293,7 @@ async def one_synced(bench: Bench) -> list[Figure]:
 async def idle(bench: Bench) -> list[Figure]:
     count = bench.scale.idle_connections
     async with bench.server("idle") as server:
-        # The first half fills what was freed before and kept, such as the memory of a password's hash.
+        # The first half uses memory that was freed and kept before, such as that for a password's hash.
         await bench.load.run(tcp_load.Hold(server.place(), count - count // 2))
         before = server.resident_bytes()
         await bench.load.run(tcp_load.Hold(server.place(), count // 2))
@@ -303,7 +304,7 @@ async def idle(bench: Bench) -> list[Figure]:
 
 
 async def start(bench: Bench) -> list[Figure]:
-    """Made without the server and without syncs, because only the start is of interest."""
+    """The topics are created without the server and without syncs, because only the start is measured."""
     path = f"{bench.folder}/start"
     store = await Store.open(StoreOptions(path=path, catalog_syncs=False, saver_interval_s=None), files=Unsynced())
     await store.create_stream(StreamDocument(id=0, name="bench", created_at=1))
@@ -322,7 +323,7 @@ async def start(bench: Bench) -> list[Figure]:
         f"start with {bench.scale.topics:,} topics until it listens",
         "",
         target=Target("value", "<", 5.0),
-        note="the yardstick is a start with none",
+        note="the yardstick is a start without topics",
     )
     return [figure(row, min(full), min(empty), "s", less_is_better=True)]
 

@@ -1,12 +1,10 @@
-"""Who puts load on a server or on its yardstick: prepared requests go out, answers are counted and thrown away.
+"""The load generator for TCP: sends prepared requests, and discards the responses.
 
-`python -m whippet.bench.load` reads a job from each line of its input and prints its outcome. Requests are encoded
-before the clock starts, because on a machine of two cores the load must not be what is measured. A refusal ends a job
-at once.
+`python -m whippet.bench.tcp_load` runs jobs as described in load.py.
 
-Closed loop: a connection asks again when it has its answer. One connection is driven by plain blocking calls, several
-by an event loop. Open loop: requests go out when they are due, whether or not earlier ones were answered, and a
-request's latency begins when it was due. So a server that stalls cannot hide it by being asked less.
+Closed loop: a connection sends the next request when it gets a response. One connection uses plain blocking calls,
+several use an event loop. Open loop: requests are sent when they are due, whether or not earlier ones were answered,
+and the latency of a request starts when it was due. So a server that stalls cannot hide that by getting fewer requests.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ OVERTIME_S = 30
 
 
 class Produce(msgspec.Struct, frozen=True, tag=True):
-    """Batches of `messages` payloads of `payload` bytes, `requests` of them over all connections."""
+    """Sends `requests` batches of `messages` payloads of `payload` bytes over all connections."""
 
     place: Place
     stream: int
@@ -56,21 +54,21 @@ class Produce(msgspec.Struct, frozen=True, tag=True):
 
 
 class Consume(msgspec.Struct, frozen=True, tag=True):
-    """All of a partition, `messages` a poll, again and again: one time takes too little time to be measured."""
+    """Polls a whole partition with `messages` per poll, repeatedly: once is too short to be measured."""
 
     place: Place
     stream: int
     topic: int
     messages: int
     requests: int
-    """For all of it."""
+    """To poll the partition once."""
     times: int = 1
     connections: int = 1
     in_flight: int = 1
 
 
 class OpenLoop(msgspec.Struct, frozen=True, tag=True):
-    """Open loop: single messages of `payload` bytes at a rate."""
+    """Sends single messages of `payload` bytes at a rate (open loop)."""
 
     place: Place
     stream: int
@@ -82,7 +80,7 @@ class OpenLoop(msgspec.Struct, frozen=True, tag=True):
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
-    """So many more connections that have logged in stay, until a job of another kind or of none comes."""
+    """Opens this many more connections, logs in, and keeps them until another job, or a job without connections."""
 
     place: Place
     connections: int
@@ -104,7 +102,7 @@ def prepare_polls(job: Consume) -> list[Prepared]:
 
 
 def blocking(place: Place, prepared: Sequence[Prepared], count: int) -> Outcome:
-    """One connection with one request under way; the prepared ones again and again."""
+    """Uses one connection with one request in flight, and repeats the prepared requests."""
     scratch = memoryview(bytearray(SCRATCH_BYTES))
     link, wire = connect(place, scratch)
     received = 0
@@ -118,7 +116,7 @@ def blocking(place: Place, prepared: Sequence[Prepared], count: int) -> Outcome:
 
 
 def connect(place: Place, scratch: memoryview) -> tuple[socket.socket, Wire]:
-    """Logged in."""
+    """Connects and logs in."""
     link = socket.create_connection(("127.0.0.1", place.port))
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     wire = WIRES[place.wire]()
@@ -142,7 +140,7 @@ def send_all(link: socket.socket, buffers: list[Readable]) -> None:
 
 
 def read_response(link: socket.socket, wire: Wire, scratch: memoryview) -> int:
-    """Reads one answer and says how long its body was; a short one is at the beginning of the scratch buffer."""
+    """Reads one response and returns the length of its body; a short one is at the start of the scratch buffer."""
     head_bytes = wire.head_bytes
     read = link.recv_into(scratch)
     while read < head_bytes:
@@ -170,7 +168,8 @@ class TcpRun(Run[Sequence[Prepared]]):
 
 
 class Requester(asyncio.BufferedProtocol):
-    """A connection that asks again when it is answered. The answer to the first request, the login, is only awaited."""
+    """A connection that sends the next request when it gets a response. The response to the login only marks it as
+    ready."""
 
     def __init__(self, run: TcpRun, place: Place) -> None:
         self._run = run
@@ -179,7 +178,7 @@ class Requester(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, None)
         self._part = b""
         self._left = 0
-        """Of the payload of an answer."""
+        """Bytes left in the body of a response."""
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -224,7 +223,7 @@ class Requester(asyncio.BufferedProtocol):
                 self._on_answer()
 
     def _log_in(self, head: memoryview, body: memoryview) -> None:
-        """The answer to a login comes in one piece; the yardstick's says nothing."""
+        """The response to a login arrives in one piece; that of the yardstick is empty."""
         if body:
             self._wire.answer(self._login, head, body)
 
@@ -283,13 +282,13 @@ def closed_loop(job: Produce | Consume) -> Outcome:
 
 
 def open_loop(job: OpenLoop) -> Outcome:
-    """`select` rather than an event loop, because its timeout is exact to the microsecond."""
+    """Uses `select` instead of an event loop, because its timeout is exact to the microsecond."""
     request = prepare_send(job.place.wire, job.stream, job.topic, 1, job.payload)
     scratch = memoryview(bytearray(SCRATCH_BYTES))
     connected = [connect(job.place, scratch) for _ in range(job.connections)]
     wires = dict(connected)
     links = list(wires)
-    # All answers are the same size: nothing else was asked.
+    # All responses have the same size, because all requests are the same.
     answer_bytes = 0
     due_times: dict[socket.socket, deque[float]] = {link: deque() for link in links}
     latencies = array("d")
@@ -304,7 +303,7 @@ def open_loop(job: OpenLoop) -> Outcome:
             due_times[link].append(due)
             sent += 1
             if sent % 16 == 0:
-                # Far behind, answers have to be read as well.
+                # When sending is far behind, responses have to be read as well.
                 break
         wait = max(start + sent * interval - time.perf_counter(), 0) if sent < count else OVERTIME_S
         readable, _, _ = select.select(links, (), (), wait)

@@ -1,12 +1,12 @@
-"""The yardstick of the benchmark over TCP: what the same loop reaches when it does next to nothing.
+"""The yardstick for TCP: what the same event loop achieves when it does next to nothing.
 
-It reads frames as the server does, writes the bytes of each to one file, and answers eight zeros: a success without a
-payload. With `sync` it writes what one turn of the loop has brought, syncs once, and answers then. The file only grows,
-as the server's does: both have to find room for it. `python -m whippet.bench.receiver FILE [sync]` prints its
-port and runs until SIGTERM.
+It reads frames as the server does, writes the bytes of each to one file, and responds with eight zeros: a success
+without a payload. With `sync` it writes everything that arrived in one turn of the loop, syncs once, and then responds.
+The file only grows, as the server's does: both have to allocate space. `python -m whippet.bench.tcp_yardstick FILE
+[sync]` prints its port and runs until SIGTERM.
 
-`python -m whippet.bench.receiver FILE send BYTES COUNT` is the same for reading: it fills the file with COUNT times
-so many bytes, and answers each frame with the next ones of these, read from the file.
+`python -m whippet.bench.tcp_yardstick FILE send BYTES COUNT` is the counterpart for reading: it fills the file with
+COUNT times BYTES bytes, and responds to each frame with the next BYTES bytes, read from the file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class File:
 
 
 class Sender:
-    """What answers requests to read."""
+    """Responds to read requests."""
 
     def __init__(self, path: str, size: int, count: int) -> None:
         self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -75,9 +75,9 @@ class Receiver(asyncio.BufferedProtocol):
         self._part = b""
         self._frame = memoryview(b"")
         self._filled = 0
-        """How much of a frame that is not whole is there; 0 when the next read begins one."""
+        """How much of an incomplete frame has arrived; 0 if the next read starts a frame."""
         self._kept = memoryview(bytearray())
-        """Room for frames, as large as the largest so far."""
+        """A buffer for frames, as large as the largest so far."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

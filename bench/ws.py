@@ -1,7 +1,7 @@
 """`whippet bench ws`: measures the server over WebSocket on this machine, each figure beside its yardstick.
 
-The yardstick is a bare server of the `websockets` package, which takes the same messages and does next to nothing with
-them. The load comes from a third process. On two cores all of them share: a ratio says more than a rate.
+The yardstick is a bare server of the `websockets` package, which receives the same messages and does next to nothing
+with them. The load comes from a third process. On two cores they all share, so a ratio says more than a rate.
 """
 
 from __future__ import annotations
@@ -131,12 +131,12 @@ async def small(bench: Bench) -> list[Figure]:
 
 
 async def fan(bench: Bench) -> list[Figure]:
-    """How long a message takes to all who have subscribed to its topic."""
+    """Measures how long a message takes to reach all subscribers of its topic."""
     scale = bench.scale
     async with bench.yardstick() as bare, bench.server("fan") as server:
         await server.topic("fan")
         places = {"server": place_of(server), "yardstick": bare}
-        # The first ones warm everything up.
+        # The first messages warm everything up.
         for place in places.values():
             await bench.load.run(FanOut(place, max(scale.subscribers // 10, 1), FAN_PER_SECOND, 0.5))
         found = {
@@ -160,7 +160,7 @@ async def fan(bench: Bench) -> list[Figure]:
             strict=True,
         )
     ]
-    row = Row(f"{what}, delivered", "", note="all of them, or the run fails")
+    row = Row(f"{what}, delivered", "", note="the run fails if one is missing")
     return [*figures, figure(row, found["server"].received_bytes / found["server"].seconds, None, "msg/s")]
 
 

@@ -36,13 +36,13 @@ HANDSHAKE_KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 CREDIT = 2**32 - 1
 PAYLOAD = b'"payload":"'
 TIME_DIGITS = 21
-"""Of nanoseconds, with zeros in front: a multiple of three has no padding in base64."""
+"""Digits of a time in nanoseconds, with leading zeros: a multiple of three needs no padding in base64."""
 TIME_BYTES = TIME_DIGITS // 3 * 4
 
 
 class FanOut(msgspec.Struct, frozen=True, tag=True):
-    """So many subscribers of a topic, and single messages at a rate, open loop. Without a token in its place this is
-    the yardstick, which passes on what it is sent."""
+    """Opens subscribers of a topic, and sends single messages at a rate (open loop). Without a token in its place it
+    talks to the yardstick, which passes on what it is sent."""
 
     place: Place
     subscribers: int
@@ -62,7 +62,7 @@ def handshake(place: Place, path: str) -> bytes:
 
 
 def header(first: int, size: int) -> bytes:
-    """With a mask of zeros."""
+    """The mask is zeros."""
     if size < 126:
         return bytes((first, 0x80 | size, 0, 0, 0, 0))
     if size < 1 << 16:
@@ -79,7 +79,7 @@ def text(said: object) -> bytes:
 
 
 class Link:
-    """A connection that has been upgraded, driven by plain blocking calls."""
+    """An upgraded connection with plain blocking calls."""
 
     def __init__(self, place: Place, wire: Wire) -> None:
         self._wire = wire
@@ -106,7 +106,7 @@ class Link:
         send_all(self._link, [header(BINARY, size), *buffers])
 
     def answer(self) -> tuple[bytes, int]:
-        """The beginning of the next one, and how many bytes it has. It is one message, and not in pieces."""
+        """Returns the beginning of the next response and its length. It must be one message, not in fragments."""
         data = self._rest
         while len(data) < 10 + self._wire.head_bytes and not _is_whole(data):
             data += self._more(1 << 16)
@@ -137,7 +137,7 @@ class Link:
 
 
 def _size(data: bytes) -> tuple[int, int]:
-    """How long the message that begins here is, and where it begins behind its header."""
+    """Returns the length of the message that begins here, and where it begins after its header."""
     short = data[1]
     if short < 126:
         return short, 2

@@ -1,8 +1,8 @@
-"""The yardstick of the benchmark over WebSocket: what the `websockets` package reaches when it does next to nothing.
+"""The yardstick for WebSocket: what the `websockets` package achieves when it does next to nothing.
 
-A binary message goes to one file, and the answer is eight zeros, with as many bytes after them as was said at the
-start. A text is passed on to everybody else. `python -m whippet.bench.ws_receiver FILE ANSWER_BYTES` prints its port
-and runs until SIGTERM.
+A binary message is written to one file, and the response is eight zeros and ANSWER_BYTES more bytes. A text message is
+passed on to all other connections. `python -m whippet.bench.ws_yardstick FILE ANSWER_BYTES` prints its port and runs
+until SIGTERM.
 """
 
 from __future__ import annotations
