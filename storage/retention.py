@@ -68,22 +68,28 @@ def oldest(closed: Closed, count: int) -> int:
 
 
 def oversize(partitions: Sequence[Closed], size_bytes: int, max_bytes: int) -> list[int]:
-    """For each partition the offset before which to delete, so that the topic gets below its limit: always the segment
-    whose newest message is the oldest of all goes first."""
+    """Returns for each partition the offset before which to delete, so that the topic gets below its limit.
+
+    The segment whose newest message is the oldest goes first, but partitions with more than their share of the limit
+    come before all others: a partition with few messages keeps them, however old they are.
+    """
     before = [0] * len(partitions)
     if size_bytes <= max_bytes:
         return before
     queues = [list(closed.segments) for closed in partitions]
+    sizes = [sum(segment.log_bytes for segment in queue) for queue in queues]
+    share = max_bytes * TRIM_TO / max(len(partitions), 1)
     while size_bytes >= max_bytes * TRIM_TO:
         heads = [
-            (queue[0].last_timestamp or 0, i)
+            (sizes[i] <= share, queue[0].last_timestamp or 0, i)
             for i, queue in enumerate(queues)
             if queue and is_read(queue[0], partitions[i].barrier)
         ]
         if not heads:
             break
-        _, i = min(heads)
+        *_, i = min(heads)
         segment = queues[i].pop(0)
         before[i] = segment.next_offset
         size_bytes -= segment.log_bytes
+        sizes[i] -= segment.log_bytes
     return before

@@ -97,15 +97,20 @@ def test_a_topic_over_its_size_is_trimmed_to_90_percent(size: int, limit: int, b
 
 def test_the_oldest_segments_of_all_partitions_are_trimmed_first() -> None:
     early = closed((10, 100, 50), (10, 400, 50))
-    late = closed((5, 200, 50), (5, 300, 50), (5, 500, 50))
-    assert [oversize([early, late], 250, limit) for limit in (249, 200, 150, 120, 60, 1)] == [
+    late = closed((5, 200, 50), (5, 300, 50))
+    assert [oversize([early, late], 200, limit) for limit in (199, 150, 100, 1)] == [
         [10, 0],
         [10, 5],
         [10, 10],
-        [10, 10],
         [20, 10],
-        [20, 15],
     ]
+
+
+def test_a_partition_keeps_its_share_however_old_it_is() -> None:
+    early = closed(*((10, number, 100) for number in range(1, 8)))
+    late = closed(*((10, 100 + number, 100) for number in range(1, 8)))
+    oldest_of_all = closed((10, 0, 100))
+    assert oversize([early, late, oldest_of_all], 1500, 1000) == [40, 30, 0]
 
 
 def test_segments_of_other_partitions_are_trimmed_where_one_is_blocked() -> None:
