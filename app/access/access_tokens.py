@@ -1,14 +1,13 @@
-"""Access tokens: what a login over HTTP hands out, a JWT that says who somebody is until it ends.
+"""Access tokens: JWTs that a login over HTTP issues.
 
-1. A token names its user's number, as clients read it, and the user's mark and epoch (access/users.py): it outlives
-   neither the user nor the password, and is over for good once the user was made inactive.
-2. Its own signature is tried first, then the issuers that the configuration trusts. What was verified once is
-   remembered for a while, so that a request costs no hashing; whether it has ended meanwhile is looked at every time.
-3. Refreshing gives a new token and leaves the old one as it is, but for this: it cannot be refreshed again. Logging
-   out ends a token. Both survive a restart.
+1. A token contains its user's number, which clients read, and the user's mark and epoch (access/users.py): it outlives
+   neither the user nor the password, and is void for good once the user was made inactive.
+2. The signature is verified with the server's own keys first, then with those of the trusted issuers. Verified tokens
+   are remembered for a while, so that a request costs no hashing; whether a token was revoked is checked every time.
+3. Refreshing issues a new token. The old one stays valid, but cannot be refreshed again. Logging out revokes a token.
+   Both survive a restart.
 
-For the event loop. Nothing here waits for a disk or a network but logging out, refreshing, and a key that a trusted
-issuer has not shown yet.
+For the event loop. Only logging out, refreshing, and an unknown key of a trusted issuer wait for a disk or a network.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 FOLDER = "access"
 NEVER_SECONDS = 1_000_000_000
-"""The life of a token that does not expire: clients want a number."""
+"""The lifetime of a token that does not expire: clients need a number."""
 REMEMBERED_MAX = 4096
 
 SECOND = 1_000_000
@@ -55,7 +54,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     mark: str = msgspec.field(default="", name="whippet_mark")
     epoch: int = msgspec.field(default=0, name="whippet_epoch")
     generation: str | None = msgspec.field(default=None, name="whippet_client")
-    """Of the client that logged in, where answers depend on it."""
+    """The protocol generation of the client that logged in, where responses depend on it."""
 
 
 class Issued(NamedTuple):
@@ -66,7 +65,7 @@ class Issued(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who a bearer is. `claims` is None where it was not given out here."""
+    """The bearer of a token. `claims` is None if the token was not issued here."""
 
     user: User
     claims: Claims | None
@@ -96,7 +95,7 @@ class AccessTokens:
         self._audiences_valid = frozenset(config.valid_audiences)
         numbers = {issuer.user_id for issuer in config.trusted_issuers}
         self._marks_of_issuers = {user.id: user.mark for user in users if user.id in numbers}
-        """Which user the number of a trusted issuer means: a later user with the same number is another one."""
+        """The users that trusted issuers act as: a later user with the same number is another one."""
         self._remembered: dict[str, Claims] = {}
 
     @classmethod
@@ -114,7 +113,7 @@ class AccessTokens:
     async def close(self) -> None:
         await self._issuers.close()
 
-    # ------------------------------------------------------------------------------------------------------- giving
+    # ------------------------------------------------------------------------------------------------------ issuing
 
     def issue(self, user: User, generation: str | None = None) -> Issued:
         now = self._clock() // SECOND
@@ -135,7 +134,7 @@ class AccessTokens:
         return Issued(user.id, self._keys[0].sign(_encode(claims)), claims.exp)
 
     async def refresh(self, text: str) -> Issued:
-        """A new token for one that still counts. Each can be refreshed once."""
+        """Issues a new token for a valid one, which can be refreshed only once."""
         if not text:
             raise CommandError(Code.UNAUTHENTICATED)
         try:
@@ -143,13 +142,15 @@ class AccessTokens:
         except NotAToken:
             raise CommandError(Code.INVALID_ACCESS_TOKEN) from None
         except Forged as error:
-            if self._issuers.names(text):
-                raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was not given out here") from None
+            if self._issuers.is_named_by(text):
+                raise CommandError(
+                    Code.INVALID_ACCESS_TOKEN, "the access token was not issued by this server"
+                ) from None
             if isinstance(error, WrongAlgorithm):
                 raise CommandError(Code.INVALID_JWT_ALGORITHM) from None
-            raise CommandError(Code.UNAUTHENTICATED, "the access token was not given out here") from None
+            raise CommandError(Code.UNAUTHENTICATED, "the access token was not issued by this server") from None
         if self._has(End.REVOKED, claims) or self._has(End.REFRESHED, claims):
-            raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was revoked or refreshed already")
+            raise CommandError(Code.INVALID_ACCESS_TOKEN, "the access token was already revoked or refreshed")
         user = self._user_of(claims)
         if user is None or not self._is_valid_now(claims):
             raise CommandError(Code.UNAUTHENTICATED)
@@ -159,10 +160,10 @@ class AccessTokens:
     async def revoke(self, claims: Claims) -> None:
         await self._end(End.REVOKED, claims)
 
-    # ------------------------------------------------------------------------------------------------------ believing
+    # ------------------------------------------------------------------------------------------------- authenticating
 
     async def authenticate(self, text: str) -> Caller | None:
-        """Whom a token speaks for; None if for nobody."""
+        """Returns the caller that a token authenticates, or None."""
         claims = self._remembered.get(text)
         if claims is None:
             try:
@@ -180,8 +181,8 @@ class AccessTokens:
         return None if user is None else Caller(user, claims, claims.generation)
 
     def has_ended(self, text: str) -> bool:
-        """Says whether a token is valid but for one thing: its user has ended all their sessions, for example with a
-        new password."""
+        """Returns True if a token is valid, except that its user has ended all sessions, for example with a new
+        password."""
         try:
             claims = self._verified(text)
         except (NotAToken, Forged):
@@ -198,7 +199,7 @@ class AccessTokens:
             return None
         if self._marks_of_issuers.setdefault(user.id, user.mark) != user.mark:
             _log.warning(
-                "a token of a trusted issuer is refused: user %d was deleted, and %r has the number now; "
+                "refused a token of a trusted issuer: user %d was deleted, and %r has that number now; "
                 "check http.jwt.trusted_issuers and restart",
                 user.id,
                 user.username,
@@ -207,7 +208,7 @@ class AccessTokens:
         return Caller(user, None, None)
 
     def _verified(self, text: str) -> Claims:
-        """Signed here, for here. When it counts is not looked at."""
+        """Returns the claims of a token that was signed here, for this audience. Does not check its times."""
         token = jws.parse(text)
         self._verify(token)
         try:
@@ -250,7 +251,7 @@ class AccessTokens:
         try:
             await self._ended.add(Entry(end, claims.mark, claims.jti, claims.iat, ends_at, claims.epoch), now)
         except OSError as error:
-            raise CommandError(Code.CANNOT_WRITE_TO_FILE, "that the token has ended could not be kept") from error
+            raise CommandError(Code.CANNOT_WRITE_TO_FILE, "the end of the token could not be stored") from error
 
 
 def _encode(claims: Claims) -> bytes:
@@ -261,7 +262,7 @@ def _encode(claims: Claims) -> bytes:
 
 
 def _uuid7(now_us: int) -> str:
-    """Random, behind the time in ms (RFC 9562)."""
+    """A timestamp in ms, followed by random bits (RFC 9562)."""
     number = (now_us // 1000 & (1 << 48) - 1) << 80 | 7 << 76 | secrets.randbits(76)
     number = number & ~(3 << 62) | 2 << 62
     digits = f"{number:032x}"

@@ -1,11 +1,10 @@
-"""access/ended_tokens: access tokens that ended before their time, until their time has come anyway.
+"""access/ended_tokens: access tokens that were ended before they expired, until they expire.
 
-A line of JSON for each, appended and synced before the one who asked is answered; at a start what still counts is read
-and written anew. In memory, for the event loop; the file is written by a thread.
+Each is a line of JSON, which is appended and synced before the response. A start reads the file and rewrites it without
+expired tokens. In memory, for the event loop; a thread writes the file.
 
-There is a limit for each user, beyond which one more is refused: nobody can fill the memory, bring back a token by
-ending many others, or end tokens that nobody has ended. When all sessions of a user end, what is here of them is moot
-and makes room.
+There is a limit per user, beyond which another entry is refused: nobody can fill the memory, revive a token by ending
+many others, or end tokens of others. When all sessions of a user end, the user's entries are obsolete and make room.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ _log = logging.getLogger(__name__)
 NAME = "ended_tokens"
 PER_USER_MAX = 10_000
 FOLDED = ""
-"""In place of a token's id: all of the user that were given until then. Only files of older versions have these."""
+"""In place of a token's id: all tokens of the user that were issued until then. Only files of older versions have
+these."""
 
 
 class End(enum.IntEnum):
     REVOKED = 1
-    """Of no use any more."""
+    """Not valid any more."""
     REFRESHED = 2
-    """Good until its time, but a new one was given for it already."""
+    """Valid until it expires, but cannot be refreshed again."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +42,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     end: End
     mark: str
-    """Of the user."""
+    """The user's mark."""
     id: str
     given_at: int
     ends_at: int
@@ -51,7 +51,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 _UNKNOWN = 2**62
-"""Lines of a file at whose end half a line may be: it is written anew before anything is put behind that."""
+"""The number of lines of a file that may end with a partial line: it is rewritten before anything is appended."""
 
 _LINE = msgspec.json.Decoder(Entry)
 
@@ -87,8 +87,8 @@ class EndedTokens:
         return token_id in of_user or (folded is not None and given_at <= folded.given_at)
 
     async def add(self, entry: Entry, now: int) -> None:
-        """It counts at once; on return it does so for good. OSError if that cannot be promised, CommandError if there
-        are too many of the user."""
+        """The entry applies at once; on return it is durable. Raises OSError if it could not be written, and
+        CommandError if the user has too many."""
         self._make_room(entry, now)
         self._put(entry)
         async with self._writing:
@@ -124,14 +124,14 @@ class EndedTokens:
             seconds = min(each.ends_at for each in left.values()) - now
             raise CommandError(
                 Code.TOO_MANY_ENDED_TOKENS,
-                f"{len(left)} access tokens of the user were ended or refreshed before their time, which is the limit: "
+                f"{len(left)} access tokens of the user were revoked or refreshed early, which is the limit: "
                 f"try again in {seconds} s, or end all sessions",
                 retry_after_s=seconds,
             )
         self._of_user[key] = left
 
     def _forget(self, now: int) -> None:
-        """What has ended by itself."""
+        """Removes expired tokens."""
         for key, of_user in list(self._of_user.items()):
             left = {name: entry for name, entry in of_user.items() if entry.ends_at > now}
             if left:

@@ -1,8 +1,8 @@
-"""JSON Web Signatures in compact form (RFC 7515), as far as access tokens need them: strict, small, and no more.
+"""JSON Web Signatures in compact form (RFC 7515), as far as access tokens need them.
 
-The key decides the algorithm, never the token: a key verifies its own algorithm and refuses every other, so there is no
-`none` and no confusing a public key with a secret. What a token says it needs (`crit`) is never understood, so it is
-refused. Pure functions over bytes; which keys there are is not known here.
+The key determines the algorithm, never the token: a key verifies its own algorithm and refuses every other, so `none`
+does not exist, and a public key cannot be used as a secret. Critical extensions (`crit`) are not supported, and
+refused. Pure functions over bytes; the keys are elsewhere.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa, utils
 
 TOKEN_BYTES_MAX = 8192
-"""Nobody who signs for us needs more, and everybody may send one."""
+"""No issuer needs more, and anybody may send a token."""
 
 
 class NotAToken(Exception):
-    """This is not a token at all: not three parts, not base64url, not JSON."""
+    """The text is no token: not three parts, not base64url, not JSON."""
 
 
 class Forged(Exception):
-    """A token, but not one to believe: another algorithm, another signature, or something that we do not understand."""
+    """A token that is not trusted: another algorithm, another signature, or an unsupported feature."""
 
 
 class WrongAlgorithm(Forged):
-    """It says that it is signed in another way than this key signs."""
+    """The token names another algorithm than the key's."""
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Header(msgspec.Struct, frozen=True):
 
 
 class Token(NamedTuple):
-    """Taken apart, not yet believed."""
+    """A parsed token that is not verified yet."""
 
     header: Header
     payload: bytes
@@ -50,7 +50,7 @@ class Token(NamedTuple):
 
 class Key(Protocol):
     def verify(self, token: Token) -> None:
-        """Raises Forged unless this key has signed it, in its own way."""
+        """Raises Forged unless this key has signed the token, with its own algorithm."""
 
 
 _HEADER = msgspec.json.Decoder(Header)
@@ -94,7 +94,7 @@ _TO_URL = bytes.maketrans(b"+/", b"-_")
 
 
 class Secret:
-    """A key that both signs and verifies, with one of the three HMACs."""
+    """A key that signs and verifies with one of the three HMACs."""
 
     def __init__(self, algorithm: str, secret: bytes) -> None:
         assert algorithm in ("HS256", "HS384", "HS512")
@@ -134,7 +134,7 @@ _CURVES: dict[str, tuple[str, type[ec.EllipticCurve], int]] = {
 
 
 class PublicKey(msgspec.Struct, frozen=True):
-    """A key of a JWK set (RFC 7517). Unknown members are ignored, unknown kinds of keys are not used."""
+    """A key of a JWK set (RFC 7517). Unknown members are ignored, keys of unknown types are not used."""
 
     kty: str
     kid: str | None = None
@@ -148,7 +148,7 @@ class PublicKey(msgspec.Struct, frozen=True):
 
 
 def public_key(described: PublicKey) -> Key | None:
-    """None for a key that is not for us: of another kind, for another use, or not whole."""
+    """Returns None for a key that cannot be used: of another type, for another purpose, or incomplete."""
     if described.use not in (None, "sig"):
         return None
     try:

@@ -1,8 +1,9 @@
-"""access/known_logins.json: where users have logged in before, which the throttle does not slow down, over restarts.
+"""access/known_logins.json: the pairs of address and user that have logged in before, which the throttle does not slow
+down. They survive a restart.
 
-Without it one bad client would lock out the good ones behind the same address after every restart. It is a convenience,
-not a promise: what cannot be read or written is reported, and the server goes on. For the event loop; a thread writes
-the file, at most once a second.
+Without the file, one bad client would lock out the good ones behind the same address after every restart. It is a
+convenience, not a promise: errors are logged, and the server goes on. For the event loop; a thread writes the file, at
+most once a second.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ _log = logging.getLogger(__name__)
 
 NAME = "known_logins.json"
 BYTES_MAX = 4 << 20
-"""Far more than the throttle remembers; a longer file is not ours."""
+"""Far more than the throttle remembers; a longer file is not from this server."""
 REST_S = 1.0
 
 
 class KnownLogins:
-    """Made on a running loop, ended by `close`."""
+    """Created on a running loop, ended by `close`."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -36,7 +37,7 @@ class KnownLogins:
         self._closing = asyncio.Event()
 
     def read(self) -> list[Pair]:
-        """The longest unused one first. Blocks."""
+        """Returns the pairs, the longest unused one first. Blocks."""
         disk = files.Files()
         try:
             handle = disk.open_for_reading(self._path)
@@ -50,17 +51,17 @@ class KnownLogins:
         except FileNotFoundError:
             return []
         except (OSError, ValueError) as error:
-            _log.warning("%s cannot be read, so no login is known from before: %s", self._path, error)
+            _log.warning("%s cannot be read and is ignored: %s", self._path, error)
             return []
 
     def keep(self, current: Callable[[], list[Pair]]) -> None:
-        """Writes what `current` says, soon and in the background."""
+        """Writes what `current` returns, soon and in the background."""
         self._current = current
         if self._writing is None and not self._closing.is_set():
             self._writing = asyncio.create_task(self._write_on(), name="known logins")
 
     async def close(self) -> None:
-        """Returns when everything that has to be kept is on the disk."""
+        """Returns when everything is on the disk."""
         self._closing.set()
         if self._writing is not None:
             await self._writing
@@ -81,4 +82,4 @@ class KnownLogins:
             files.make_folders(disk, self._folder)
             files.replace(disk, self._path, content)
         except OSError as error:
-            _log.warning("%s cannot be written: %s", self._path, error.strerror or error)
+            _log.warning("%s was not written: %s", self._path, error.strerror or error)

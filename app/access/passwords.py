@@ -1,7 +1,7 @@
-"""Passwords: made into Argon2id hashes and compared with them, on threads of their own and only a few at a time.
+"""Passwords: hashed and verified with Argon2id, on separate threads and only a few at a time.
 
-A hash takes about 20 ms and 19 MiB by intent, so the event loop never computes one. Whoever finds too many waiting
-before it is refused, which also bounds what a flood of logins can cost. No password outlives its call.
+A hash takes about 20 ms and 19 MiB on purpose, so the event loop never computes one. If too many wait, the next one is
+refused, which also limits what a flood of logins can cost. No password outlives its call.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Answer = TypeVar("Answer")
 
 
 class Cost(NamedTuple):
-    """What one hash takes. The default is what OWASP asks for at least, and what the hashes of Iggy have: a whole fleet
-    of clients that comes back after a restart must be able to log in within its patience."""
+    """The cost of one hash. The default is the minimum that OWASP recommends, and equals Iggy's: a whole fleet of
+    clients that reconnects after a restart must be able to log in before its timeouts."""
 
     memory_kib: int = 19_456
     passes: int = 2
@@ -41,13 +41,13 @@ class Passwords:
 
     def __init__(self, cost: Cost = USUAL, *, concurrency: int = 2, waiting_max: int = 1024) -> None:
         self._hasher = PasswordHasher(time_cost=cost.passes, memory_cost=cost.memory_kib, parallelism=cost.lanes)
-        self._nobodys = _hash_of_nothing(cost)
+        self._hash_of_nobody = _unmatchable_hash(cost)
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="password")
         self._turns = asyncio.Semaphore(concurrency)
         self._waiting_max = waiting_max
         self.waiting = 0
         self.computed = 0
-        """Hashes computed so far, for whatever reason: a login costs one, whether or not the user exists."""
+        """The number of hashes computed so far: a login computes one, whether or not the user exists."""
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -56,8 +56,9 @@ class Passwords:
         return await self._compute(lambda: self._hasher.hash(password))
 
     async def verify(self, stored: str | None, password: str) -> bool:
-        """Whether it is the password of this hash. None, for a user that is not there, takes as long and is False."""
-        return await self._compute(lambda: self._matches(self._nobodys if stored is None else stored, password))
+        """Returns True if the password matches the hash. None, for a user who does not exist, takes as long and returns
+        False."""
+        return await self._compute(lambda: self._matches(self._hash_of_nobody if stored is None else stored, password))
 
     def _matches(self, stored: str, password: str) -> bool:
         try:
@@ -65,7 +66,7 @@ class Passwords:
         except VerifyMismatchError:
             return False
         except (VerificationError, InvalidHashError) as error:
-            _log.error("a stored hash cannot be compared with a password: %s", error)
+            _log.error("a stored password hash is damaged and matches no password: %s", error)
             return False
 
     async def _compute(self, work: Callable[[], Answer]) -> Answer:
@@ -82,16 +83,16 @@ class Passwords:
         self.computed += 1
         running = asyncio.get_running_loop().run_in_executor(self._pool, work)
         running.add_done_callback(lambda _: self._turns.release())
-        # A thread cannot be stopped: whoever gives up waiting leaves its turn taken until the thread is done.
+        # A thread cannot be stopped: a cancelled caller's slot stays taken until the thread is done.
         return await asyncio.shield(running)
 
 
 def intact(stored: str) -> bool:
-    """Whether it is a hash that a password can be compared with."""
+    """Returns True if the text looks like a hash that can be verified."""
     return stored.startswith("$argon2id$") and stored.count("$") == 5
 
 
-def _hash_of_nothing(cost: Cost) -> str:
-    """What a hash looks like, with random bytes for the digest: no password is known that it belongs to."""
+def _unmatchable_hash(cost: Cost) -> str:
+    """A hash with a random digest: no known password matches it."""
     salt, digest = (base64.b64encode(secrets.token_bytes(size)).decode().rstrip("=") for size in (16, 32))
     return f"$argon2id$v=19$m={cost.memory_kib},t={cost.passes},p={cost.lanes}${salt}${digest}"

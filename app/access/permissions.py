@@ -1,7 +1,7 @@
-"""Permissions as values: what a user may do everywhere, in a stream, or with a topic. There is no "may not".
+"""Permissions as values: what a user may do everywhere, in a stream, or with a topic. There are no denials.
 
-The questions that commands ask of them are in this module too, so that what a flag implies is written down once: a
-table of rights, each with the flags that grant it. The table of commands in `whippet.app.commands.registry` names them.
+The rights that commands require are in this module too, so that the implications of a flag are written down once: a
+table of rights, each with the flags that grant it. The table in `whippet.app.commands.registry` refers to them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 ALL = Permissions(GlobalPermissions(**dict.fromkeys(GlobalPermissions.__struct_fields__, True)))
-"""What the root user has, always."""
+"""The root user always has these."""
 NONE = Permissions()
 _NO_STREAM = StreamPermissions()
 
@@ -57,11 +57,13 @@ _NO_STREAM = StreamPermissions()
 # ------------------------------------------------------------------------------------------------------------- rights
 
 Right = Callable[[Permissions, int, int], bool]
-"""Whether the permissions grant it, for a stream id and a topic id (which count only where the right is about one)."""
+"""Returns True if the permissions grant the right, for a stream id and a topic id (ignored unless the right concerns
+one)."""
 
 
 def _right(everywhere: str, in_stream: str = "", on_topic: str = "") -> Right:
-    """Granted by any one of these flags, at any level. Asked for every batch, hence the getters made once."""
+    """A right that any one of these flags grants, at any level. Checked for every batch, so the getters are created
+    once."""
     of_all, of_stream, of_topic = _flags(everywhere), _flags(in_stream), _flags(on_topic)
 
     def granted(permissions: Permissions, stream_id: int, topic_id: int) -> bool:
@@ -94,12 +96,12 @@ def _flags(names: str) -> Callable[[Any], tuple[bool, ...]]:
 
 
 manage_servers = _right("manage_servers")
-"""No command needs it yet; it is more than `read_servers` to whoever grants it."""
+"""No command needs it yet; for granting, it is more than `read_servers`."""
 read_servers = _right("manage_servers read_servers")
 manage_users = _right("manage_users")
 read_users = _right("manage_users read_users")
 manage_streams = _right("manage_streams")
-"""Making a stream: it belongs to no stream yet."""
+"""To create a stream, which has no permissions of its own yet."""
 read_streams = _right("manage_streams read_streams")
 read_stream = _right("manage_streams read_streams", "manage_stream read_stream")
 manage_stream = _right("manage_streams", "manage_stream")
@@ -113,7 +115,7 @@ read_topic = _right(
     "manage_topic read_topic",
 )
 manage_topics = _right("manage_streams manage_topics", "manage_stream manage_topics")
-"""Making a topic in a stream."""
+"""To create a topic in a stream."""
 manage_topic = _right("manage_streams manage_topics", "manage_stream manage_topics", "manage_topic")
 poll_messages = _right(
     "poll_messages manage_streams read_streams manage_topics read_topics",
@@ -128,7 +130,7 @@ send_messages = _right(
 
 
 def route_messages(permissions: Permissions, stream_id: int, topic_id: int) -> bool:
-    """A user who may send or poll is also told where a partition is."""
+    """A user who may send or poll may also look up a partition."""
     return poll_messages(permissions, stream_id, topic_id) or send_messages(permissions, stream_id, topic_id)
 
 
@@ -149,16 +151,16 @@ RIGHTS: dict[str, Right] = {
     "send_messages": send_messages,
 }
 ELSEWHERE = -1
-"""No stream and no topic has this number: what is granted for it is granted for all that are not named."""
+"""No stream or topic has this number: what is granted for it is granted for all that are not named."""
 
 
 def beyond(holder: Permissions | None, before: Permissions | None, after: Permissions | None) -> str | None:
-    """A right in which `before` and `after` differ, and which `holder` does not have in the same place. None if there
-    is no such right. No permissions at all are the same as empty ones."""
+    """Returns a right in which `before` and `after` differ, and which `holder` does not have in the same place; None if
+    there is no such right. Missing permissions equal empty ones."""
     holder, before, after = holder or NONE, before or NONE, after or NONE
     if holder == ALL:
         return None
-    for stream_id, topic_id in _places(before, after):
+    for stream_id, topic_id in _scopes(before, after):
         for name, right in RIGHTS.items():
             differs = right(before, stream_id, topic_id) != right(after, stream_id, topic_id)
             if differs and not right(holder, stream_id, topic_id):
@@ -166,8 +168,8 @@ def beyond(holder: Permissions | None, before: Permissions | None, after: Permis
     return None
 
 
-def _places(before: Permissions, after: Permissions) -> Iterator[tuple[int, int]]:
-    """Everywhere, and each stream and topic that either of them names."""
+def _scopes(before: Permissions, after: Permissions) -> Iterator[tuple[int, int]]:
+    """Yields everywhere, and each stream and topic that either of them names."""
     yield ELSEWHERE, ELSEWHERE
     for stream_id in before.streams.keys() | after.streams.keys():
         old, new = before.streams.get(stream_id, _NO_STREAM), after.streams.get(stream_id, _NO_STREAM)
@@ -180,7 +182,7 @@ def _places(before: Permissions, after: Permissions) -> Iterator[tuple[int, int]
 
 
 def without_stream(permissions: Permissions, stream_id: int) -> Permissions:
-    """The same without what is granted for a stream; the very same if there was nothing."""
+    """Returns the permissions without those for a stream; the same object if there were none."""
     if stream_id not in permissions.streams:
         return permissions
     left = {identity: stream for identity, stream in permissions.streams.items() if identity != stream_id}
@@ -188,7 +190,7 @@ def without_stream(permissions: Permissions, stream_id: int) -> Permissions:
 
 
 def without_topic(permissions: Permissions, stream_id: int, topic_id: int) -> Permissions:
-    """The same without what is granted for a topic; the very same if there was nothing."""
+    """Returns the permissions without those for a topic; the same object if there were none."""
     stream = permissions.streams.get(stream_id)
     if stream is None or topic_id not in stream.topics:
         return permissions

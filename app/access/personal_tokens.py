@@ -1,7 +1,7 @@
-"""Personal access tokens: what programs log in with instead of a password. Of a token only its hash is kept.
+"""Personal access tokens, with which programs log in instead of a password. Only their hashes are stored.
 
-A token is 400 random bits, so a fast hash is enough, and looking the hash up tells nothing about other tokens by the
-time it takes. A token belongs to its user's mark, not to the number: the next user of that number has nothing of it.
+A token has 400 random bits, so a fast hash is enough, and the time of looking up a hash reveals nothing about other
+tokens. A token belongs to its user's mark, not to the number: a later user with that number cannot use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 RANDOM_BYTES = 50
 NAME_BYTES = range(3, 31)
 NEVER = 0
-"""In `expires_at`. As a duration both 0 and the highest u64 say it."""
+"""In `expires_at`. As a duration, both 0 and the highest u64 mean never."""
 TIME_MAX = 2**64 - 1
 
 
@@ -42,7 +42,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     expires_at: int
     epoch: int = 0
-    """The epoch of the user's tokens when this one was made; it is void as soon as the user has another epoch."""
+    """The epoch of the user's tokens when this one was created; it is void as soon as the user has another epoch."""
 
 
 class PersonalTokens:
@@ -61,7 +61,7 @@ class PersonalTokens:
     # ---------------------------------------------------------------------------------------------------- logging in
 
     def owner(self, text: str, users: Users) -> User:
-        """Whose token it is. The refusals never repeat it."""
+        """Returns the token's user. Errors never contain the token."""
         token = self._by_hash.get(hash_of(text))
         user = None if token is None else users.find(token.user_id)
         if token is None or user is None or _is_void(token, user):
@@ -75,23 +75,23 @@ class PersonalTokens:
     # ------------------------------------------------------------------------------------------------- a user's own
 
     def of(self, user: User) -> list[Token]:
-        """By name; also those that have expired but are not removed yet."""
+        """By name; includes expired tokens that are not removed yet."""
         tokens = self._of_user.get(user.mark, {})
         return [tokens[name] for name in sorted(tokens) if not _is_void(tokens[name], user)]
 
     async def create(self, user: User, name: str, expiry_us: int) -> str:
-        """The token's text, which nobody can say a second time."""
+        """Returns the token's text, which cannot be retrieved again."""
         if len(name.encode()) not in NAME_BYTES:
             raise CommandError(Code.INVALID_PERSONAL_ACCESS_TOKEN_NAME)
         async with self._changing:
-            there = self._of_user.get(user.mark, {})
-            if len(there) >= self._per_user_max:
+            tokens = self._of_user.get(user.mark, {})
+            if len(tokens) >= self._per_user_max:
                 raise CommandError(
                     Code.PERSONAL_ACCESS_TOKENS_LIMIT_REACHED,
-                    "personal_access_token.max_tokens_per_user allows no more",
+                    f"personal_access_token.max_tokens_per_user = {self._per_user_max}",
                     about=(user.id, self._per_user_max),
                 )
-            if name in there:
+            if name in tokens:
                 raise CommandError(Code.PERSONAL_ACCESS_TOKEN_ALREADY_EXISTS, about=(name, user.id))
             text = base64.b64encode(secrets.token_bytes(RANDOM_BYTES)).decode()
             now = self._clock()
@@ -118,19 +118,19 @@ class PersonalTokens:
             await self._remove(token)
 
     async def revoke(self, text: str) -> None:
-        """The token with this text, if it is still there."""
+        """Removes the token with this text, if it still exists."""
         async with self._changing:
             token = self._by_hash.get(hash_of(text))
             if token is not None:
                 await self._remove(token)
 
     async def forget_user(self, user: User) -> None:
-        """After the deletion of the user."""
+        """Call this after the user was deleted."""
         await self._forget(lambda token: token.user_mark == user.mark)
 
     async def forget_void(self, users: Users) -> None:
-        """After the tokens of a user have ended, and at a start, because a crash may have come in between. Those of
-        users who are not there stay: their documents may have been damaged, and come back."""
+        """Removes tokens whose user has ended them: after that, and at a start, because of a crash in between. Tokens
+        of unknown users stay: their documents may be damaged, and be repaired later."""
 
         def has_ended(token: Token) -> bool:
             user = users.by_mark(token.user_mark)
@@ -139,13 +139,13 @@ class PersonalTokens:
         await self._forget(has_ended)
 
     async def _forget(self, chosen: Callable[[Token], bool]) -> None:
-        """None of them logs in anybody, so it does no harm if a file stays."""
+        """A token that is void cannot be used, so it does no harm if its file stays."""
         async with self._changing:
             for token in [token for token in self._by_hash.values() if chosen(token)]:
                 try:
                     await self._remove(token)
                 except StorageError as error:
-                    _log.warning("tokens/%d.json, which has ended, cannot be removed: %s", token.id, error)
+                    _log.warning("the void token tokens/%d.json was not removed: %s", token.id, error)
 
     async def remove_expired(self) -> None:
         async with self._changing:
@@ -153,7 +153,7 @@ class PersonalTokens:
             for token in expired:
                 await self._remove(token)
         if expired:
-            _log.info("%d expired personal access tokens were removed", len(expired))
+            _log.info("removed %d expired personal access tokens", len(expired))
 
     # ---------------------------------------------------------------------------------------------------------- pieces
 
@@ -165,7 +165,7 @@ class PersonalTokens:
         self._of_user.setdefault(token.user_mark, {})[token.name] = token
 
     async def _remove(self, token: Token) -> None:
-        """It is of no use from now on, even if its file should stay."""
+        """The token is unusable from now on, even if its file cannot be removed."""
         tokens = self._of_user[token.user_mark]
         del self._by_hash[token.hash], tokens[token.name]
         if not tokens:
@@ -188,7 +188,7 @@ def _read(documents: Mapping[int, bytes]) -> list[Token]:
             tokens.append(msgspec.structs.replace(msgspec.json.decode(content, type=Token), id=token_id))
         except NOT_UNDERSTOOD as error:
             _log.error(
-                "tokens/%d.json cannot be understood and is left alone, the token is refused: %s",
+                "tokens/%d.json cannot be understood and is left as it is; the token is refused: %s",
                 token_id,
                 error,
             )

@@ -1,7 +1,7 @@
-"""A new password for the root user, set in the data folder of a server that is stopped.
+"""Sets a new password for the root user in the data folder of a stopped server.
 
-Only root changes root, so this is the way back of whoever owns the machine when the password is lost, or when somebody
-has made root inactive. Blocks: for the command line.
+Only root may change root, so this is the remedy for the owner of the machine when the password is lost, or when root
+was made inactive. Blocks: for the command line.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from whippet.storage.options import StoreOptions
 
 
 def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
-    """The name of the root user, who is active then and has no sessions. `end_tokens` ends the personal access tokens,
-    too, which otherwise end only if the user was inactive."""
+    """Returns the name of the root user, who is active afterwards and has no sessions. `end_tokens` also ends the
+    personal access tokens, which otherwise end only if the user was inactive."""
     check_password(password)
     files = Files()
     with locked_offline(options, files) as layout:
@@ -43,12 +43,12 @@ def reset(options: StoreOptions, password: str, *, end_tokens: bool) -> str:
             password_hash=asyncio.run(Passwords().hash(password)),
             status=UserStatus.ACTIVE,
         )
-        _put_in_place(files, path, encoded(changed))
+        _replace(files, path, encoded(changed))
     return document.username
 
 
-def _put_in_place(files: Files, path: str, content: bytes) -> None:
-    """With the owner that the file has had: this may be run as another user than the server."""
+def _replace(files: Files, path: str, content: bytes) -> None:
+    """Keeps the owner of the file, because the command may run as another user than the server."""
     beside = write_beside(files, path, content)
     before, now = os.stat(path), os.stat(beside)
     if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):

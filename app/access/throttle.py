@@ -1,22 +1,22 @@
-"""Guessing passwords does not pay: who has failed often has to wait before the next password is looked at.
+"""Makes guessing passwords futile: after several failures a client has to wait before its next password is checked.
 
-1. Failures are counted for the address they come from and for the user name they are about, whether or not there is
-   such a user. A failure is forgiven after a while, the oldest first; what was forgiven does not count.
-2. Beyond what is free, an address waits twice as long for each further failure, up to a cap. The wait is counted from
-   its last failure, so attempts in parallel gain nothing: an address stands in a line, two at a time. An attempt that
-   would have to wait longer than a client's patience is refused at once, unseen, and told when to try again.
-3. A user name only ever delays, by seconds, and an attempt is never refused for it: nobody can lock somebody else out
-   by failing in their name. What guessing from very many addresses can then reach is bounded by those seconds and by
-   how many hashes are computed at a time.
-4. Where a user has logged in before, neither wait concerns them: not what others do behind the same address, and not
-   what is tried in their name elsewhere. A few failures in a row from there take that away.
-5. A success takes back the failures of the same user at the same address, one by one, and no other failure: with
-   accounts of one's own, guessing at others' does not get cheaper.
+1. Failures are counted for the address that they come from and for the user name, whether or not the user exists.
+   Failures are forgiven after a while, the oldest first, and then no longer count.
+2. Beyond a few free failures, an address waits twice as long after each further one, up to a maximum. The wait is
+   counted from its last failure, so attempts in parallel gain nothing: the attempts of an address form a line, two at a
+   time. An attempt whose wait would exceed a client's patience is refused at once, unchecked, with the time to retry
+   after.
+3. A user name only causes delays of seconds, and never a refusal: nobody can lock out a user by failing in their name.
+   Guessing from very many addresses is limited by these seconds and by the number of hashes computed at a time.
+4. At an address where a user has logged in before, neither wait applies to that user: neither for what others do behind
+   the same address, nor for attempts in the user's name elsewhere. A few failures in a row from there revoke this.
+5. A success takes back the failures of the same user at the same address, one by one, and no others: logging in to
+   one's own accounts makes guessing at others' no cheaper.
 
-In bounded tables of which the longest unused entry goes first. Only 4 survives a restart (access/known_logins.py):
-otherwise one bad client would lock out the good ones behind the same address. Behind a proxy that hides where clients
-come from there is only one address, and 4 is what keeps the users apart. Tokens are not throttled: nobody guesses 400
-random bits, and a program with an expired one must not hold up its neighbours.
+The tables are bounded; the longest unused entry is dropped first. Only 4 survives a restart (access/known_logins.py):
+otherwise one bad client would lock out the good ones behind the same address. Behind a proxy that hides the addresses
+of clients there is only one address, and 4 keeps the users apart. Tokens are not throttled: nobody can guess 400 random
+bits, and a program with an expired token must not hold up its neighbours.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Pair = tuple[str, str]
 """An address and a user name."""
 
 AT_A_TIME = 2
-"""Attempts of one address that may be under way: as many as hashes are computed at a time by default."""
+"""Concurrent attempts from one address: as many as hashes are computed at a time by default."""
 
 
 class Limits(NamedTuple):
@@ -50,16 +50,16 @@ class Limits(NamedTuple):
     free_of_address: int = 10
     free_of_user: int = 5
     free_where_known: int = 5
-    """Failures in a row after which an address where a user has logged in before is one like any other."""
+    """Failures in a row after which an address where a user has logged in before is treated like any other."""
     first_wait_s: float = 0.25
     address_wait_max_s: float = 30.0
     user_wait_max_s: float = 3.0
     patience_s: float = 8.0
-    """Clients give up after 30 s; what does not fit into this is refused at once."""
+    """Clients give up after 30 s; an attempt that would wait longer than this is refused at once."""
     forgiven_after_s: float = 30.0
-    """The time that it takes to forgive one failure."""
+    """The time after which one failure is forgiven."""
     line_max: int = 1024
-    """Attempts of one address that may be in line."""
+    """Attempts from one address that may be in line."""
     remembered_max: int = 10_000
     """Entries of each table."""
 
@@ -79,28 +79,30 @@ class Throttle:
         known: Iterable[Pair] = (),
         on_known: Callable[[], None] = lambda: None,
     ) -> None:
-        """`known` is where users have logged in before, as `known` says it; `on_known` is called when that changes."""
+        """`known` are pairs that have logged in before, as the method `known` returns them; `on_known` is called when
+        these change."""
         self._limits = limits
         self._clock = clock
         self._sleep = sleep
         self._addresses = _Failures(limits, limits.free_of_address, limits.address_wait_max_s)
         self._users = _Failures(limits, limits.free_of_user, limits.user_wait_max_s)
         self._known: _Recent[Pair, int] = _Recent(limits.remembered_max)
-        """The pairs of address and user that have logged in before, with their failures since the last success."""
+        """The pairs that have logged in before, with their failures since the last success."""
         for pair in known:
             self._known.put(pair, 0)
         self._on_known = on_known
         self._lines: dict[str | Pair, _Line] = {}
 
     def known(self) -> list[Pair]:
-        """The pairs of address and user that have logged in before, the longest unused one first."""
+        """The pairs that have logged in before, the longest unused one first."""
         return self._known.keys()
 
     async def attempt(self, peer: str, username: str, check: Callable[[], Awaitable[bool]]) -> bool:
-        """What `check` says of a password, once it is this attempt's turn. CommandError if it is not looked at.
+        """Returns the result of `check` once it is this attempt's turn. Raises CommandError if the attempt is refused
+        unchecked.
 
-        `peer` is the address of a connection, with its port. An attempt that is given up while it is being checked is
-        a failed one; one that ends with a CommandError is none.
+        `peer` is the address of a connection with its port. An attempt that is cancelled during the check counts as a
+        failure; one that ends with a CommandError does not count.
         """
         address = origin(peer)
         pair = (address, username)
@@ -135,7 +137,7 @@ class Throttle:
         address, username = pair
         now = self._clock()
         if self._addresses.add(address, username, now):
-            _log.warning("many failed logins from %s: it has to wait before each further one", address)
+            _log.warning("%s has failed to log in many times; each further attempt has to wait", address)
         self._users.add(username, address, now)
         failures = self._known.get(pair)
         if failures is None:
@@ -163,7 +165,7 @@ class Throttle:
         if line.length >= self._limits.line_max:
             raise CommandError(
                 Code.TRANSIENT_NOT_ACCEPTED,
-                f"{self._limits.line_max} logins from this address are in line, which is the limit",
+                f"{self._limits.line_max} logins from this address are waiting, which is the limit",
             )
         line.length += 1
         try:
@@ -176,7 +178,7 @@ class Throttle:
 
 
 class _Line:
-    """Who waits for a turn, and the turns. It is gone when nobody is in it."""
+    """The attempts that wait for a turn. Removed when it is empty."""
 
     __slots__ = ("length", "turns")
 
@@ -186,7 +188,7 @@ class _Line:
 
 
 class _Recent(Generic[Key, Value]):
-    """A table that keeps what was used last."""
+    """A table that keeps the entries that were used last."""
 
     def __init__(self, length_max: int) -> None:
         self._entries: OrderedDict[Key, Value] = OrderedDict()
@@ -218,7 +220,8 @@ class _Recent(Generic[Key, Value]):
 
 
 class _Ledger:
-    """Failures that are not forgiven yet, the oldest first: each is whoever it is counted against on the other side."""
+    """Failures that are not forgiven yet, the oldest first. Each entry is the other half of the pair that has
+    failed."""
 
     __slots__ = ("entries", "forgiven_to", "last_at")
 
@@ -226,11 +229,11 @@ class _Ledger:
         self.entries: deque[str] = deque()
         self.last_at = now
         self.forgiven_to = now
-        """Time that has been used up for forgiving."""
+        """Failures are forgiven up to this time."""
 
 
 class _Failures:
-    """How often each has failed, and how long it has to wait for it."""
+    """The failures of each address or user name, and the waits that follow from them."""
 
     def __init__(self, limits: Limits, free: int, wait_max_s: float) -> None:
         self._ledgers: _Recent[str, _Ledger] = _Recent(limits.remembered_max)
@@ -238,10 +241,10 @@ class _Failures:
         self._free = free
         self._wait_max_s = wait_max_s
         self._counted_max = free + math.ceil(math.log2(max(wait_max_s / limits.first_wait_s, 1)))
-        """With so many the longest wait is reached; more would only take longer to be forgiven."""
+        """With this many the longest wait is reached; more would only take longer to be forgiven."""
 
     def wait(self, key: str, now: float) -> float:
-        """Seconds from now until the next attempt is looked at."""
+        """Seconds from now until the next attempt may be checked."""
         ledger = self._ledgers.get(key)
         if ledger is None:
             return 0.0
@@ -249,11 +252,11 @@ class _Failures:
         return max(self._pause(len(ledger.entries)) - (now - ledger.last_at), 0.0)
 
     def add(self, key: str, other: str, now: float) -> bool:
-        """Whether that was the failure after which it has to wait."""
+        """Returns True if this was the failure after which waiting begins."""
         ledger = self._ledgers.get(key) or _Ledger(now)
         self._forgive(ledger, now)
         before = len(ledger.entries)
-        # Beyond the cap it is not written down: so no success can take back more than was counted.
+        # Beyond the maximum, failures are not recorded: so no success can take back more than was counted.
         if before < self._counted_max:
             ledger.entries.append(other)
         ledger.last_at = now
@@ -283,7 +286,7 @@ class _Failures:
 
 
 def origin(peer: str) -> str:
-    """Who is behind the address of a connection: without its port, and for IPv6 the network of one customer, a /64."""
+    """The origin of a connection: its address without the port; for IPv6 the /64 network, which is one customer's."""
     host = peer.rpartition(":")[0].strip("[]") if peer.count(":") == 1 or peer.startswith("[") else peer
     try:
         address = ipaddress.ip_address(host.partition("%")[0])

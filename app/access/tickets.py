@@ -1,8 +1,8 @@
-"""Tickets: for clients that cannot send a header, as the EventSource and the WebSocket of a browser cannot.
+"""Tickets: for clients that cannot send a header, such as the EventSource and the WebSocket of a browser.
 
-A ticket stands for the `Authorization` header of whoever has asked for it, once, and for a short while, so that it may
-stand in a URL, which ends up in logs. That header is looked at when the ticket is used, like any other. For the event
-loop; nothing is kept on disk.
+A ticket replaces the `Authorization` header of the client that requested it, once and for a short while, so that it may
+be part of a URL, which ends up in logs. The header is checked when the ticket is redeemed, like any other. For the
+event loop; nothing is stored on disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 PER_USER_MAX = 64
-"""Unused ones; one more, and the oldest is worth nothing any more."""
+"""Unused ones; one more invalidates the oldest."""
 TICKET_BYTES = 24
 
 
@@ -34,7 +34,7 @@ class Tickets:
         return len(self._tickets)
 
     def issue(self, authorization: bytes, mark: str) -> tuple[str, int]:
-        """The ticket, and when it ends; `mark` is that of the user."""
+        """Returns the ticket and when it expires; `mark` is that of the user."""
         self._forget()
         text = secrets.token_urlsafe(TICKET_BYTES)
         ends_at = self._clock() + self._life_us
@@ -46,12 +46,12 @@ class Tickets:
         return text, ends_at
 
     def redeem(self, text: str) -> bytes | None:
-        """What it stands for; None if it was used, has ended, or never was."""
+        """Returns the header; None if the ticket was used, has expired, or never existed."""
         ticket = self._tickets.pop(text, None)
         return None if ticket is None or ticket.ends_at < self._clock() else ticket.authorization
 
     def _forget(self) -> None:
-        """Those that have ended: they are the oldest."""
+        """Removes expired tickets, which are the oldest."""
         now = self._clock()
         for text, ticket in list(self._tickets.items()):
             if ticket.ends_at >= now:

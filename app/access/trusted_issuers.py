@@ -1,9 +1,8 @@
-"""Tokens of others whom the configuration trusts: verified with the keys that their issuer shows (RFC 7517).
+"""Tokens of trusted issuers: verified with the keys that their issuers publish (RFC 7517).
 
-Keys are fetched from the configured addresses and from nowhere else, whatever a token says: no redirects, a few
-seconds, a bounded answer, one request at a time for each issuer and not more than one in a while. They are fetched when
-the gateway starts and again when they have grown old, while the old ones still serve. Only a token whose key was never
-seen waits for that.
+Keys are fetched from the configured addresses only, whatever a token contains: no redirects, a few seconds, a bounded
+response, one request at a time per issuer and not more than one in a while. They are fetched when the gateway starts,
+and again when they have grown old, while the old ones still serve. Only a token with an unknown key waits for that.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _log = logging.getLogger(__name__)
 FETCH_SECONDS_MAX = 5.0
 FETCH_SECONDS_BETWEEN = 30.0
 KEYS_SECONDS = 3600.0
-"""After that they are fetched again, beside the requests that they serve."""
+"""After that they are fetched again, in the background."""
 KEYS_BYTES_MAX = 1 << 18
 KEYS_MAX = 64
 
@@ -71,12 +70,12 @@ class TrustedIssuers:
         for issuer in self._issuers.values():
             await issuer.close()
 
-    def names(self, text: str) -> bool:
-        """Whether a token says that it comes from one of them."""
+    def is_named_by(self, text: str) -> bool:
+        """Returns True if a token claims to come from one of the issuers."""
         return self._issuer_of(text) is not None
 
     async def user_id(self, text: str, now: int) -> int | None:
-        """The user that a token acts as; None if it is not to be believed."""
+        """The user that a token acts as; None if the token is not trusted."""
         found = self._issuer_of(text)
         if found is None:
             return None
@@ -107,7 +106,7 @@ class _Issuer:
         self._client = client
         self._keys: dict[str, Key] = {}
         self._fetched_at = 0.0
-        """When the keys came, if there are any."""
+        """When the keys were fetched, if there are any."""
         self._tried_at: float | None = None
         self._fetching: asyncio.Task[None] | None = None
 
@@ -137,7 +136,7 @@ class _Issuer:
         return self._keys.get(kid)
 
     def fetch_soon(self) -> None:
-        """Unless it is under way, or was tried a moment ago."""
+        """Unless a fetch is running, or was tried a moment ago."""
         now = self._clock()
         if self._fetching is not None or (self._tried_at is not None and now - self._tried_at < FETCH_SECONDS_BETWEEN):
             return
@@ -154,10 +153,10 @@ class _Issuer:
                 content = await self._get()
             keys = _keys(content)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, OSError, _Refused, msgspec.MsgspecError) as error:
-            _log.warning("the keys of issuer %s cannot be fetched: %s", self._entry.issuer, error or type(error))
+            _log.warning("the keys of issuer %s were not fetched: %s", self._entry.issuer, error or type(error))
             return
         self._keys, self._fetched_at = keys, self._clock()
-        _log.info("issuer %s has %d keys", self._entry.issuer, len(keys))
+        _log.info("fetched %d keys of issuer %s", len(keys), self._entry.issuer)
 
     async def _get(self) -> bytes:
         content = bytearray()
@@ -180,7 +179,7 @@ class _Issuer:
 
 
 class _Refused(Exception):
-    """An answer that has no keys."""
+    """A response without keys."""
 
 
 def _keys(content: bytes) -> dict[str, Key]:
@@ -201,7 +200,7 @@ def _client() -> httpx.AsyncClient:
 
 
 def _canonical(issuer: str) -> str:
-    """Scheme and host in lower case; everything else counts as it is."""
+    """Scheme and host in lower case; everything else is case-sensitive."""
     parts = urlsplit(issuer) if "://" in issuer else None
     if parts is None:
         return issuer

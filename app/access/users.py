@@ -1,11 +1,11 @@
-"""Users: who they are, what they may do, and whether a password is theirs. Kept as documents by the store.
+"""Users: accounts, permissions and passwords, stored as documents.
 
-Commands call this; every change is on the disk before it is seen. A user's number may be given to another user after a
-deletion, the `mark` never: whatever outlives a request (sessions, tokens, signed access tokens) names the mark. It also
-names an epoch of the user's document, which is raised to end all of them in the one write that changes the document.
+Every change is on the disk before it is visible. A user's number may be reused after a deletion, the `mark` never:
+whatever outlives a request (sessions, tokens, signed access tokens) contains the mark. It also contains an epoch of the
+user's document, which is raised to end all of them in the one write that changes the document.
 
-Every change takes a function that is called once the change has its turn: the one who asks may have lost their rights
-while they waited, and the user may have been changed.
+Every change takes a function that is called once it is the change's turn: the caller may have lost rights while
+waiting, and the user may have been changed.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class UserDocument(msgspec.Struct, frozen=True, kw_only=True):
 
     id: int
     mark: str
-    """Random: no other user has had it, whatever his number."""
+    """Random: no other user ever has it, whatever the number."""
     username: str
     created_at: int
     status: UserStatus
     password_hash: str
     permissions: Permissions | None
     session_epoch: int = 0
-    """Sessions and access tokens from before it was raised are over."""
+    """Sessions and access tokens with an older epoch have ended."""
     token_epoch: int = 0
-    """Personal access tokens from before it was raised are void."""
+    """Personal access tokens with an older epoch are void."""
 
 
 class RootPassword(enum.Enum):
@@ -68,15 +68,15 @@ class RootPassword(enum.Enum):
 
 
 Authorize = Callable[["User"], None]
-"""Raises CommandError if the user must not be changed so, or not by the one who asks."""
+"""Raises CommandError if the user must not be changed in this way, or not by this caller."""
 
 
 def _anybody(user: User) -> None:
-    """For what the server does by itself."""
+    """For changes by the server itself."""
 
 
 class User:
-    """A user as commands know them. There is one object for each, from the first request to the deletion."""
+    """A user account. There is one object per user, until the deletion."""
 
     __slots__ = ("document",)
 
@@ -93,7 +93,7 @@ class User:
 
     @property
     def login(self) -> Login:
-        """Returns what a session or an access token that begins now has to carry."""
+        """The login for a session or an access token that begins now."""
         return Login(self.document.mark, self.document.session_epoch)
 
     @property
@@ -101,7 +101,7 @@ class User:
         return self.document.username
 
     name = username
-    """What a shelf calls it."""
+    """The name in the directory."""
 
     @property
     def created_at(self) -> int:
@@ -124,7 +124,7 @@ class User:
 
 
 class Users:
-    """See the module. Made by `open`, ended by `close`."""
+    """See the module. Created by `open`, ended by `close`."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Users:
         self._directory = found
         self._by_mark = {user.mark: user for user in found}
         self.changes = 0
-        """How often any user was changed: what was decided before a wait still holds if this is the same after it."""
+        """How often any user was changed: a decision from before a wait is still valid if this is the same after it."""
         self._clock = clock
         self._passwords = passwords
         self._throttle = throttle
@@ -235,19 +235,19 @@ class Users:
         return self._directory.find(identifier)
 
     def get(self, identifier: int | str) -> User:
-        """Refused if there is no such user."""
+        """Raises CommandError if there is no such user."""
         user = self._directory.find(identifier)
         if user is None:
             raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
         return user
 
     def active(self, user_id: int | None) -> User | None:
-        """None for nobody, for a user who is gone, and for one who is inactive."""
+        """Returns None for an unknown or inactive user."""
         user = None if user_id is None else self._directory.find(user_id)
         return user if user is not None and user.is_active else None
 
     def by_login(self, login: Login | None) -> User | None:
-        """The user whom a session or an access token acts as; None once that is over, for whatever reason."""
+        """Returns the user that a session or an access token acts as; None once that has ended, for whatever reason."""
         if login is None:
             return None
         user = self._by_mark.get(login.mark)
@@ -262,7 +262,7 @@ class Users:
         return self._directory.find(identifier) is user
 
     def is_current(self, user: User) -> bool:
-        """Whether he has not been deleted meanwhile."""
+        """Returns True unless the user was deleted."""
         return self._directory.find(user.id) is user
 
     def __iter__(self) -> Iterator[User]:
@@ -275,10 +275,10 @@ class Users:
     # --------------------------------------------------------------------------------------------------- logging in
 
     async def log_in(self, username: str, password: str, peer: str) -> User:
-        """Who has this name and this password; `peer` is where the attempt comes from.
+        """Returns the user with this name and password; `peer` is the address of the connection.
 
-        That a user is not there costs the same work and gives the same answer as a wrong password; that one is
-        inactive learns only who knows the password.
+        A user who does not exist causes the same work and the same response as a wrong password. That a user is
+        inactive is revealed only to a client that knows the password.
         """
         check_name(username)
         check_password(password)
@@ -293,7 +293,7 @@ class Users:
         async def check() -> bool:
             stored = None if user is None else user.document.password_hash
             matches = await self._passwords.verify(stored, password)
-            # While it was compared the user may have been deleted or given another password.
+            # Meanwhile the user may have been deleted or given another password.
             return matches and user is not None and self.is_current(user) and user.document.password_hash == stored
 
         return await self._throttle.attempt(peer, username, check)
@@ -327,7 +327,7 @@ class Users:
         status: UserStatus | None,
         authorize: Authorize = _anybody,
     ) -> User:
-        """None leaves it as it is. A user who becomes inactive has neither sessions nor tokens any more."""
+        """None keeps the present value. A user who becomes inactive loses all sessions and tokens."""
         if username is not None:
             check_name(username)
         async with self._changing:
@@ -364,8 +364,8 @@ class Users:
         end_tokens: bool = False,
         authorize: Authorize = _anybody,
     ) -> User:
-        """Whoever asks has to know the current password, which is guessed at no faster here than at a login. The user's
-        sessions end; `end_tokens` ends the personal access tokens, too."""
+        """The caller has to know the current password; guessing is throttled as at a login. The user's sessions end;
+        `end_tokens` also ends the personal access tokens."""
         user = self.get(identifier)
         authorize(user)
         check_password(current)
@@ -379,13 +379,14 @@ class Users:
                 raise CommandError(Code.RESOURCE_NOT_FOUND, "there is no such user", about=(identifier,))
             authorize(user)
             if user.document.password_hash != checked:
-                raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed by somebody else meanwhile")
+                raise CommandError(Code.INVALID_CREDENTIALS, "the password was changed in the meantime")
             changed = msgspec.structs.replace(user.document, password_hash=password_hash)
             await self._change(user, with_sessions_ended(changed, tokens=end_tokens))
         return user
 
     async def end_sessions(self, identifier: int | str, *, end_tokens: bool, authorize: Authorize = _anybody) -> User:
-        """All sessions, access tokens and refreshes of a user; with `end_tokens` also the personal access tokens."""
+        """Ends all sessions, access tokens and refreshes of a user; with `end_tokens` also the personal access
+        tokens."""
         async with self._changing:
             user = self.get(identifier)
             authorize(user)
@@ -405,7 +406,7 @@ class Users:
             return user
 
     async def forget_stream(self, stream_id: int) -> None:
-        """Nobody has rights on the stream that gets this number next. Called before the stream is removed."""
+        """Removes all rights on a stream, whose number may be reused. Call this before the stream is removed."""
         await self._forget(lambda permissions: without_stream(permissions, stream_id))
 
     async def forget_topic(self, stream_id: int, topic_id: int) -> None:
@@ -471,7 +472,7 @@ def check_password(password: str) -> None:
 
 
 def with_sessions_ended(document: UserDocument, *, tokens: bool) -> UserDocument:
-    """The same user without a session; with `tokens` also without a personal access token."""
+    """The document with all sessions ended; with `tokens` also the personal access tokens."""
     return msgspec.structs.replace(
         document,
         session_epoch=document.session_epoch + 1,
@@ -495,7 +496,7 @@ def encoded(document: UserDocument) -> bytes:
 
 
 def _read(documents: Mapping[int, bytes]) -> tuple[list[User], set[int]]:
-    """The users, and the numbers of documents that cannot be used: they are left alone, and given to nobody else."""
+    """Returns the users, and the numbers of unusable documents, which are left as they are and not reused."""
     users: dict[str, User] = {}
     unreadable: set[int] = set()
     for user_id, content in sorted(documents.items()):
@@ -503,7 +504,7 @@ def _read(documents: Mapping[int, bytes]) -> tuple[list[User], set[int]]:
             document = msgspec.structs.replace(msgspec.json.decode(content, type=UserDocument), id=user_id)
         except NOT_UNDERSTOOD as error:
             _log.error(
-                "users/%d.json cannot be understood and is left alone, this user cannot log in: %s", user_id, error
+                "users/%d.json cannot be understood and is left as it is; this user cannot log in: %s", user_id, error
             )
             unreadable.add(user_id)
             continue
@@ -511,11 +512,13 @@ def _read(documents: Mapping[int, bytes]) -> tuple[list[User], set[int]]:
             document = msgspec.structs.replace(document, permissions=ALL)
         if document.username in users:
             _log.error(
-                "users/%d.json: its name is taken by %r, this user cannot log in", user_id, users[document.username]
+                "users/%d.json: the name belongs to %r already; this user cannot log in",
+                user_id,
+                users[document.username],
             )
             unreadable.add(user_id)
             continue
         if not hashes.intact(document.password_hash):
-            _log.error("users/%d.json: the hash of the password is damaged, this user cannot log in", user_id)
+            _log.error("users/%d.json: the password hash is damaged; this user cannot log in", user_id)
         users[document.username] = User(document)
     return list(users.values()), unreadable

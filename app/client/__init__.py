@@ -1,13 +1,14 @@
-"""A small async client: the command line, the benchmark, Spark and tests are its users.
+"""A small async client, used by the command line, the benchmark, Spark and tests.
 
     async with await Client.connect("iggy://user:password@localhost:8090") as client:
         await client.create_stream("orders")
 
-Every command is a method that gives a future: requests that are not awaited one by one travel together, and their
-answers come in order. A refusal is a CommandError with the number that the server gave it; a connection that is gone
-is a Disconnected. `Producer`, `Consumer` and `GroupConsumer` are built on these commands and nothing else.
+Every command is a method that returns a future: requests that are not awaited one by one travel together, and their
+responses arrive in order. A refusal is a CommandError with the server's number; a lost connection is a Disconnected.
+`Producer`, `Consumer` and `GroupConsumer` use only these commands.
 
-A program that sends megabytes starts with `allocator.keep_freed_memory()`: encoding 1 MB then takes a seventh.
+A program that sends megabytes starts with `memory_tuning.keep_freed_memory()`: encoding 1 MB then takes a seventh of
+the time.
 """
 
 from whippet.app.client.auto_commit import AutoCommit

@@ -23,22 +23,22 @@ from whippet.app.config.formats import Invalid, host_and_port, parse_duration
 from whippet.app.version import version
 
 PORTS = {"tcp": 8090}
-"""Transports that there are, and the port of each."""
+"""The supported transports and their default ports."""
 CONTEXT = "whippet"
-"""What the client calls itself when it logs in."""
+"""The name of this client in its logins."""
 
 Login = LoginUser | LoginWithPersonalAccessToken
 
 
 class Reconnect(msgspec.Struct, frozen=True):
-    """Whether to come back: how often to try (None: until it works), and how long to wait in between."""
+    """How often to try to reconnect (None: until it works), and how long to wait in between."""
 
     retries: int | None = None
     interval_s: float = 1.0
 
 
 class Destination(msgspec.Struct, frozen=True):
-    """Where the server is and who is asking. `login` None: nobody yet."""
+    """The server to connect to. `login` is None for a client that does not log in."""
 
     transport: str
     host: str
@@ -56,13 +56,13 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> Destination:
-    """ValueError says what is wrong, without the secrets in it."""
+    """Raises a ValueError, which contains no secrets."""
     scheme, _, rest = text.partition("://")
     transport = "tcp" if scheme == "iggy" else scheme.removeprefix("iggy+")
     if not scheme.startswith("iggy") or transport not in PORTS:
         known = " or ".join(("iggy://", *(f"iggy+{name}://" for name in PORTS)))
         raise ValueError(f"a connection string begins with {known}")
-    # A password or a token may have any character, also the ones that mean something after it.
+    # A password or a token may contain any character, even the ones that have a meaning after it.
     credentials, _, where = rest.rpartition("@")
     place, _, query = where.partition("?")
     host, port = _place(place, PORTS[transport])
@@ -79,17 +79,17 @@ def parse(text: str) -> Destination:
     return found
 
 
-def _place(text: str, usual: int) -> tuple[str, int]:
+def _place(text: str, default: int) -> tuple[str, int]:
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ValueError("in the connection string there is no host:port after the credentials") from None
+        raise ValueError("the connection string has no host:port after the credentials") from None
     if not host:
         raise ValueError("the connection string names no host")
     if parts.path not in ("", "/") or parts.fragment:
         raise ValueError("in a connection string nothing but ?key=value follows the port")
-    return host, usual if port is None else port
+    return host, default if port is None else port
 
 
 def _login(credentials: str) -> Login | None:

@@ -1,4 +1,4 @@
-"""When a consumer stores how far it has come. "Processed" is a message after which the next one was asked for."""
+"""When a consumer commits. A message counts as processed when the next one is requested."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import msgspec
 
 
 class AutoCommit(msgspec.Struct, frozen=True):
-    """Made by the class methods; each says what a crash of the consumer costs. What was processed is stored on close,
-    too, except with `off`."""
+    """Created by the class methods; each states what a crash of the consumer costs. Processed messages are also
+    committed on close, except with `off`."""
 
     on_poll: bool = False
     after_poll: bool = False
@@ -16,34 +16,34 @@ class AutoCommit(msgspec.Struct, frozen=True):
 
     @classmethod
     def off(cls) -> AutoCommit:
-        """The caller commits by himself."""
+        """The caller commits."""
         return cls()
 
     @classmethod
     def each_poll(cls) -> AutoCommit:
-        """The server stores with each poll what it hands out: never twice, but what was not processed yet is lost."""
+        """The server commits with each poll: no message comes twice, but unprocessed ones are lost."""
         return cls(on_poll=True)
 
     @classmethod
     def each_poll_processed(cls) -> AutoCommit:
-        """Before the next poll: at most one poll's messages come twice."""
+        """Before the next poll: at most the messages of one poll come twice."""
         return cls(after_poll=True)
 
     @classmethod
     def each_message(cls) -> AutoCommit:
-        """Before the next message is handed out: only that one comes twice."""
+        """Before the next message is returned: only that one comes twice."""
         return cls.each(1)
 
     @classmethod
     def each(cls, messages: int) -> AutoCommit:
-        """After so many processed messages of a partition: so many come twice."""
+        """After this many processed messages of a partition: at most this many come twice."""
         if messages < 1:
-            raise ValueError(f"a commit is after at least one message, not {messages}")
+            raise ValueError(f"a commit needs at least one message, not {messages}")
         return cls(every=messages)
 
     @classmethod
     def at_intervals(cls, seconds: float) -> AutoCommit:
-        """When so much time has gone by since the last one; looked at between messages and while waiting for some."""
+        """When this much time has passed since the last commit; checked between messages and while waiting for some."""
         return cls(interval_s=seconds)
 
     @property

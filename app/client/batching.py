@@ -1,7 +1,8 @@
-"""Payloads become a batch without an object for each: what `storage.batch.build` does, by numpy, for many at once.
+"""Encodes payloads as a batch without an object for each: the same as `storage.batch.build`, with numpy, for many at
+once.
 
-Each message gets a random id, so that it can be told from all others, whatever becomes of it. Few payloads take the
-plain way, because numpy costs some 30 us.
+Each message gets a random id, so that it is unique. A few payloads are encoded in a plain loop, because numpy costs
+some 30 us.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _hash = xxhash.xxh3_64_intdigest
 
 
 def pack(payloads: Sequence[bytes], origin_us: int | None = None) -> bytearray:
-    """A batch as a producer sends it: all messages have one origin time, by default now, and no user headers."""
+    """A batch in which all messages have the same origin time, by default now, and no user headers."""
     origin = _now_us() if origin_us is None else origin_us
     count = len(payloads)
     if not count:
@@ -85,7 +86,7 @@ def _fill_many(batch: bytearray, payloads: Sequence[bytes]) -> bytes:
 
 
 def _ids(count: int) -> Any:
-    """UUIDs of version 4, as `uuid.uuid4` makes them one by one."""
+    """UUIDs of version 4, as `uuid.uuid4` creates them one by one."""
     octets = np.frombuffer(bytearray(os.urandom(16 * count)), dtype=np.uint8).reshape(count, 16)
     octets[:, 6] = octets[:, 6] & 0x0F | 0x40
     octets[:, 8] = octets[:, 8] & 0x3F | 0x80
@@ -93,7 +94,7 @@ def _ids(count: int) -> Any:
 
 
 def as_batch(messages: Sequence[bytes | Message] | Writable) -> Writable:
-    """Whatever a caller has, as a batch; one that is ready goes through as it is."""
+    """Encodes messages as a batch; a finished batch is returned as it is."""
     if isinstance(messages, bytearray | memoryview):
         return messages
     payloads = [message for message in messages if not isinstance(message, Message)]

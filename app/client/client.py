@@ -1,9 +1,8 @@
-"""The client: a connection that has logged in, every command as a method, and coming back when that is wanted.
+"""The client: a connection that has logged in, with every command as a method, and optional reconnection.
 
-Without `Reconnect` a lost connection is the end: every request after it is a Disconnected. With it a request waits
-until there is a connection again. What was under way when it was lost is repeated only when that cannot do harm; a
-send, or a change of the catalogue, ends as Disconnected, because it may have been carried out. `Producer` has its own
-choice.
+Without `Reconnect`, every request after a lost connection is a Disconnected. With it, a request waits until there is a
+connection again. Requests without a response are repeated only if that can do no harm; a send, or a change of the
+catalogue, ends as Disconnected, because it may have been executed. `Producer` has its own rule.
 """
 
 from __future__ import annotations
@@ -50,11 +49,11 @@ REPEATABLE = frozenset(
         requests.JoinConsumerGroup,
     }
 )
-"""Doing these twice is doing them once. A poll is one of them unless it moves the stored offset."""
+"""Executing these twice is the same as once. A poll is one of them unless it commits."""
 
 
 class Client(Commands):
-    """Made by `connect`; ended by `close`, or as an asynchronous context manager."""
+    """Created by `connect`; ended by `close`, or as an asynchronous context manager."""
 
     def __init__(self, destination: Destination, connection: Connection) -> None:
         self._destination = destination
@@ -69,7 +68,7 @@ class Client(Commands):
     async def connect(
         cls, address: str, *, tls: ssl.SSLContext | None = None, reconnect: Reconnect | None = None
     ) -> Client:
-        """`address` is a connection string (app/client/address.py); the named arguments override what it says."""
+        """`address` is a connection string (app/client/address.py); the other arguments override its options."""
         destination = parse(address)
         if tls is not None or reconnect is not None:
             destination = msgspec.structs.replace(
@@ -83,11 +82,11 @@ class Client(Commands):
 
     @property
     def comes_back(self) -> bool:
-        """Whether there will be a connection again when this one is lost."""
+        """Returns True if a lost connection will be restored."""
         return self._destination.reconnect is not None and not self._closed
 
     def call(self, request: requests.Request) -> asyncio.Future[Any]:
-        """Carries out any command. On an open connection it is sent before this returns."""
+        """Executes any command. On an open connection it is sent before this returns."""
         if self._destination.reconnect is None or self._closed:
             return self._connection.request(request)
         if self.is_connected and not _repeatable(request):
@@ -109,8 +108,8 @@ class Client(Commands):
     # ------------------------------------------------------------------------------------------------- the connection
 
     async def restored(self) -> None:
-        """Returns when there is a connection: at once, or after having come back. CommandError says why there is none:
-        Disconnected, or what the server had against the login."""
+        """Returns when there is a connection: at once, or after reconnecting. Otherwise raises a CommandError:
+        Disconnected, or the reason why the login was refused."""
         if self.is_connected:
             return
         if not self.comes_back:
@@ -130,7 +129,7 @@ class Client(Commands):
         return Disconnected(detail=f"the connection to {self._destination.address} is closed")
 
     async def reconnect(self) -> None:
-        """Ends this connection and makes another one, whether or not the client does so by itself."""
+        """Replaces this connection by a new one, whether or not the client reconnects by itself."""
         await self._connection.close()
         self._connection = await _log_in(self._destination)
 
@@ -152,7 +151,7 @@ class Client(Commands):
     def _on_restored(self, restoring: asyncio.Task[None]) -> None:
         self._restoring = None
         if not restoring.cancelled():
-            # Whoever waits for it hears of it; there may be nobody any more.
+            # Those that wait for the connection get the error; there may be none.
             restoring.exception()
 
     def _schedule_beat(self) -> None:
@@ -165,7 +164,7 @@ class Client(Commands):
         self._schedule_beat()
 
     async def close(self) -> None:
-        """Idempotent. Requests that have no answer yet end as Disconnected."""
+        """Idempotent. Requests without a response end as Disconnected."""
         self._closed = True
         if self._beat is not None:
             self._beat.cancel()
@@ -190,7 +189,7 @@ def _repeatable(request: requests.Request) -> bool:
 
 
 def _ignore_outcome(ping: asyncio.Future[Any]) -> None:
-    """A ping that fails is no news: what its failure means is said to the next real request."""
+    """The failure of a ping is not reported: the next request fails, too."""
     if not ping.cancelled():
         ping.exception()
 

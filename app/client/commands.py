@@ -1,7 +1,7 @@
-"""Every command as a method. What carries them out is `call`, which each client has in its own way.
+"""Every command as a method. Each client implements `call`, which executes them.
 
-A method sends when it is called, not when its future is awaited: several may be under way on one connection. What is
-not there is None where a question is asked, and a refusal where something is to be done with it.
+A method sends when it is called, not when its future is awaited: several requests may be in progress on one connection.
+A query for something that does not exist returns None, an operation on it is refused.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def from_time(timestamp_us: int) -> Strategy:
 class Commands(ABC):
     @abstractmethod
     def call(self, request: requests.Request) -> Future[Any]:
-        """Carries out any command."""
+        """Executes any command."""
 
     # ------------------------------------------------------------------------------------------------------- system
 
@@ -63,7 +63,7 @@ class Commands(ABC):
         return self.call(requests.GetClusterMetadata())
 
     def describe_options(self, scope: OptionScope) -> Future[tuple[responses.OptionDescription, ...]]:
-        """Of the modern wire alone, as are options."""
+        """Only in the modern protocol, like options."""
         return self.call(requests.DescribeOptions(scope))
 
     def get_me(self) -> Future[responses.ClientInfo]:
@@ -73,7 +73,7 @@ class Commands(ABC):
         return self.call(requests.GetClient(client_id))
 
     def get_clients(self) -> Future[tuple[responses.ClientInfo, ...]]:
-        """Their groups are only counted in this answer, so each has none; `get_client` names them."""
+        """Groups are only counted in this response, so each client has none; `get_client` returns them."""
         return self.call(requests.GetClients())
 
     # ------------------------------------------------------------------------------------------- users and sessions
@@ -108,11 +108,11 @@ class Commands(ABC):
         return self.call(requests.ChangePassword(user, current_password, new_password))
 
     def login_user(self, username: str, password: str) -> Future[responses.LoggedIn]:
-        """For this connection: after a reconnection it is again who the connection string says."""
+        """For this connection only: after a reconnection the credentials of the connection string apply again."""
         return self.call(requests.LoginUser(username, password))
 
     def login_with_personal_access_token(self, token: str) -> Future[responses.LoggedIn]:
-        """As `login_user`."""
+        """Like `login_user`."""
         return self.call(requests.LoginWithPersonalAccessToken(token))
 
     def logout_user(self) -> Future[None]:
@@ -137,9 +137,9 @@ class Commands(ABC):
         messages: Sequence[bytes | Message] | bytearray | memoryview,
         partitioning: Partitioning = BALANCED,
     ) -> Future[responses.Sent | None]:
-        """`messages` are payloads, messages with ids and headers, or a batch that is ready.
+        """`messages` are payloads, messages with ids and headers, or a finished batch.
 
-        The classic protocol does not say where they went: None.
+        Returns None with the classic protocol, which does not tell where they were stored.
         """
         return self.call(requests.SendMessages(stream, topic, partitioning, (as_batch(messages),)))
 
@@ -154,7 +154,7 @@ class Commands(ABC):
         count: int = 1000,
         auto_commit: bool = False,
     ) -> Future[responses.Polled]:
-        """Batches; `whippet.storage.batch.messages` makes single messages of one."""
+        """Returns batches; `whippet.storage.batch.messages` decodes their messages."""
         return self.call(requests.PollMessages(consumer, stream, topic, partition_id, strategy, count, auto_commit))
 
     def flush_unsaved_buffer(
@@ -233,7 +233,7 @@ class Commands(ABC):
         max_topic_size: int = 0,
         replication_factor: int = 0,
     ) -> Future[None]:
-        """Settings mean what they mean for `create_topic`, but 0 keeps what is."""
+        """Settings mean the same as for `create_topic`, but 0 keeps the present value."""
         settings = (compression_algorithm, message_expiry, max_topic_size, replication_factor)
         return self.call(requests.UpdateTopic(stream, topic, name, *settings))
 
@@ -266,7 +266,7 @@ class Commands(ABC):
         return self.call(requests.DeleteConsumerGroup(stream, topic, group))
 
     def join_consumer_group(self, stream: Identifier, topic: Identifier, group: Identifier) -> Future[None]:
-        """It is the connection that joins: a new one has to join again."""
+        """The connection joins: a new one has to join again."""
         return self.call(requests.JoinConsumerGroup(stream, topic, group))
 
     def leave_consumer_group(self, stream: Identifier, topic: Identifier, group: Identifier) -> Future[None]:
@@ -275,6 +275,6 @@ class Commands(ABC):
     def sync_consumer_group(
         self, stream: Identifier, topic: Identifier, group: Identifier
     ) -> Future[responses.GroupAssignment | None]:
-        """What this member may poll, None when it is none. Of the modern wire alone; nobody needs it who names no
-        partition when polling as a member."""
+        """Returns the partitions that this member may poll; None if it is no member. Only in the modern protocol, and
+        unnecessary for a member that names no partition when polling."""
         return self.call(requests.SyncConsumerGroup(stream, topic, group))

@@ -1,4 +1,4 @@
-"""What every transport of the client is: requests go in at any time, answers come out in the same order."""
+"""The interface of the client's transports: requests are sent at any time, responses arrive in the same order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from whippet.app.errors import Code, CommandError
 
 
 class Disconnected(CommandError):
-    """The connection is gone. Whether a request that was under way has been carried out is not known."""
+    """The connection is lost. Whether a request without a response was executed is unknown."""
 
     def __init__(self, code: Code = Code.DISCONNECTED, detail: str | None = None) -> None:
         super().__init__(code, detail)
@@ -19,20 +19,21 @@ class Disconnected(CommandError):
 class Connection(Protocol):
     @property
     def is_open(self) -> bool:
-        """Whether a request can be made."""
+        """Whether a request can be sent."""
 
     @property
     def transport(self) -> str:
         """The name of the transport, as in a connection string."""
 
     def request(self, request: Request) -> asyncio.Future[Any]:
-        """Sends at once and waits for nothing. The future has the answer, a CommandError, or a Disconnected.
+        """Sends at once and waits for nothing. The future gets the response, a CommandError, or a Disconnected.
 
         Cancelling the future ends the waiting, not the request.
         """
 
     async def drained(self) -> None:
-        """Returns when most of what was sent is on its way: for whoever sends much without waiting for answers."""
+        """Returns when most of what was sent has left the buffers: for callers that send much without waiting for
+        responses."""
 
     async def close(self) -> None:
-        """Idempotent. Requests that have no answer yet end as Disconnected."""
+        """Idempotent. Requests without a response end as Disconnected."""

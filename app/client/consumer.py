@@ -1,16 +1,16 @@
-"""Consumers: messages of a topic one after the other, or poll by poll, and how far one has come is stored.
+"""Consumers: iterate over the messages of a topic, or over polls, and commit offsets.
 
     async with Consumer(client, "orders", "created", "billing") as consumer:
         async for message in consumer:
             ...
 
-A message counts as processed when the next one is asked for, and the last one when the consumer is closed, unless an
-error closed it. The classic protocol has no waiting reads: who has read everything asks again after `idle_s`.
+A message counts as processed when the next one is requested, and the last one when the consumer is closed, unless an
+error closed it. The classic protocol has no long polls: after the last message the consumer polls again every `idle_s`.
 
-A `Consumer` reads one partition and remembers by itself where it is. A `GroupConsumer` reads what the server gives it,
-from where the group has stored that it is. So what was handed out of a partition is stored before the next poll, in all
-modes but `off` and `each_poll`; with `off` what comes again is left out, as long as the partition stays with this
-member.
+A `Consumer` reads one partition and keeps its own position. A `GroupConsumer` reads the partitions that the server
+assigns, from the stored offsets of the group. So what was returned of a partition is committed before the next poll, in
+all modes but `off` and `each_poll`; with `off`, messages that come again are skipped while the partition stays with
+this member.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ IDLE_S = 0.1
 
 
 class Received(msgspec.Struct, frozen=True):
-    """A message and where it is from. Times are microseconds since 1970."""
+    """A message with its partition. Times are microseconds since 1970."""
 
     partition_id: int
     offset: int
@@ -48,7 +48,7 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class _Reader(ABC):
-    """What both kinds of consumers do; how they poll is their own."""
+    """What both kinds of consumers share; they differ in how they poll."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class _Reader(ABC):
         idle_s: float,
     ) -> None:
         if batch < 1:
-            raise ValueError(f"a poll asks for at least one message, not for {batch}")
+            raise ValueError(f"a poll requests at least one message, not {batch}")
         self._client = client
         self._stream = stream
         self._topic = topic
@@ -73,13 +73,13 @@ class _Reader(ABC):
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._messages: Iterator[Received] = iter(())
-        self._handed_out: Received | None = None
+        self._returned: Received | None = None
         self._last: Polled | None = None
-        """What was handed out as a whole, by `polls`."""
+        """The poll that `polls` returned last."""
         self._processed: dict[int, int] = {}
-        """The offset up to which each partition is processed, where it is not stored yet."""
+        """The offset up to which each partition is processed, if it is not committed yet."""
         self._uncommitted: dict[int, int] = {}
-        """How many messages that are."""
+        """The number of these messages."""
         self._committed_at = self._loop.time()
 
     # ------------------------------------------------------------------------------------------------------ iteration
@@ -93,7 +93,7 @@ class _Reader(ABC):
         while True:
             message = next(self._messages, None)
             if message is not None:
-                self._handed_out = message
+                self._returned = message
                 return message
             polled = await self._poll()
             if polled is None:
@@ -101,8 +101,8 @@ class _Reader(ABC):
             self._messages = _received(polled)
 
     async def polls(self) -> AsyncIterator[Polled]:
-        """Whole polls, batches as they came: for whoever needs no object for each message. Endless, as the messages
-        are, unless the consumer does not follow."""
+        """Yields whole polls with their batches, for callers that need no object per message. Endless, like the
+        messages, unless the consumer does not follow."""
         while True:
             self._mark_processed()
             await self._commit_if_due()
@@ -113,7 +113,8 @@ class _Reader(ABC):
             yield polled
 
     async def _poll(self) -> Polled | None:
-        """The next messages, waiting for them if need be. None: it is the end, and the end is not to be waited at."""
+        """Returns the next messages, and waits for them if necessary. Returns None at the end, unless the consumer
+        follows."""
         while True:
             if self._mode.after_poll:
                 await self.commit()
@@ -127,7 +128,7 @@ class _Reader(ABC):
 
     @abstractmethod
     async def _poll_once(self) -> Polled | None:
-        """One poll, or as many as it takes to know that there is nothing: None."""
+        """Polls once, or until it is certain that there are no messages: None."""
 
     def _poll_server(self, strategy: Strategy, partition_id: int | None) -> asyncio.Future[Polled]:
         return self._client.poll_messages(
@@ -143,8 +144,8 @@ class _Reader(ABC):
     # ----------------------------------------------------------------------------------------------------- committing
 
     def _mark_processed(self) -> None:
-        """What was handed out is processed."""
-        message, self._handed_out = self._handed_out, None
+        """Counts what was returned as processed."""
+        message, self._returned = self._returned, None
         if message is not None:
             self._record_processed(message.partition_id, message.offset, 1)
         polled, self._last = self._last, None
@@ -169,7 +170,7 @@ class _Reader(ABC):
             await self.commit()
 
     async def commit(self) -> None:
-        """Stores how far everything is processed. For mode `off`, and whenever one likes."""
+        """Commits everything that is processed. For mode `off`, and at any time."""
         await self._commit(list(self._processed))
 
     async def _commit(self, partition_ids: list[int]) -> None:
@@ -180,7 +181,7 @@ class _Reader(ABC):
             try:
                 await self._store(partition_id, offset)
             except Disconnected:
-                # It stays to be stored.
+                # It remains to be committed.
                 self._record_processed(partition_id, offset, 0)
                 raise
 
@@ -190,10 +191,11 @@ class _Reader(ABC):
     # --------------------------------------------------------------------------------------------------------- closing
 
     async def close(self, *, processed: bool = True) -> None:
-        """Stores what was processed; `processed` says whether the message handed out last was. The client stays."""
+        """Commits what was processed; `processed` tells whether the message returned last was. The client stays
+        open."""
         if processed:
             self._mark_processed()
-        self._handed_out = self._last = None
+        self._returned = self._last = None
         self._messages = iter(())
         if not self._mode.is_off:
             await self.commit()
@@ -205,7 +207,7 @@ class _Reader(ABC):
 
 
 class Consumer(_Reader):
-    """Reads one partition, from where `strategy` says on. NEXT is where this consumer has stored that it is."""
+    """Reads one partition, from `strategy` on. NEXT is the offset after the stored one."""
 
     def __init__(
         self,
@@ -221,13 +223,13 @@ class Consumer(_Reader):
         follow: bool = True,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`follow` False: the end of the partition is the end of the iteration."""
+        """`follow` False: the iteration ends at the end of the partition."""
         identity = requests.Consumer(ConsumerKind.CONSUMER, consumer)
         super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
         self._partition_id = partition_id
         self._strategy = strategy
         self._position: int | None = None
-        """The offset after the last message that came."""
+        """The offset after the last message received."""
 
     async def __aenter__(self) -> Consumer:
         return self
@@ -239,14 +241,14 @@ class Consumer(_Reader):
             self._position = _last_offset(polled) + 1
             return polled
         if self._position is not None and self._position > polled.current_offset + 1:
-            # The partition was purged: what comes now begins anew.
+            # The partition was purged: its offsets begin anew.
             self._position, self._strategy = None, FIRST
             self._processed.clear()
         return None
 
 
 class GroupConsumer(_Reader):
-    """Joins a group when it is entered, reads the partitions that are its own, and leaves the group on closing."""
+    """Joins a group when it is entered, reads the partitions assigned to it, and leaves the group when it is closed."""
 
     def __init__(
         self,
@@ -261,27 +263,27 @@ class GroupConsumer(_Reader):
         follow: bool = True,
         idle_s: float = IDLE_S,
     ) -> None:
-        """`create` makes the group if there is none of that name. `follow` False: the iteration ends when this member
-        is given nothing more, which says nothing of the others."""
+        """`create` creates the group if it does not exist. `follow` False: the iteration ends when this member gets no
+        more messages; other members may."""
         identity = requests.Consumer(ConsumerKind.GROUP, group)
         super().__init__(client, stream, topic, identity, batch, auto_commit, follow, idle_s)
         self._group = group
         self._create = create
         self._joined = False
         self._positions: dict[int, int] = {}
-        """The offset after the last message that came, of each partition, since this member has it."""
+        """The offset after the last message received, of each partition, since this member owns it."""
 
     async def __aenter__(self) -> GroupConsumer:
         await self.join()
         return self
 
     async def join(self) -> None:
-        """Idempotent. Makes the group first, where that is wanted."""
+        """Idempotent. First creates the group, if it is to be created."""
         if self._create and isinstance(self._group, str):
             try:
                 await self._client.create_consumer_group(self._stream, self._topic, self._group)
-            except CommandError as refused:
-                if refused.code is not Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS:
+            except CommandError as error:
+                if error.code is not Code.CONSUMER_GROUP_NAME_ALREADY_EXISTS:
                     raise
         await self._client.join_consumer_group(self._stream, self._topic, self._group)
         self._joined = True
@@ -294,12 +296,12 @@ class GroupConsumer(_Reader):
                 self._joined = False
                 try:
                     await self._client.leave_consumer_group(self._stream, self._topic, self._group)
-                except CommandError as refused:
-                    if refused.code not in _NOTHING_TO_LEAVE:
+                except CommandError as error:
+                    if error.code not in _NOTHING_TO_LEAVE:
                         raise
 
     async def _poll_once(self) -> Polled | None:
-        """The server goes through the partitions of a member in turn: nothing is there when a whole round was empty."""
+        """The server polls the partitions of a member in turn: nothing is left when a whole round was empty."""
         empty: set[int] = set()
         while True:
             if not self._mode.is_off:
@@ -317,7 +319,7 @@ class GroupConsumer(_Reader):
             empty.add(polled.partition_id)
 
     async def _unseen(self, polled: Polled) -> Polled | None:
-        """Instead of a poll that begins with what was handed out already, one of what comes after that."""
+        """If a poll begins with messages that were returned before, polls again after those."""
         partition_id = polled.partition_id
         position = self._positions.get(partition_id, 0)
         if polled.current_offset + 1 < position:
@@ -329,22 +331,22 @@ class GroupConsumer(_Reader):
         return more if more.messages_count and more.partition_id == partition_id else None
 
     async def _poll_as_member(self, strategy: Strategy, partition_id: int | None) -> Polled:
-        """A member that is one no longer, because its connection is a new one, joins again."""
+        """A member whose connection is new joins again."""
         try:
             return await self._poll_server(strategy, partition_id)
-        except CommandError as refused:
-            if refused.code is not Code.CONSUMER_GROUP_MEMBER_NOT_FOUND or not self._joined:
+        except CommandError as error:
+            if error.code is not Code.CONSUMER_GROUP_MEMBER_NOT_FOUND or not self._joined:
                 raise
         self._positions.clear()
         await self._client.join_consumer_group(self._stream, self._topic, self._group)
         return await self._poll_server(strategy, partition_id)
 
     async def _store(self, partition_id: int, offset: int) -> None:
-        """A partition that has gone to another member is that member's to commit."""
+        """A partition that was reassigned is the other member's to commit."""
         try:
             await super()._store(partition_id, offset)
-        except CommandError as refused:
-            if refused.code not in _GONE:
+        except CommandError as error:
+            if error.code not in _GONE:
                 raise
             self._positions.pop(partition_id, None)
 

@@ -1,14 +1,14 @@
-"""A producer: messages are gathered for a few milliseconds or until there are enough, and sent together, in order.
+"""A producer: collects messages for a few milliseconds, or until there are enough, and sends them together, in order.
 
-1. `send` puts a message into the open batch of its destination. It waits only when as much is in hand as may be.
+1. `send` adds a message to the open batch of its destination. It waits only while the buffers are full.
 2. A batch is closed when it has `batch_messages` or `batch_bytes`, when it was open for `linger_ms`, or by `flush`.
-   Closed batches go out in the order in which they were closed, at most `in_flight` of them without an answer.
-3. What `send` gives back is the delivery of the whole batch, one for all its messages. Of failures that nobody awaits
-   `on_failure` is told, or, where there is none, the next `flush` or `close` tells.
+   Closed batches are sent in the order in which they were closed, at most `in_flight` of them without a response.
+3. `send` returns the delivery of the whole batch, which all its messages share. Failures that nobody awaits are passed
+   to `on_failure`, or, without one, raised by the next `flush` or `close`.
 
-A refused batch is not sent again, and later ones, already under way, may have been accepted: `in_flight=1` keeps the
-order even then. A batch whose answer was lost with the connection may be there or not. With `resend`, and a client that
-comes back, it is sent again before all others: it may be there twice, but in order. Without, it counts as failed.
+A refused batch is not sent again, and later ones, already on their way, may have been accepted: `in_flight=1` keeps the
+order even then. A batch whose response was lost with the connection may be stored or not. With `resend`, and a client
+that reconnects, it is sent again before all others: it may be stored twice, but in order. Without, it counts as failed.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from whippet.app.errors import Code, CommandError
 from whippet.storage.batch import HEADER_BYTES, Message
 
 OBJECT_BYTES = 64
-"""What a message counts besides its payload and headers: what it takes more on the wire."""
+"""Counted for each message besides its payload and headers: its overhead on the wire."""
 
 Content = bytes | Message
 Contents = Sequence[Content] | bytearray | memoryview
-"""Messages, or a batch that is ready."""
+"""Messages, or a finished batch."""
 
 
 class FailedSend(msgspec.Struct, frozen=True):
-    """Messages that were not, or perhaps not, accepted, and why: to be sent again or put elsewhere."""
+    """Messages that were not, or possibly not, accepted, and the reason: to be sent again or stored elsewhere."""
 
     partitioning: Partitioning
     messages: Contents
@@ -46,7 +46,7 @@ class FailedSend(msgspec.Struct, frozen=True):
 
 
 class SendsFailed(Exception):
-    """What `flush` and `close` raise for failures that nobody else has heard of."""
+    """Raised by `flush` and `close` for failures that nobody else has received."""
 
     def __init__(self, failures: list[FailedSend]) -> None:
         super().__init__(f"{len(failures)} batches were not accepted; the first: {failures[0].error}")
@@ -54,7 +54,7 @@ class SendsFailed(Exception):
 
 
 class Delivery:
-    """Awaiting it returns when the messages were accepted and raises when they were not, as often as one likes."""
+    """Awaiting it returns when the messages were accepted and raises when they were not, any number of times."""
 
     __slots__ = ("_answer", "awaited")
 
@@ -104,7 +104,7 @@ class Producer:
         on_failure: Callable[[FailedSend], None] | None = None,
     ) -> None:
         if min(batch_messages, batch_bytes, buffered_bytes_max, in_flight) < 1 or linger_ms < 0:
-            raise ValueError("the limits of a producer are at least 1, and it cannot linger for less than no time")
+            raise ValueError("the limits of a producer must be at least 1, and linger_ms at least 0")
         self._client = client
         self._stream = stream
         self._topic = topic
@@ -119,19 +119,19 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._open: dict[Partitioning, tuple[_Batch, list[Content]]] = {}
         self._queue: deque[_Batch] = deque()
-        self._flying: deque[tuple[_Batch, asyncio.Future[Any]]] = deque()
-        self._answering: asyncio.Task[None] | None = None
+        self._in_flight: deque[tuple[_Batch, asyncio.Future[Any]]] = deque()
+        self._receiving: asyncio.Task[None] | None = None
         self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
-        """Who waits for room, and for how much."""
+        """Callers that wait for room, and their sizes."""
         self._failures: list[tuple[Delivery, FailedSend]] = []
         self._closed = False
         self.buffered_bytes = 0
-        """Gathered, waiting or under way."""
+        """Collected, queued or without a response."""
 
     # -------------------------------------------------------------------------------------------------------- sending
 
     async def send(self, message: Content, partitioning: Partitioning | None = None) -> Delivery:
-        """Takes a message on."""
+        """Accepts a message."""
         size = _size(message)
         if self._line or self._closed or not self._has_room(size):
             await self._admission(size)
@@ -152,7 +152,7 @@ class Producer:
         return batch.delivery
 
     async def send_all(self, messages: Contents, partitioning: Partitioning | None = None) -> Delivery:
-        """Takes many on as one batch, behind what was sent before; a batch that is ready goes out as it is."""
+        """Accepts messages as one batch, after what was sent before; a finished batch is sent as it is."""
         if isinstance(messages, bytearray | memoryview):
             size = max(len(messages) - HEADER_BYTES, 0)
         else:
@@ -169,18 +169,19 @@ class Producer:
         return batch.delivery
 
     async def flush(self) -> None:
-        """Returns when all that was taken on before has its answer; SendsFailed tells what nobody else was told."""
+        """Returns when everything accepted before has its response. Raises SendsFailed for failures that nobody has
+        received."""
         for to in list(self._open):
             self._close(to)
-        waiting = [batch.answer for batch, _ in self._flying] + [batch.answer for batch in self._queue]
+        waiting = [batch.answer for batch, _ in self._in_flight] + [batch.answer for batch in self._queue]
         if waiting:
             await asyncio.wait(waiting)
         failures, self._failures = self._failures, []
-        if unheard := [failure for delivery, failure in failures if not delivery.awaited]:
-            raise SendsFailed(unheard)
+        if unreported := [failure for delivery, failure in failures if not delivery.awaited]:
+            raise SendsFailed(unreported)
 
     async def close(self) -> None:
-        """Takes nothing on any more, and flushes. Who waits for room is refused. Idempotent."""
+        """Accepts nothing any more, and flushes. Callers that wait for room are refused. Idempotent."""
         self._closed = True
         for _, turn in self._line:
             if not turn.done():
@@ -199,19 +200,19 @@ class Producer:
     # ------------------------------------------------------------------------------------------------------------ room
 
     def _has_room(self, size: int) -> bool:
-        """A message that is larger than all that may be in hand is taken on when nothing else is."""
+        """A message that is larger than the buffers is accepted when they are empty."""
         return not self.buffered_bytes or self.buffered_bytes + size <= self._buffered_bytes_max
 
     async def _admission(self, size: int) -> None:
-        """Waits for room behind those who came earlier, and has it."""
+        """Waits for room after earlier callers, and takes it."""
         if self._closed:
             raise _closed()
         for to in list(self._open):
-            # What lingers would be what everybody waits for.
+            # Otherwise everybody would wait for batches that linger.
             self._close(to)
         turn: asyncio.Future[None] = self._loop.create_future()
         self._line.append((size, turn))
-        self._let_in()
+        self._admit_waiting()
         try:
             await turn
         except asyncio.CancelledError:
@@ -219,10 +220,10 @@ class Producer:
                 self._line = deque(other for other in self._line if other[1] is not turn)
             elif turn.exception() is None:
                 self.buffered_bytes -= size
-            self._let_in()
+            self._admit_waiting()
             raise
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._line and self._has_room(self._line[0][0]):
             size, turn = self._line.popleft()
             if not turn.done():
@@ -254,48 +255,48 @@ class Producer:
     # ---------------------------------------------------------------------------------------------- sent and answered
 
     def _dispatch(self) -> None:
-        """Sends what may be sent now; the task that waits for the answers calls it again for the rest."""
+        """Sends what may be sent now; the task that waits for responses calls it again for the rest."""
         while self._queue and self._may_send():
             batch = self._queue.popleft()
             try:
                 answer = self._client.send_messages(
                     self._stream, self._topic, as_batch(batch.messages), batch.partitioning
                 )
-            except Exception as error:  # noqa: BLE001 -- no batch can be made of these: who sent them is told
+            except Exception as error:  # noqa: BLE001 -- these cannot be encoded: the sender gets the error
                 self._settle(batch, error)
             else:
-                self._flying.append((batch, answer))
-        if self._answering is None and (self._flying or self._queue):
-            self._answering = self._loop.create_task(self._answer(), name="answers to a producer")
+                self._in_flight.append((batch, answer))
+        if self._receiving is None and (self._in_flight or self._queue):
+            self._receiving = self._loop.create_task(self._answer(), name="responses to a producer")
 
     def _may_send(self) -> bool:
-        if len(self._flying) >= self._in_flight_max:
+        if len(self._in_flight) >= self._in_flight_max:
             return False
-        if self._flying and self._flying[-1][1].done():
-            # Nobody has looked at the answers yet. Should they say that the connection is lost, these go first.
+        if self._in_flight and self._in_flight[-1][1].done():
+            # These responses were not processed yet. If the connection is lost, their batches go first.
             return False
         return self._client.is_connected or not self._client.comes_back
 
     async def _answer(self) -> None:
-        """Lives as long as anything has no answer."""
+        """Runs while any batch has no response."""
         try:
-            while self._flying or self._queue:
-                if not self._flying:
+            while self._in_flight or self._queue:
+                if not self._in_flight:
                     await self._connected()
                     continue
-                batch, answer = self._flying[0]
+                batch, answer = self._in_flight[0]
                 error = await _outcome(answer)
                 if isinstance(error, Disconnected) and self._resend and self._client.comes_back:
-                    await self._take_back()
+                    await self._requeue()
                     continue
-                self._flying.popleft()
+                self._in_flight.popleft()
                 self._settle(batch, error)
                 self._dispatch()
         finally:
-            self._answering = None
+            self._receiving = None
 
     async def _connected(self) -> None:
-        """Sends as soon as there is a connection; if there will be none, all that waits for it has failed."""
+        """Sends as soon as there is a connection; if there will be none, all queued batches have failed."""
         try:
             await self._client.restored()
         except CommandError as error:
@@ -305,12 +306,12 @@ class Producer:
         else:
             self._dispatch()
 
-    async def _take_back(self) -> None:
-        """The connection is lost: what was under way goes out again before anything else."""
-        flying, self._flying = self._flying, deque()
-        for _, answer in flying:
+    async def _requeue(self) -> None:
+        """The connection is lost: batches without a response are sent again before anything else."""
+        pending, self._in_flight = self._in_flight, deque()
+        for _, answer in pending:
             await _outcome(answer)
-        self._queue.extendleft(batch for batch, _ in reversed(flying))
+        self._queue.extendleft(batch for batch, _ in reversed(pending))
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         self.buffered_bytes -= batch.size
@@ -318,14 +319,14 @@ class Producer:
             batch.answer.set_result(None)
         else:
             batch.answer.set_exception(error)
-            # Looked at: the loop would otherwise complain of an answer that nobody awaits.
+            # Marks the exception as retrieved: otherwise the loop reports a future that nobody awaits.
             batch.answer.exception()
             failure = FailedSend(batch.partitioning, batch.messages, error)
             if self._on_failure is None:
                 self._failures.append((batch.delivery, failure))
             else:
                 self._on_failure(failure)
-        self._let_in()
+        self._admit_waiting()
 
 
 def _size(message: Content) -> int:

@@ -1,6 +1,6 @@
-"""The client's connection over TCP, with or without TLS: frames out, answers in, in the same order.
+"""The client's connection over TCP, with or without TLS: sends frames and receives responses in the same order.
 
-An answer that is not whole in the scratch buffer gets a buffer of its own, and its rest is read straight into that.
+A response that does not fit into the scratch buffer gets a buffer of its own, into which the rest is received directly.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from whippet.app.errors import Code, CommandError
 
 SCRATCH_BYTES = 64 << 10
 GONE_S = 30
-"""A machine that has acknowledged nothing for so long is taken to be gone."""
+"""A machine that has acknowledged nothing for this long counts as gone."""
 JOINED_BYTES = 64 << 10
-"""Up to here header and payload are put together: one write costs more than one copy."""
+"""Up to this size header and payload are joined: one write costs more than one copy."""
 
 
 class TcpConnection(asyncio.BufferedProtocol):
-    """Made by `connect`. All methods run on the event loop."""
+    """Created by `connect`. All methods run on the event loop."""
 
     transport = "tcp"
 
@@ -34,10 +34,10 @@ class TcpConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._transport = cast(asyncio.Transport, None)
         self._pending: deque[tuple[Prepared, asyncio.Future[Any]]] = deque()
-        """Requests that have no answer yet, the oldest first."""
+        """Requests without a response, the oldest first."""
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
-        """Bytes in the scratch buffer: never more than part of a header, between two reads."""
+        """Bytes in the scratch buffer: between two reads never more than part of a header."""
         self._head = memoryview(b"")
         self._body: memoryview | None = None
         self._body_filled = 0
@@ -82,7 +82,7 @@ class TcpConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        _notice_silence(transport.get_extra_info("socket"))
+        _enable_keepalive(transport.get_extra_info("socket"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if exc is not None:
@@ -116,13 +116,13 @@ class TcpConnection(asyncio.BufferedProtocol):
             try:
                 self._split_frames()
             except UnexpectedBytes:
-                self._reason = "the server sends what is no answer to anything"
+                self._reason = "the server sent bytes that are no response"
                 self._transport.abort()
             return
         self._body_filled += nbytes
         if self._body_filled == len(self._body):
             body, self._body = self._body, None
-            self._answered(self._head, body)
+            self._receive_response(self._head, body)
 
     def _split_frames(self) -> None:
         scratch, position, end = self._scratch, 0, self._filled
@@ -134,7 +134,7 @@ class TcpConnection(asyncio.BufferedProtocol):
                 raise UnexpectedBytes
             position += head_bytes
             if end - position >= length:
-                self._answered(head, scratch[position : position + length])
+                self._receive_response(head, scratch[position : position + length])
                 position += length
                 continue
             self._head = memoryview(bytes(head))
@@ -145,8 +145,8 @@ class TcpConnection(asyncio.BufferedProtocol):
         scratch[: end - position] = bytes(scratch[position:end])
         self._filled = end - position
 
-    def _answered(self, head: memoryview, body: memoryview) -> None:
-        """Both may lie in the scratch buffer: what is made of them is a copy."""
+    def _receive_response(self, head: memoryview, body: memoryview) -> None:
+        """Both may be in the scratch buffer, so decoding must copy."""
         if not self._pending:
             self._reason = self._reason or self._wire.unsolicited(head)
             return
@@ -159,19 +159,23 @@ class TcpConnection(asyncio.BufferedProtocol):
             future.set_exception(refused)
 
 
-def _notice_silence(link: socket.socket | None) -> None:
-    """A server whose machine is gone says nothing: the connection ends when it has been so for a while."""
+def _enable_keepalive(link: socket.socket | None) -> None:
+    """A server whose machine is gone sends nothing: the keepalive ends the connection after a while."""
     if link is None:
         return
     link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", GONE_S // 2), ("TCP_KEEPINTVL", 5), ("TCP_USER_TIMEOUT", GONE_S * 1000)):
+    for option, value in (
+        ("TCP_KEEPIDLE", GONE_S // 2),
+        ("TCP_KEEPINTVL", 5),
+        ("TCP_USER_TIMEOUT", GONE_S * 1000),
+    ):
         # Not every system has them.
         if hasattr(socket, option):
             link.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
 
 
 async def connect(destination: Destination) -> TcpConnection:
-    """Not logged in. OSError and ssl.SSLError come as Disconnected."""
+    """Does not log in. OSError and ssl.SSLError are raised as Disconnected."""
     loop = asyncio.get_running_loop()
     name = (destination.tls_domain or destination.host) if destination.tls else None
     try:

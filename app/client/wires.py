@@ -1,7 +1,7 @@
-"""What the client says over a connection, in either of the two protocols: requests into frames, frames into answers.
+"""The client's side of both protocols: encodes requests as frames and decodes responses.
 
-The codec is the server's own, `transports/wire`: pure functions over bytes. This module is the only one of `app` that
-knows it (but for the composition root), and pyproject.toml says so to import-linter.
+The codec is the server's own, `transports/wire`: pure functions over bytes. Except for the composition root, only this
+module of `app` may import it, as import-linter checks.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from whippet.transports.wire.modern import requests as modern_requests
 from whippet.transports.wire.modern import responses as modern_responses
 from whippet.transports.wire.modern.frames import Reason
 
-Answer = TypeVar("Answer")
+Response = TypeVar("Response")
 PROTOCOL = registration.packed(0, 11, 0)
-"""What we say that we speak."""
+"""The protocol version that the client requests."""
 SDK = "whippet"
 RESPONSE_BYTES_MAX = 2 << 30
-"""Nothing that a server answers is larger; a length above it is no answer."""
+"""No response is larger; a greater length is no response."""
 
 
 class UnexpectedBytes(Exception):
-    """What came is no answer to anything; what follows cannot be told apart."""
+    """The bytes are no response; what follows cannot be decoded."""
 
 
 class Prepared(NamedTuple):
-    """A request that can be sent, more than once."""
+    """An encoded request, which can be sent more than once."""
 
     operation: int
     """0 where the protocol has only codes."""
@@ -49,43 +49,43 @@ class Prepared(NamedTuple):
 
 
 class Wire(Protocol):
-    """The protocol on one connection. Requests are framed in the order in which they are sent, and answers given to
-    `answer` in the order in which they come."""
+    """The protocol on one connection. Requests are framed in the order in which they are sent, and `answer` gets the
+    responses in the order in which they arrive."""
 
     head_bytes: int
 
     def prepare(self, request: Request) -> Prepared:
-        """What is the same each time that it is sent."""
+        """Encodes the parts that are the same each time the request is sent."""
 
     def frame(self, prepared: Prepared) -> list[Readable]:
-        """The frame in buffers."""
+        """The frame, in buffers."""
 
     def body_bytes(self, head: memoryview) -> int:
-        """How much follows the head of an answer."""
+        """The number of bytes after the head of a response."""
 
     def is_success(self, head: memoryview) -> bool:
-        """Whether an answer is no refusal, as far as its head says."""
+        """Returns False if the head shows a refusal."""
 
-    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
-        """What was answered, as a copy; a refusal is raised."""
+    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
+        """Decodes a response, as a copy; raises a refusal."""
 
     def unsolicited(self, head: memoryview) -> str:
-        """What the server says to somebody who has asked nothing."""
+        """Decodes what the server sends without a request."""
 
 
 def refusal(status: int) -> CommandError:
     try:
         return CommandError(Code(status))
     except ValueError:
-        return CommandError(Code.ERROR, f"the server refused with the number {status}, which nobody knows here")
+        return CommandError(Code.ERROR, f"the server refused with the unknown error {status}")
 
 
-def _understood(asked: Prepared, decode: Callable[[], Answer]) -> Answer:
+def _decode(prepared: Prepared, decode: Callable[[], Response]) -> Response:
     try:
         return decode()
     except (CommandError, ValueError, IndexError, struct.error) as error:
-        # The last three are what numpy, enumerations and struct say of bytes that are not what they should be.
-        sentence = f"the answer to command {asked.code} cannot be read: {error}"
+        # numpy, enumerations and struct raise the last three for invalid bytes.
+        sentence = f"the response to command {prepared.code} cannot be decoded: {error}"
         raise CommandError(Code.INVALID_FORMAT, sentence) from error
 
 
@@ -117,11 +117,11 @@ class ClassicWire:
     def is_success(self, head: memoryview) -> bool:
         return frames.response_header(head).status == frames.OK
 
-    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
+    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
         status, _ = frames.response_header(head)
         if status != frames.OK:
             raise refusal(status)
-        return _understood(asked, lambda: responses.decode_answer(asked.code, body, self._dialect))
+        return _decode(prepared, lambda: responses.decode_answer(prepared.code, body, self._dialect))
 
     def unsolicited(self, head: memoryview) -> str:
         return f"the server refused the connection: error {frames.response_header(head).status}"
@@ -174,27 +174,27 @@ class ModernWire:
         reply = modern_frames.reply_of(head)
         return reply.kind == modern_frames.REPLY and not reply.status
 
-    def answer(self, asked: Prepared, head: memoryview, body: memoryview) -> Any:
+    def answer(self, prepared: Prepared, head: memoryview, body: memoryview) -> Any:
         reply = modern_frames.reply_of(head)
         if reply.kind == modern_frames.EVICTION:
             raise CommandError(_code_of(reply.reason))
-        if reply.kind != modern_frames.REPLY or reply.operation != asked.operation:
-            raise CommandError(Code.INVALID_FORMAT, f"a frame of kind {reply.kind} is no reply to {asked.operation}")
+        if reply.kind != modern_frames.REPLY or reply.operation != prepared.operation:
+            raise CommandError(Code.INVALID_FORMAT, f"a frame of kind {reply.kind} is no reply to {prepared.operation}")
         if reply.status:
             raise refusal(reply.status)
-        if asked.operation not in operations.PLAIN:
-            refused, body = _understood(asked, partial(modern_frames.refused, body))
+        if prepared.operation not in operations.PLAIN:
+            refused, body = _decode(prepared, partial(modern_frames.refused, body))
             if refused is not None:
                 raise refusal(refused)
-        if asked.operation == operations.REGISTER:
-            registered = _understood(asked, lambda: registration.decode_answer(body))
+        if prepared.operation == operations.REGISTER:
+            registered = _decode(prepared, lambda: registration.decode_answer(body))
             self._session = registered.session
             return LoggedIn(registered.user_id)
-        return _understood(asked, lambda: modern_responses.decode(asked.code, body))
+        return _decode(prepared, lambda: modern_responses.decode(prepared.code, body))
 
     def unsolicited(self, head: memoryview) -> str:
         reply = modern_frames.reply_of(head)
-        return f"the server has ended the connection: {_code_of(reply.reason).name.lower()}"
+        return f"the server ended the connection: {_code_of(reply.reason).name.lower()}"
 
 
 def _code_of(reason: int) -> Code:
@@ -205,4 +205,4 @@ def _code_of(reason: int) -> Code:
 
 
 WIRES: dict[str, type[ClassicWire] | type[ModernWire]] = {"classic": ClassicWire, "modern": ModernWire}
-"""By the names that a connection string has for them: of the clients 0.6 to 0.8, and of those since 0.9."""
+"""By their names in connection strings: for the clients 0.6 to 0.8, and since 0.9."""

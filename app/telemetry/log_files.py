@@ -1,8 +1,8 @@
-"""The log in files: one that grows, and older ones beside it until they are too old or too many.
+"""The log in files: a growing one, and older ones beside it until they are too old or too many.
 
-Whoever logs never waits for a disk: records go through a queue with a bound to a thread of their own. The queue takes
-records from the first moment, and the thread begins when the data folder is locked, so that a server whose start is
-refused writes nothing into the folder of another one. A disk that refuses lines is no reason to fail.
+Logging never waits for a disk: records go through a bounded queue to a separate thread. The queue accepts records from
+the first moment, and the thread starts when the data folder is locked, so that a server that may not start writes
+nothing into the folder of another one. Disk errors do not stop the server.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 from whippet.app.config.system import Logging
 
 NAME = "iggy-server.log"
-"""The name that Iggy's server has, because programs that collect logs look for it and for what follows."""
+"""The name of Iggy's log file, which log collectors look for, including rotated files."""
 OLDER = re.compile(r"iggy-server\.log\.\d{20}")
-"""With the time at which it ended, to the microsecond."""
+"""With the time at which it was closed, to the microsecond."""
 WAITING_MAX = 10_000
-"""Lines that wait for a slow disk; more are left out, and counted."""
+"""Lines that wait for a slow disk; more are dropped, and counted."""
 OWNER_ALONE = 0o600
 
 
 class LogFiles:
-    """Made before anything is opened, begun by `start`, ended by `stop`. `handler` is for the root logger."""
+    """Created before anything is opened, started by `start`, ended by `stop`. `handler` is for the root logger."""
 
     def __init__(self, formatter: logging.Formatter, clock: Callable[[], float] = time.time) -> None:
         self.handler = _Queueing(Queue(WAITING_MAX))
@@ -38,10 +38,10 @@ class LogFiles:
         self._listener: QueueListener | None = None
         self._file: _File | None = None
         self.folder: str | None = None
-        """The files are in this folder. None until `start` has been called."""
+        """The folder of the files. None until `start` was called."""
 
     def start(self, data_folder: str, settings: Logging) -> None:
-        """Writes what has been logged so far and what will be. OSError if the folder cannot be used. Blocks."""
+        """Writes what was logged so far and what will be. Raises OSError if the folder cannot be used. Blocks."""
         folder = os.path.join(data_folder, settings.path)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._file = _File(folder, settings, self._clock)
@@ -52,12 +52,12 @@ class LogFiles:
         self.folder = folder
 
     def tidy(self) -> None:
-        """Begins a new file if the present one is too old, and removes those that are too old or too many. Blocks."""
+        """Begins a new file if the current one is too old, and removes files that are too old or too many. Blocks."""
         if self._file is not None:
             self._file.tidy()
 
     def stop(self) -> None:
-        """Returns when all that was logged is written."""
+        """Returns when everything logged is written."""
         if self._listener is not None and self._file is not None:
             self._listener.stop()
             self._file.close()
@@ -65,35 +65,35 @@ class LogFiles:
 
 
 class _Queueing(QueueHandler):
-    """Leaves out what the queue has no room for, and says how much that was when there is room again."""
+    """Drops records that do not fit into the queue, and reports their number when there is room again."""
 
     queue: Queue[Any]
 
     def __init__(self, queue: Queue[Any]) -> None:
         super().__init__(queue)
-        self._left_out = 0
+        self._dropped = 0
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:
-            if self._left_out:
-                text = f"{self._left_out} lines were left out here, because the disk was too slow for them"
+            if self._dropped:
+                text = f"{self._dropped} lines were dropped here, because the disk was too slow"
                 self.queue.put_nowait(logging.LogRecord(__name__, logging.WARNING, "", 0, text, None, None))
-                self._left_out = 0
+                self._dropped = 0
             self.queue.put_nowait(record)
         except Full:
-            self._left_out += 1
+            self._dropped += 1
 
 
 class _Listener(QueueListener):
     queue: Queue[Any]
 
     def enqueue_sentinel(self) -> None:
-        """Waits for room where the queue is full. None is what ends the thread."""
+        """Waits for room if the queue is full. None ends the thread."""
         self.queue.put(None)
 
 
 class _File(logging.Handler):
-    """The file that grows. One thread writes."""
+    """The growing file. One thread writes."""
 
     def __init__(self, folder: str, settings: Logging, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _File(logging.Handler):
         self._path = os.path.join(folder, NAME)
         self._settings = settings
         self._clock = clock
-        self._refused = False
+        self._is_failing = False
         self._open()
 
     def _open(self) -> None:
@@ -115,14 +115,14 @@ class _File(logging.Handler):
         try:
             line = f"{self.format(record)}\n".encode(errors="backslashreplace")
             if self._size and 0 < self._settings.max_file_size < self._size + len(line):
-                self._begin_another()
+                self._rotate()
                 self.tidy()
             self._size += self._stream.write(line)
-            self._refused = False
+            self._is_failing = False
         except OSError as error:
-            self._say(f"{self._path} cannot be written: {error.strerror or error}")
+            self._report(f"{self._path} cannot be written: {error.strerror or error}")
 
-    def _begin_another(self) -> None:
+    def _rotate(self) -> None:
         moment = self._clock()
         stamp = time.strftime("%Y%m%d%H%M%S", time.gmtime(moment)) + f"{int(moment % 1 * 1e6):06}"
         os.rename(self._path, f"{self._path}.{stamp}")
@@ -130,20 +130,20 @@ class _File(logging.Handler):
         self._open()
 
     def tidy(self) -> None:
-        """On any thread."""
+        """May be called on any thread."""
         self.acquire()
         try:
             if self._size and self._clock() - self._begun_at >= self._settings.retention:
-                self._begin_another()
+                self._rotate()
             self._remove_old()
         except OSError as error:
-            self._say(f"{self._folder} cannot be tidied up: {error.strerror or error}")
+            self._report(f"{self._folder} cannot be tidied up: {error.strerror or error}")
         finally:
             self.release()
 
     def _remove_old(self) -> None:
         settings = self._settings
-        # What grows is counted as what it may become, so that the sum holds until the next time.
+        # The growing file counts with its maximum size, so that the sum holds until the next time.
         total = max(self._size, settings.max_file_size)
         for name in sorted(filter(OLDER.fullmatch, os.listdir(self._folder)), reverse=True):
             path = os.path.join(self._folder, name)
@@ -152,10 +152,10 @@ class _File(logging.Handler):
             if self._clock() - found.st_mtime >= settings.retention or 0 < settings.max_total_size < total:
                 os.remove(path)
 
-    def _say(self, problem: str) -> None:
-        """Once, until a line can be written again; not to the log, which would come back here."""
-        if not self._refused:
-            self._refused = True
+    def _report(self, problem: str) -> None:
+        """Reports once, until a line can be written again; not to the log, which would come back here."""
+        if not self._is_failing:
+            self._is_failing = True
             sys.stderr.write(f"whippet: {problem}\n")
 
     def close(self) -> None:

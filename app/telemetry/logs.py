@@ -1,8 +1,6 @@
-"""The one place where logging is configured: which records are wanted, how a line looks, and where it goes: to stderr
-and, if that is wanted, to files.
+"""The configuration of logging: the level, the format of a line, and the destinations: stderr, and optionally files.
 
-The composition root calls it once, before anything is opened. Other modules only ask for their own logger; none of
-them adds a handler or sets a level.
+app/server.py calls it once, before anything is opened. No other module adds a handler or sets a level.
 """
 
 from __future__ import annotations
@@ -21,11 +19,11 @@ LEVELS = {
     "error": logging.ERROR,
     "off": logging.CRITICAL + 1,
 }
-"""The values of system.logging.level. Python's logging has nothing below debug."""
+"""The values of system.logging.level. Python's logging has no level below debug."""
 
 
 class Line(logging.Formatter):
-    """Time in UTC, so that lines of several hosts can be read together."""
+    """Times are in UTC, so that the logs of several hosts can be compared."""
 
     converter = staticmethod(time.gmtime)
     default_time_format = "%Y-%m-%dT%H:%M:%S"
@@ -33,7 +31,7 @@ class Line(logging.Formatter):
 
 
 def configure(level: str, *, to_files: bool = False) -> LogFiles:
-    """What goes to files waits in the answer until that is started."""
+    """Returns the log files, which collect lines until they are started."""
     line = Line("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(line)
@@ -41,7 +39,7 @@ def configure(level: str, *, to_files: bool = False) -> LogFiles:
     root = logging.getLogger()
     root.handlers[:] = [handler, files.handler] if to_files else [handler]
     root.setLevel(LEVELS[level])
-    # What uvicorn warns of is what strangers send (malformed requests, upgrades): a flood anyone could cause. A level
-    # of its own is needed besides: at NOTSET it formats a line per connection for a level that nobody asked for.
+    # uvicorn warns of what strangers send (malformed requests, upgrades): a flood that anybody could cause. It needs a
+    # level of its own besides, because at NOTSET it formats a line per connection for a level that is not enabled.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     return files

@@ -1,6 +1,7 @@
-"""What Linux says of this process and this machine, from /proc: memory, no disk, so the event loop may read it.
+"""CPU, memory and disk figures of this process and this machine, from /proc on Linux. That is memory and no disk, so
+the event loop may read it.
 
-Where a file is not there, on another system or in a tight container, the figures are 0.
+Where a file is missing, on another system or in a restricted container, the figures are 0.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """CPU in percent since the reading before, of one core for the process and of all cores for the machine; bytes."""
+    """CPU in percent since the previous reading: of one core for the process, of all cores for the machine. Sizes in
+    bytes."""
 
     cpu_usage: float
     total_cpu_usage: float
@@ -29,7 +31,7 @@ class Reading(msgspec.Struct, frozen=True):
     threads: int
     open_files: int
     open_files_limit: int
-    """What the system allows this process."""
+    """The limit for this process."""
 
 
 class Machine:
@@ -75,7 +77,7 @@ class Machine:
         self._cores = total, idle
         if total <= total_then:
             return 0.0
-        # Of a machine that has idled throughout, rounding makes a little less than nothing.
+        # For a machine that was idle throughout, rounding gives slightly less than zero.
         return min(max(100 * (1 - (idle - idle_then) / (total - total_then)), 0.0), 100.0)
 
 
@@ -103,7 +105,7 @@ def _lines(path: str) -> list[str]:
 
 
 def _words(path: str) -> list[str]:
-    """Of the first line. A program's name in brackets may hold spaces; ours does not."""
+    """Of the first line. The program's name in brackets could contain spaces; ours does not."""
     lines = _lines(path)
     return lines[0].split() if lines else []
 

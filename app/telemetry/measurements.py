@@ -1,6 +1,6 @@
-"""What is counted and timed while the server works: plain numbers, found without looking up any label.
+"""Counters and timings of the running server: plain numbers, accessed without a lookup of labels.
 
-`telemetry.metrics` tells them to whoever scrapes. The event loop alone changes what is here, but for `SharedHistogram`.
+`telemetry.metrics` exports them. Only the event loop changes them, except `SharedHistogram`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ BOUNDS = (
     *(0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05),
     *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
 )
-"""Seconds: from a poll out of memory to a sync on a disk that is about to fail."""
+"""Seconds: from a poll from memory to a sync on a failing disk."""
 
 
 class Histogram:
-    """How long something took, by the bounds."""
+    """Durations, counted by bounds."""
 
     __slots__ = ("counts", "seconds")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BOUNDS) + 1)
-        """Those up to each bound and above the one before it; the last for what took longer than all."""
+        """Durations up to each bound and above the previous one; the last counts the rest."""
         self.seconds = 0.0
 
     def add(self, seconds: float) -> None:
@@ -35,7 +35,7 @@ class Histogram:
 
 
 class SharedHistogram(Histogram):
-    """One that several threads change."""
+    """A histogram that several threads change."""
 
     __slots__ = ("_lock",)
 
@@ -49,7 +49,7 @@ class SharedHistogram(Histogram):
 
 
 def _by_transport() -> list[Histogram]:
-    """A transport is its number; none has the 0."""
+    """By the number of the transport; none is 0."""
     return [Histogram() for _ in range(len(Transport) + 1)]
 
 
@@ -58,12 +58,12 @@ class Measurements:
         self.commands: defaultdict[type[Any], list[Histogram]] = defaultdict(_by_transport)
         """By the type of the request, then by its transport."""
         self.refusals: Counter[tuple[str, str]] = Counter()
-        """By the name of the command and that of the error."""
+        """By the names of the command and of the error."""
         self.http_requests = 0
-        """All that has reached the HTTP port and could be read, whatever became of it."""
+        """All requests on the HTTP port that could be parsed, whatever the response."""
         self.messages_sent = self.bytes_sent = 0
-        """By producers, and appended."""
+        """From producers, and appended."""
         self.messages_polled = 0
-        """Handed out to consumers."""
+        """Returned to consumers."""
         self.file_syncs = SharedHistogram()
         self.folder_syncs = SharedHistogram()

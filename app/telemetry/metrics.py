@@ -1,8 +1,8 @@
-"""The metrics for Prometheus: the names of Apache Iggy, and what tells more about this server.
+"""The metrics for Prometheus: the names of Apache Iggy, and more about this server.
 
-`sample` looks at the living state when somebody scrapes, on the event loop, and only gathers numbers; `render` makes
-the text of them, on any thread. Nothing is kept in between, so nothing can drift. What grows with the catalogue, series
-about single groups and partitions, is cut off at the limit of the configuration, and how many that were is told.
+`sample` gathers numbers from the live state on the event loop, for each scrape; `render` formats them, on any thread.
+Nothing is kept in between, so nothing can drift. Series that grow with the catalogue, about single groups and
+partitions, are cut off at the configured limit, and the number of omitted ones is exported.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Series(NamedTuple):
     values: Values
     labels: Labels = ()
     counts: bool = False
-    """A counter: its samples have the ending `_total`."""
+    """A counter: its samples have the suffix `_total`."""
 
     def family(self) -> Metric:
         made = (CounterMetricFamily if self.counts else GaugeMetricFamily)(self.name, self.help, labels=self.labels)
@@ -77,7 +77,8 @@ def sample(gateway: Gateway) -> Sampled:
 
 
 def render(sampled: Sampled, *, as_openmetrics: bool = False) -> bytes:
-    """Both forms end with the mark of OpenMetrics, a comment to others: clients of Iggy look for it."""
+    """Both formats end with the mark of OpenMetrics, which is a comment in the other one: clients of Iggy look for
+    it."""
     collected = _Collected(sampled)
     if as_openmetrics:
         return _plain_integers(openmetrics.generate_latest(collected))
@@ -85,7 +86,7 @@ def render(sampled: Sampled, *, as_openmetrics: bool = False) -> bytes:
 
 
 class _Collected:
-    """What the renderers take for a registry."""
+    """The registry that the renderers expect."""
 
     def __init__(self, sampled: Sampled) -> None:
         self._sampled = sampled
@@ -100,7 +101,7 @@ _WHOLE = re.compile(rb"(?<= \d)(\d*)\.0$", re.MULTILINE)
 
 
 def _plain_integers(text: bytes) -> bytes:
-    """`streams 1`, as Iggy has it; the package says 1.0."""
+    """`streams 1`, as Iggy writes it; the package writes 1.0."""
     return _WHOLE.sub(rb"\1", text)
 
 
@@ -116,7 +117,7 @@ def _counter(name: str, sentence: str, value: float) -> Series:
 
 
 def _of_iggy(gateway: Gateway) -> Iterator[Series]:
-    """The eight of its server, in its words, then those of its founding documents."""
+    """The eight of Iggy's server, in its words, then those of its founding documents."""
     measurements = gateway.measurements
     topics = [topic for stream in gateway.streams for topic in stream.topics]
     partitions = [partition for topic in topics for partition in topic.served]
@@ -151,7 +152,7 @@ def _commands(gateway: Gateway) -> Iterator[Series | Timings]:
     measurements = gateway.measurements
     yield Timings(
         "whippet_command_seconds",
-        "Time to carry out a command, without what the transport does before and after.",
+        "Time to execute a command, without what the transport does before and after.",
         [
             ((BY_REQUEST[request].name, transport.name.lower()), *_copied(by_transport[transport]))
             for request, by_transport in measurements.commands.items()
@@ -185,9 +186,9 @@ def _storage(gateway: Gateway) -> Iterator[Series | Timings]:
     yield _gauge("whippet_partitions_failed", "Partitions that refuse writes since the disk failed.", failed)
     shards = list(enumerate(store.shards))
     for name, sentence in (
-        ("queue_length", "Orders and calls that wait for the thread of a shard."),
-        ("writes", "Orders to write that a shard has carried out."),
-        ("syncs", "Times that a shard has synced a partition for those who wait."),
+        ("queue_length", "Work items that wait for the thread of a shard."),
+        ("writes", "Write orders that a shard has executed."),
+        ("syncs", "Syncs of a partition for which sends or commits waited."),
     ):
         values: Values = [((str(number),), getattr(shard, name)) for number, shard in shards]
         yield Series(f"whippet_shard_{name}", sentence, values, ("shard",), counts=name != "queue_length")
@@ -219,8 +220,8 @@ def _certificates(gateway: Gateway) -> Iterator[Series]:
 
 
 def _readers(gateway: Gateway) -> Iterator[Series]:
-    """How far groups and consumers are behind."""
-    room = _Room(gateway.config.http.metrics.series)
+    """The lag of groups and consumers."""
+    budget = _SeriesBudget(gateway.config.http.metrics.series)
     members: Values = []
     lags: Values = []
     consumers: Values = []
@@ -228,13 +229,13 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
         for topic in stream.topics:
             served = topic.served
             for group in topic.groups:
-                if room.takes(1 + len(served)):
+                if budget.takes(1 + len(served)):
                     place = (stream.name, topic.name, group.name)
                     members.append((place, len(group.members)))
                     lags += [((*place, str(each.place.partition)), _lag(each, Kind.GROUP, group.id)) for each in served]
             for partition in served:
                 readers = partition.readers(Kind.CONSUMER)
-                if room.takes(len(readers)):
+                if budget.takes(len(readers)):
                     names = [partition.reader_name(Kind.CONSUMER, reader) or str(reader) for reader in readers]
                     number = str(partition.place.partition)
                     consumers += [
@@ -247,7 +248,7 @@ def _readers(gateway: Gateway) -> Iterator[Series]:
     sentence = "Messages after the offset that a consumer has stored; it has its number until it stores one by name."
     yield Series("whippet_consumer_lag", sentence, consumers, ("stream", "topic", "consumer", "partition"))
     sentence = "Series about groups and consumers that are not here, because of http.metrics.series."
-    yield _gauge("whippet_series_left_out", sentence, room.left_out)
+    yield _gauge("whippet_series_left_out", sentence, budget.left_out)
 
 
 def _lag(partition: Partition, kind: Kind, identity: int) -> int:
@@ -256,8 +257,8 @@ def _lag(partition: Partition, kind: Kind, identity: int) -> int:
     return max(partition.readable - read, 0)
 
 
-class _Room:
-    """For series that grow with the catalogue."""
+class _SeriesBudget:
+    """The budget for series that grow with the catalogue."""
 
     def __init__(self, limit: int) -> None:
         self._left = limit

@@ -1,4 +1,4 @@
-"""The files of the store, with a watch at what waits for the disk itself. The composition root hands it over."""
+"""The file operations of the store, with a timer around what waits for the disk itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from whippet.storage.files import Files
 
 
 class TimedFiles(Files):
-    """Syncs that fail count too: how long a disk takes to refuse is worth knowing."""
+    """Failed syncs count too: how long a disk takes to fail is worth knowing."""
 
     def __init__(self, measurements: Measurements) -> None:
         self._measurements = measurements

@@ -97,8 +97,8 @@ async def test_a_user_who_is_not_there_costs_one_hash_and_has_no_password(monkey
 
 async def test_the_hash_for_users_who_are_not_there_has_the_cost_of_the_others() -> None:
     passwords = Passwords(CHEAP)
-    assert passwords._nobodys.split("$")[:4] == (await passwords.hash("secret")).split("$")[:4]
-    assert len(passwords._nobodys) == len(await passwords.hash("secret"))
+    assert passwords._hash_of_nobody.split("$")[:4] == (await passwords.hash("secret")).split("$")[:4]
+    assert len(passwords._hash_of_nobody) == len(await passwords.hash("secret"))
     passwords.close()
 
 

@@ -104,7 +104,7 @@ async def test_a_token_that_goes_leaves_the_others_of_its_user(
             made.clock.now += SECOND
             await tokens.remove_expired()
             await tokens.remove_expired()
-        assert [record.getMessage() for record in caplog.records] == ["2 expired personal access tokens were removed"]
+        assert [record.getMessage() for record in caplog.records] == ["removed 2 expired personal access tokens"]
         assert [token.name for token in tokens.of(root)] == ["two"]
         await tokens.delete(root, "two")
         assert tokens.of(root) == []

@@ -404,7 +404,7 @@ async def test_an_address_that_has_to_wait_is_logged_once_not_for_each_attempt(
     with caplog.at_level(logging.WARNING):
         await fail(throttle, 7)
     assert [record.getMessage() for record in caplog.records] == [
-        "many failed logins from 10.0.0.1: it has to wait before each further one"
+        "10.0.0.1 has failed to log in many times; each further attempt has to wait"
     ]
 
 

@@ -252,7 +252,7 @@ async def test_what_is_no_key_for_us_does_not_keep_the_others_from_being_used(
     world = World(without_a_name, rsa_key(kid="enc", use="enc"), {"kty": "oct", "kid": "oct"}, rsa_key())
     world.keys.insert(0, {"kty": 1})
     assert await world.who(token()) == 7
-    assert "has 1 keys" in caplog.text
+    assert "fetched 1 keys" in caplog.text
 
 
 async def test_keys_are_fetched_again_when_they_are_older_than_an_hour() -> None:
@@ -305,9 +305,9 @@ async def test_a_fetch_that_is_under_way_ends_with_the_server() -> None:
 @pytest.mark.parametrize(("said", "named"), [(ISSUER, True), ("https://issuer.example/other", False), ("", False)])
 async def test_a_token_names_its_issuer(said: str, named: bool) -> None:
     world = World(rsa_key())
-    assert world.issuers.names(token(said=claims(iss=said))) is named
-    assert not world.issuers.names("no token")
-    assert not TrustedIssuers((), 5.0).names(token())
+    assert world.issuers.is_named_by(token(said=claims(iss=said))) is named
+    assert not world.issuers.is_named_by("no token")
+    assert not TrustedIssuers((), 5.0).is_named_by(token())
     assert await TrustedIssuers((), 5.0).user_id(token(), NOW) is None
     assert world.asked == []
 

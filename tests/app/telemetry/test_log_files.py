@@ -140,7 +140,7 @@ def test_a_thread_that_logs_never_waits_for_the_disk_and_what_was_left_out_is_co
     world.files.handler.queue.join()
     world.logger.warning("after")
     world.files.stop()
-    told = "7 lines were left out here, because the disk was too slow for them"
+    told = "7 lines were dropped here, because the disk was too slow"
     assert world.lines() == ["0", "1", "2", told, "after"]
 
 
