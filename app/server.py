@@ -227,7 +227,7 @@ async def _stop(
 ) -> None:
     gateway.readiness.enter(Stage.STOPPING)
     if api is not None:
-        api.part()
+        api.drain()
     endings = [each.stop() for each in web]
     endings += [each.stop(gateway.config.system.limits.stop_time) for each in listeners]
     await asyncio.gather(*endings)

@@ -249,7 +249,7 @@ class QuicListener(Connections[Connection]):
         if connection.is_http and self._door is not None:
             if not self._door.has_room():
                 return False
-            self._door.over_quic += 1
+            self._door.http3_connections += 1
         self._established += 1
         connection.is_counted = True
         return True
@@ -264,7 +264,7 @@ class QuicListener(Connections[Connection]):
             connection.is_counted = False
             self._established -= 1
             if connection.is_http and self._door is not None:
-                self._door.over_quic -= 1
+                self._door.http3_connections -= 1
         super().remove(connection)
 
     def close_overdue(self, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What all requests share: the gateway, the tokens, the limits and the rooms of memory. One for an application."""
+"""What all requests of an application share: the gateway, the tokens, the limits and the memory budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from whippet.transports.http.serving.open_tails import Tails
 
 class Api:
     def __init__(self, gateway: Gateway, tokens: AccessTokens, budgets: Budgets | None = None) -> None:
-        """`rooms` are shared with all other transports."""
+        """`budgets` are shared with all other transports."""
         self.gateway = gateway
         self.access_tokens = tokens
         self.config: Http = gateway.config.http
@@ -46,26 +46,26 @@ class Api:
         )
         self.tails = Tails(readers)
         self.tickets = Tickets(self.config.readers.ticket_time, gateway.clock)
-        self.parting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the server is about to stop."""
-        self._unwatched: set[asyncio.Task[Any]] = set()
+        self.draining: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the server begins to stop."""
+        self._background: set[asyncio.Task[Any]] = set()
 
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> None:
-        """For what was answered before it is done."""
+    def run_in_background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Runs work whose request has been answered already."""
         task = asyncio.get_running_loop().create_task(work)
-        self._unwatched.add(task)
-        task.add_done_callback(self._unwatched.discard)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
-    def part(self) -> None:
-        """Before the listeners stop: who waits is answered, and tails end. Their clients come back."""
-        if not self.parting.done():
-            self.parting.set_result(None)
-            self.tails.part()
+    def drain(self) -> None:
+        """Answers waiting polls and ends tails, before the listeners stop. Their clients reconnect."""
+        if not self.draining.done():
+            self.draining.set_result(None)
+            self.tails.drain()
 
     async def close(self) -> None:
-        """Waits for what goes on in the background. The store must not be closed before."""
+        """Waits for the work in the background, which needs the store to be open."""
         self.leases.close()
         self.tails.close()
         await self.access_tokens.close()
-        if self._unwatched:
-            await asyncio.gather(*self._unwatched, return_exceptions=True)
+        if self._background:
+            await asyncio.gather(*self._background, return_exceptions=True)

@@ -58,8 +58,8 @@ class Application:
                 return
         except Refused as refused:
             response = refusal_response(refused)
-        except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
-            _log.exception("%s %s ended in a defect", scope.get("method"), scope.get("path"))
+        except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
+            _log.exception("%s %s failed unexpectedly", scope.get("method"), scope.get("path"))
             response = bug_response()
         await send_response(response, send)
 
@@ -78,6 +78,6 @@ def configured(operations: Sequence[Operation], config: HttpMetrics) -> Iterator
         elif config.enabled:
             if config.endpoint in taken or "{" in config.endpoint:
                 raise ConfigError(
-                    f"http.metrics.endpoint = {config.endpoint!r}: this path cannot be used; /metrics can"
+                    f"http.metrics.endpoint = {config.endpoint!r}: this path is taken; choose another one"
                 )
             yield msgspec.structs.replace(operation, path=config.endpoint, public=not config.require_token)

@@ -1,7 +1,7 @@
-"""How a failure looks over HTTP: one JSON object, the same for every route.
+"""Errors over HTTP: one JSON object, the same for every route.
 
-Numbers, names, statuses and fields of commands come from the one table, app/errors.py. What HTTP itself refuses has its
-status for a number, as in Iggy 0.9, and says in its reason what is wrong and, where it is one, with which member.
+Numbers, names, statuses and fields of command errors come from the table in app/errors.py. An error of HTTP itself has
+its status as its number, as in Iggy 0.9; its reason says what is wrong, and its field which member of the request.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from whippet.transports.http.forms.responses import JSON, Headers, HttpResponse
 BUG_ID = 1
 """The number of Iggy's general error."""
 RETRY_AFTER = (b"retry-after", b"1")
-AGAIN = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
-"""With these an answer says when to come again."""
+RETRIABLE = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+"""Statuses whose responses say when to retry."""
 CLOSE = (b"connection", b"close")
 
 
@@ -26,11 +26,11 @@ class ErrorBody(msgspec.Struct, frozen=True):
     code: str
     reason: str
     field: str | None
-    """The member of the request that is wrong; null, not absent, when it is none."""
+    """The member of the request that is wrong; null, not absent, if it is none."""
 
 
 class Refused(Exception):
-    """What the HTTP layer refuses by itself: a request that cannot be read, a path that is not there."""
+    """A request that the HTTP layer refuses by itself, because it is invalid or its path does not exist."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Refused(Exception):
         headers: Headers = (),
         code: str | None = None,
     ) -> None:
-        """`code` is the name of the error, where that of the status says too little."""
+        """`code` is the name of the error, the name of the status if absent."""
         super().__init__(reason)
         self.status = status
         self.code = code
@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 def limit_reached(code: str, sentence: str) -> Refused:
-    """There are as many of something as are allowed."""
+    """A limit on how many of something may be open is reached."""
     return Refused(HTTPStatus.TOO_MANY_REQUESTS, sentence, headers=(RETRY_AFTER,), code=code)
 
 
@@ -58,7 +58,7 @@ _CODES = {
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "payload_too_large",
     HTTPStatus.UNPROCESSABLE_ENTITY: "unprocessable_entity",
 }
-"""Python 3.13 has other names for these than Python 3.12. Clients see the same ones whichever Python serves them."""
+"""Python 3.13 renamed these. Clients see the same names with every Python."""
 
 
 def not_found() -> Refused:
@@ -73,14 +73,14 @@ def refusal_response(refused: Refused) -> HttpResponse:
 
 def command_error_response(refused: CommandError) -> HttpResponse:
     row = TABLE[refused.code]
-    headers: Headers = (RETRY_AFTER,) if row.status in AGAIN else ()
+    headers: Headers = (RETRY_AFTER,) if row.status in RETRIABLE else ()
     if refused.retry_after_s is not None:
         headers = ((b"retry-after", b"%d" % refused.retry_after_s),)
     return error(row.status, ErrorBody(refused.code, row.name, str(refused), row.field), headers)
 
 
 def bug_response() -> HttpResponse:
-    """An exception that no one expected. The server logs its trace; the client is told no more than that it is ours."""
+    """The response to an unexpected exception. The log has the traceback; the client learns no details."""
     return error(HTTPStatus.INTERNAL_SERVER_ERROR, ErrorBody(BUG_ID, "error", "Internal server error", None))
 
 

@@ -1,6 +1,6 @@
-"""The OpenAPI document, written from the table of routes. `make openapi` puts it into openapi/openapi.json.
+"""Generates the OpenAPI document from the table of routes. `make openapi` writes it to openapi/openapi.json.
 
-A test compares the file with what this writes, so that a change of the API shows in review as a change of the document.
+A test compares the file with the generated document, so that a change of the API shows in review.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ import msgspec
 
 from whippet.app.version import version
 from whippet.transports.http.errors import ErrorBody
-from whippet.transports.http.forms.parameters import KINDS, SPELLING
+from whippet.transports.http.forms.parameters import ALIAS, PARAMETER_TYPES
 from whippet.transports.http.operation import Operation
 from whippet.transports.http.routes import OPERATIONS
 
 REFERENCE = "#/components/schemas/{name}"
 SCHEME = "bearer"
 REFUSALS = {
-    "400": "The request cannot be read, or cannot be done",
-    "401": "There is no token, or none that counts",
-    "403": "The user has no permission for this",
-    "404": "Something that the path names is not there",
-    "413": "The body is too long",
-    "415": "The body is not said to be JSON",
-    "422": "The body is JSON, but not what is needed",
+    "400": "The request is invalid",
+    "401": "The token is missing or not valid",
+    "403": "The user lacks the permission",
+    "404": "Something that the path names does not exist",
+    "413": "The body is too large",
+    "415": "The content type of the body is not supported",
+    "422": "The body is JSON, but does not match the schema",
     "default": "Any other failure",
 }
 NOT_EMPTY = r"[^\r\n]"
@@ -43,7 +43,7 @@ def document(operations: Sequence[Operation] = OPERATIONS) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Whippet",
-            "description": "The HTTP API of Whippet, a persistent message-streaming gateway: that of Apache Iggy.",
+            "description": "The HTTP API of Whippet, a message-streaming gateway compatible with Apache Iggy.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
             "version": version(),
         },
@@ -82,15 +82,15 @@ def _paths(
 
 
 def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[str, Any]:
-    said: dict[str, Any] = {
+    described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.subject],
     }
     if operation.public:
-        said["security"] = []
+        described["security"] = []
     parameters = [
-        {"name": name, "in": "path", "required": True, "schema": KINDS[name][1]}
+        {"name": name, "in": "path", "required": True, "schema": PARAMETER_TYPES[name][1]}
         for name in re.findall(r"{(\w+)}", operation.path)
     ]
     if operation.query is not None:
@@ -104,30 +104,30 @@ def _operation(operation: Operation, by_type: Mapping[str, Any], schemas: Mappin
         if "{" not in name
     ]
     if patterned := [f"`{name}`: {sentence}" for name, sentence in operation.headers if "{" in name]:
-        said["description"] = f"Headers: {'; '.join(patterned)}"
+        described["description"] = f"Headers: {'; '.join(patterned)}"
     if parameters:
-        said["parameters"] = parameters
+        described["parameters"] = parameters
     if operation.body is not None:
         content: dict[str, Any] = {"application/json": {"schema": by_type[_key(operation.body)]}}
         content |= {
             form.media: {"schema": {"type": "string", "pattern": NOT_EMPTY, "description": form.description}}
             for form in operation.forms
         }
-        said["requestBody"] = {"required": True, "content": content}
-    said["responses"] = _responses(operation, by_type)
-    return said
+        described["requestBody"] = {"required": True, "content": content}
+    described["responses"] = _responses(operation, by_type)
+    return described
 
 
 def _query(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
     properties = schema["properties"]
-    spellings = {each[SPELLING]: name for name, each in properties.items() if SPELLING in each}
+    aliases = {each[ALIAS]: name for name, each in properties.items() if ALIAS in each}
     parameters = []
     for name, described in properties.items():
-        if SPELLING in described:
+        if ALIAS in described:
             continue
         parameter = {"name": name, "in": "query", "required": name in schema.get("required", ()), "schema": described}
-        if name in spellings:
-            parameter["description"] = f"`{spellings[name]}` is another spelling of it"
+        if name in aliases:
+            parameter["description"] = f"Alias: `{aliases[name]}`"
         parameters.append(parameter)
     return parameters
 
@@ -140,11 +140,11 @@ def _responses(operation: Operation, by_type: Mapping[str, Any]) -> Mapping[str,
         success["content"] = {operation.media: {"schema": {"type": "string", "format": "binary"}}}
     elif operation.answer is not None:
         success["content"] = {"application/json": {"schema": by_type[_key(operation.answer)]}}
-        success["content"] |= {media: {"schema": {"type": "string"}} for media in operation.media_also}
+        success["content"] |= {media: {"schema": {"type": "string"}} for media in operation.other_media}
     responses = {str(operation.status): success}
     if operation.catalogue:
-        responses["304"] = {"description": "What the client has, by its ETag, is what there is"}
-    responses |= {str(status): {"description": sentence} for status, sentence in operation.also}
+        responses["304"] = {"description": "Not modified: the ETag of the client is current"}
+    responses |= {str(status): {"description": sentence} for status, sentence in operation.other_statuses}
     responses |= {str(status): _refusal(sentence, by_type) for status, sentence in operation.refusals}
     responses |= {status: {"$ref": REFUSED.format(status=status)} for status in REFUSALS if _can(operation, status)}
     return responses

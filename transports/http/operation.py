@@ -1,7 +1,7 @@
-"""One row of the table of routes, and what its handler is handed: a call.
+"""One row of the table of routes, and the call that its handler receives.
 
-A handler translates and decides nothing: what came in is in the call, typed as the row says; it asks the command layer
-and gives back a value of the row's answer type, None for no body, or a response of its own making.
+A handler translates and decides nothing: it reads the decoded request from the call, executes commands, and returns a
+value of the row's response type, None for no body, or a whole response.
 """
 
 from __future__ import annotations
@@ -29,65 +29,65 @@ Handler = Callable[["Call"], Awaitable[Any]]
 
 
 class BodyFormat(NamedTuple):
-    """A body of a request that is not JSON."""
+    """A format of request bodies other than JSON."""
 
     media: str
     read: Callable[[Call, Any], Any]
-    """Its bytes become what the handler finds as the body of the call."""
+    """Decodes the bytes into what the handler finds as the body of the call."""
     description: str
     items: Callable[[Any], int]
-    """How many items its bytes have: many are read beside the event loop."""
+    """Estimates how many items the bytes have: many are decoded in a thread."""
     writable: bool = False
-    """The bytes are given away: they become part of something that is changed in place."""
+    """Whether `read` takes over the bytes, to change them in place."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """Unique; the OpenAPI operation id, which generated clients turn into a function."""
+    """Unique. It is the OpenAPI operation id, which generated clients turn into a function."""
     method: str
     path: str
-    """Parameters in braces; what each one may be is in transports/http/forms/parameters.py."""
+    """With parameters in braces; `PARAMETER_TYPES` in forms/parameters.py has their types."""
     summary: str
     subject: str
     handler: Handler
     public: bool = False
-    """Served without a token; the `Authorization` header is not even looked at."""
-    ended_too: bool = False
-    """Done already for an access token that has ended with all sessions of its user."""
+    """Whether it needs no token; the `Authorization` header is not even read."""
+    accepts_ended_token: bool = False
+    """Whether it succeeds, without its handler, for an access token that ended with all sessions of its user."""
     ticket: bool = False
-    """May be asked for with `?ticket=`, by clients that cannot send the header."""
+    """Whether it accepts `?ticket=`, for clients that cannot send the header."""
     query: type[msgspec.Struct] | None = None
     admits: type[Request] | None = None
-    """The request that it becomes; whether the caller may send it to the stream and the topic in the path is checked
+    """The command that it executes. Whether the caller may execute it on the stream and topic in the path is checked
     before the body is read."""
     body: Any = None
-    """What the JSON body is decoded into; None: no body is read."""
+    """The type of the JSON body; None if no body is read."""
     decode: Callable[[Any, bytes], Any] | None = None
-    """How the bytes of the body are decoded, where it is not done like everywhere."""
+    """Decodes the JSON body in place of the default."""
     forms: tuple[BodyFormat, ...] = ()
-    """What else than JSON the body may be, by its content type."""
+    """Other formats of the body, by content type."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers that a request may have besides those that all may have, and what they are for."""
+    """Request headers of this operation alone, and what they are for."""
     status: int = 200
-    also: tuple[tuple[int, str], ...] = ()
-    """Other statuses that are no refusals, and when they are answered."""
+    other_statuses: tuple[tuple[int, str], ...] = ()
+    """Other statuses of success, and when they are returned."""
     refusals: tuple[tuple[int, str], ...] = ()
-    """Statuses of refusals that most operations do not have, and when they are answered."""
+    """Statuses of errors that most operations do not return, and when they are returned."""
     answer: Any = None
-    """The type of the JSON answer; None: the answer has no body, or not a JSON one."""
+    """The type of the JSON response; None if it has no body, or not a JSON one."""
     media: str | None = None
-    """The content type of an answer that is not JSON."""
-    media_also: tuple[str, ...] = ()
-    """Content types that an answer has for who asks for them with `Accept`."""
+    """The content type of a response that is not JSON."""
+    other_media: tuple[str, ...] = ()
+    """Other content types, which `Accept` selects."""
     text: str | None = None
-    """The plain text that a success answers, where it is always the same."""
+    """The plain text of the response, where it is always the same."""
     catalogue: bool = False
-    """Reads metadata: may be asked for with a consistency, and answers with an ETag. No cache may keep the
-    answers of other operations."""
+    """Whether it reads metadata: it accepts a consistency, and returns an ETag. Responses of other operations must not
+    be cached."""
 
 
 class Call:
-    """One request on its way. Made by the endpoint, alive until it is answered."""
+    """One request. The endpoint creates it, and closes it once the response is sent."""
 
     __slots__ = (
         "api",
@@ -99,9 +99,9 @@ class Call:
         "parameters",
         "query",
         "receive",
+        "reservation",
         "scope",
         "session",
-        "turn",
     )
 
     def __init__(self, api: Api, operation: Operation, scope: Scope, receive: Receive, session: Session) -> None:
@@ -111,30 +111,30 @@ class Call:
         self.receive = receive
         self.session = session
         self.headers: Mapping[bytes, bytes] = {}
-        """By their names in small letters."""
+        """By lowercase name."""
         self.authorization: bytes | None = None
-        """The header, or what a ticket stands for."""
+        """The header, or the one that the ticket stands for."""
         self.caller: Caller | None = None
         """None on public routes."""
         self.parameters: Mapping[str, Any] = {}
         self.query: Any = None
         self.body: Any = None
-        self.turn: Reservation | None = None
-        """The room of a response that the client has not taken; closed by whoever sends the response."""
+        self.reservation: Reservation | None = None
+        """Memory reserved for a response that the client has not read; released when it is sent."""
 
     def execute(self, request: Request) -> Awaitable[Any]:
         return execute(self.api.gateway, self.session, request)
 
     def response_reservation(self) -> Reservation:
-        if self.turn is None:
-            self.turn = Reservation(self.api.budgets.responses_to(self.session), self.scope.get(CUT))
-        return self.turn
+        if self.reservation is None:
+            self.reservation = Reservation(self.api.budgets.responses_to(self.session), self.scope.get(CUT))
+        return self.reservation
 
     def body_reservation(self) -> Reservation:
         return Reservation(self.api.budgets.bodies_of(self.session), self.scope.get(CUT))
 
     async def poll(self, request: PollMessages) -> Polled:
-        """What is found, and no more than there is room for now."""
+        """Polls no more than the memory budget allows now."""
         turn, most = self.response_reservation(), request.room or POLL_BYTES_MIN
         bounded = reserve_poll(request, turn, most) or await wait_for_poll(request, turn)
         polled: Polled = await self.execute(bounded)
@@ -142,10 +142,10 @@ class Call:
         return polled
 
     def close(self) -> None:
-        """The response was taken, or nobody takes it any more."""
-        if self.turn is not None:
-            self.turn.close()
-            self.turn = None
+        """Releases the memory of the response: the client has read it, or has gone."""
+        if self.reservation is not None:
+            self.reservation.close()
+            self.reservation = None
 
     @property
     def is_head(self) -> bool:
@@ -159,7 +159,7 @@ class Call:
 
     @property
     def login(self) -> Login:
-        """Whom the request acts as, as it was when the token was looked at."""
+        """The login for which the request acts, as of the check of its token."""
         if self.session.login is None:
             raise CommandError(Code.UNAUTHENTICATED)
         return self.session.login

@@ -341,7 +341,7 @@ def _decoded(members: Members, into: Any) -> Any:
     try:
         return msgspec.json.decode(_encode(members), type=into)
     except msgspec.ValidationError as error:
-        raise request_bodies.unfit(str(error), request_bodies.field_of(error)) from None
+        raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
 
 
 def failure(error: Exception, address: str) -> bytes:

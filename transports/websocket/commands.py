@@ -158,10 +158,12 @@ class Command:
         """Decodes the members other than `id` and `cmd`. A member that the operation does not have would do nothing, so
         it is refused; where there is a body, the body decides, as over HTTP."""
         operation = self.operation
-        call.parameters = parameters.path_of({name: _path_text(name, members.pop(name, None)) for name in self.in_path})
+        call.parameters = parameters.convert_path(
+            {name: _path_text(name, members.pop(name, None)) for name in self.in_path}
+        )
         if operation.query is not None:
             said = {name: _scalar(name, members.pop(name)) for name in self.in_query & members.keys()}
-            call.query = parameters.query_of(said, operation.query)
+            call.query = parameters.convert_query(said, operation.query)
         if self.decoder is not None:
             body = _object(members)
             is_small = len(body) <= FREE_BYTES
@@ -169,7 +171,7 @@ class Command:
                 admit_call(call)
             decode = operation.decode or request_bodies.decode
             try:
-                call.body = await offload.call(len(body), request_bodies.members_of(body), decode, self.decoder, body)
+                call.body = await offload.call(len(body), request_bodies.count_values(body), decode, self.decoder, body)
             except (CommandError, Refused):
                 if is_small:
                     # As over HTTP.

@@ -71,7 +71,7 @@ class GroupSubscription(Subscription):
         self._turn = 0
 
     def left(self) -> None:
-        self.channel.api.in_background(self._leave())
+        self.channel.api.run_in_background(self._leave())
 
     async def _leave(self) -> None:
         with contextlib.suppress(CommandError):
@@ -81,7 +81,7 @@ class GroupSubscription(Subscription):
         try:
             said = msgspec.json.decode(_encode(members), type=Ack)
         except msgspec.ValidationError as error:
-            raise request_bodies.unfit(str(error), request_bodies.field_of(error)) from None
+            raise request_bodies.unprocessable(str(error), request_bodies.field_of(error)) from None
         await self.channel.ask(
             requests.StoreConsumerOffset(self._consumer, *self._place, said.partition_id, said.offset)
         )

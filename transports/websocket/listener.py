@@ -122,6 +122,6 @@ def _authorization(asked: Upgrade, api: Api) -> bytes | None:
     if header:
         return header.encode("latin-1")
     try:
-        return authentication.of_ticket(api, query)
+        return authentication.redeem_ticket(api, query)
     except CommandError as refused:
         raise Refused(HTTPStatus.UNAUTHORIZED, str(refused), "ticket") from None

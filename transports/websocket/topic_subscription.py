@@ -25,7 +25,7 @@ from whippet.app.commands.requests import DIGITS_MAX, Consumer, ConsumerKind, St
 from whippet.app.shared_feeds import Cursor, Piece, SharedFeed
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
-from whippet.transports.http.forms.events import cursor_of, id_of, position_of
+from whippet.transports.http.forms.events import event_id, parse_cursor, resume_position
 from whippet.transports.http.forms.field_types import U32, U64, check_u64
 from whippet.transports.http.handlers.tails import PARTITIONS_MAX
 from whippet.transports.reservations import POLL_BYTES_MIN
@@ -106,7 +106,7 @@ class TopicSubscription(Subscription):
         self._head = b'{"sub":%d,"messages":[' % number
 
     def where(self) -> Mapping[str, Any]:
-        return {"cursor": id_of(self._numbers, self._position).decode()}
+        return {"cursor": event_id(self._numbers, self._position).decode()}
 
     def left(self) -> None:
         feed, self._feed = self._feed, None
@@ -180,7 +180,7 @@ class TopicSubscription(Subscription):
         if not count:
             self._position = position
             return 0
-        cursor_text = id_of(self._numbers, position)
+        cursor_text = event_id(self._numbers, position)
         tail = b'],"cursor":"%b"}' % cursor_text
         if self._skipped:
             skipped = _encode({str(self._numbers[i]): missing for i, missing in self._skipped.items()})
@@ -225,7 +225,7 @@ async def subscribe(channel: Channel, number: int, wanted: ToTopic) -> TopicSubs
         sentence = f"The topic has {len(followed.partitions)} partitions: a subscription has at most {PARTITIONS_MAX}"
         raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
     if wanted.cursor is not UNSET:
-        followed = _resumed(followed, cursor_of(wanted.cursor), "cursor")
+        followed = _resumed(followed, parse_cursor(wanted.cursor), "cursor")
     elif wanted.offsets is not UNSET:
         named = {int(number): at for number, at in wanted.offsets.items() if _is_number(number)}
         followed = _resumed(followed, named if named and len(named) == len(wanted.offsets) else None, "offsets")
@@ -272,4 +272,4 @@ def _resumed(followed: ReadPositions, known: Mapping[int, int] | None, field: st
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):
         raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}` says nothing of the partitions of this subscription", field)
-    return followed._replace(start=position_of(followed.partitions, [known.get(number) for number in numbers]))
+    return followed._replace(start=resume_position(followed.partitions, [known.get(number) for number in numbers]))

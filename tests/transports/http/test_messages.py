@@ -152,14 +152,14 @@ async def test_a_batch_goes_where_the_partitioning_says(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- user headers
 
 
-KINDS = (
+PARAMETER_TYPES = (
     *("raw", "string", "bool", "int8", "int16", "int32", "int64", "int128"),
     *("uint8", "uint16", "uint32", "uint64", "uint128", "float32", "float64"),
 )
 
 
 async def test_user_headers_of_every_kind_come_back_sorted_and_the_last_of_a_key_wins(tmp_path: Path) -> None:
-    entries = [header_entry(kind, b"k", kind, bytes([number + 1])) for number, kind in enumerate(KINDS)]
+    entries = [header_entry(kind, b"k", kind, bytes([number + 1])) for number, kind in enumerate(PARAMETER_TYPES)]
     twice = header_entry("raw", b"k", "raw", b"first")
 
     async with with_topic(tmp_path) as world:

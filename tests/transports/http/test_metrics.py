@@ -31,7 +31,7 @@ GROUP = Consumer(ConsumerKind.GROUP, "g")
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a scrape takes so long that the next one would be given the same text."""
-    monkeypatch.setattr(metrics, "OFTEN_SECONDS", float("inf"))
+    monkeypatch.setattr(metrics, "CHEAP_SECONDS", float("inf"))
 
 
 async def scrape(caller: Caller, path: str = "/metrics") -> dict[str, float]:
@@ -187,13 +187,13 @@ async def test_what_takes_long_to_gather_is_not_gathered_for_everybody_anew(
         return sample(gateway)  # type: ignore[arg-type]
 
     monkeypatch.setattr(telemetry, "sample", counted)
-    monkeypatch.setattr(metrics, "OFTEN_SECONDS", 1e9)
+    monkeypatch.setattr(metrics, "CHEAP_SECONDS", 1e9)
     async with calling(tmp_path) as world:
         await scrape(world.stranger)
         await scrape(world.stranger)
         assert made == 2
-        monkeypatch.setattr(metrics, "OFTEN_SECONDS", -1.0)
-        monkeypatch.setattr(metrics, "KEPT_TIMES", 1e9)
+        monkeypatch.setattr(metrics, "CHEAP_SECONDS", -1.0)
+        monkeypatch.setattr(metrics, "KEPT_FACTOR", 1e9)
         for _ in range(5):
             await scrape(world.stranger)
         assert made == 3

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from whippet.transports.http.forms.field_types import U64_MAX, NumberText, number_of
+from whippet.transports.http.forms.field_types import U64_MAX, NumberText, parse_number
 
 PATTERN = re.compile(msgspec.json.schema(NumberText)["pattern"])
 
@@ -28,15 +28,15 @@ def test_the_document_allows_nothing_else_as_text(text: str) -> None:
 
 
 def test_a_number_as_text_is_that_number() -> None:
-    assert number_of(str(U64_MAX)) == number_of(U64_MAX) == U64_MAX
-    assert number_of(None) is None
+    assert parse_number(str(U64_MAX)) == parse_number(U64_MAX) == U64_MAX
+    assert parse_number(None) is None
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.0", " 1", "1\n", "٣", "1 GiB"])
 def test_a_text_that_is_not_a_number_is_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
-        number_of(text)
+        parse_number(text)
 
 
 def test_a_number_of_a_million_digits_is_too_large_and_not_converted() -> None:
-    assert (number_of("9" * 1_000_000) or 0) > U64_MAX
+    assert (parse_number("9" * 1_000_000) or 0) > U64_MAX

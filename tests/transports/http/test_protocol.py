@@ -19,9 +19,9 @@ from whippet.transports.admission.budget import STEP_BYTES_MIN
 from whippet.transports.http import routes
 from whippet.transports.http.forms import request_bodies
 from whippet.transports.http.forms.responses import HttpResponse
-from whippet.transports.http.handlers.messages import UNHEARD_BYTES
+from whippet.transports.http.handlers.messages import UNACKNOWLEDGED_BYTES
 from whippet.transports.http.operation import Call, Operation
-from whippet.transports.http.serving.protocol import AHEAD_MAX
+from whippet.transports.http.serving.protocol import PIPELINED_MAX
 
 SHORT = 0.2
 LONG = 60.0
@@ -39,7 +39,7 @@ def patient(**short: float) -> dict[str, Any]:
     return PATIENT | short
 
 
-def number_of(response: object) -> int:
+def parse_number(response: object) -> int:
     body = response.json()  # type: ignore[attr-defined]
     assert list(body) == ["id", "code", "reason", "field"]
     return int(body["id"])
@@ -92,7 +92,7 @@ async def test_headers_that_do_not_end_are_answered_408_however_often_a_byte_com
         await link.send(begun)
         dripping = asyncio.create_task(drip(link, b"X: y\r\n" if begun.endswith(b"\n") and begun != PING[:-1] else b""))
         response = await link.response()
-        assert (response.status, number_of(response)) == (408, 408)
+        assert (response.status, parse_number(response)) == (408, 408)
         assert response.headers["connection"] == "close"
         dripping.cancel()
         await asyncio.gather(dripping, return_exceptions=True)
@@ -106,7 +106,7 @@ async def test_a_body_that_stalls_is_answered_408_and_nothing_is_stored(tmp_path
         head = world.request("POST", MESSAGES, None, "Content-Type: application/json", framing)
         await link.send(head + (b"1\r\n{\r\n" if "chunked" in framing else b"{"))
         response = await link.response()
-        assert (response.status, number_of(response)) == (408, 408)
+        assert (response.status, parse_number(response)) == (408, 408)
         assert await link.is_over()
         reader = await world.link()
         topic = (await reader.ask(world.request("GET", "/streams/s/topics/t"))).json()
@@ -209,7 +209,7 @@ async def test_too_many_headers_are_answered_431(tmp_path: Path, pieces: int) ->
         request = PING[:-2] + b"".join(b"X-%d: y\r\n" % i for i in range(100_000)) + b"\r\n"
         sending = asyncio.create_task(send_all(link, request, pieces))
         response = await link.response()
-        assert (response.status, number_of(response)) == (431, 431)
+        assert (response.status, parse_number(response)) == (431, 431)
         await asyncio.gather(sending, return_exceptions=True)
         assert await (await world.link()).pings()
 
@@ -241,7 +241,7 @@ async def test_long_headers_are_answered_431_before_they_have_come(
                 await link.send(request_head[start : start + 512])
                 await asyncio.sleep(0)
         response = await link.response()
-        assert (response.status, number_of(response)) == (431, 431)
+        assert (response.status, parse_number(response)) == (431, 431)
 
 
 async def test_a_body_over_the_limit_is_answered_413_before_it_has_come_and_the_connection_ends(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ async def test_a_body_over_the_limit_is_answered_413_before_it_has_come_and_the_
         response = await link.ask(
             world.request("POST", MESSAGES, None, "Content-Type: application/json", "Content-Length: 1001")
         )
-        assert (response.status, number_of(response)) == (413, 413)
+        assert (response.status, parse_number(response)) == (413, 413)
         assert response.headers["connection"] == "close"
         assert await link.is_over()
 
@@ -289,7 +289,7 @@ async def test_a_body_in_single_bytes_by_the_hundred_thousand_is_refused(tmp_pat
         head = world.request("POST", "/streams", None, "Content-Type: application/json", "Transfer-Encoding: chunked")
         sending = asyncio.create_task(send_all(link, head + b"1\r\n \r\n" * 100_000, 10))
         response = await link.response()
-        assert (response.status, number_of(response)) == (400, 400)
+        assert (response.status, parse_number(response)) == (400, 400)
         await asyncio.gather(sending, return_exceptions=True)
 
 
@@ -299,7 +299,7 @@ async def test_connections_beyond_the_limit_are_answered_503_with_retry_after(tm
         for link in links:
             assert await link.pings()
         response = await (await world.link()).response()
-        assert (response.status, number_of(response)) == (503, 503)
+        assert (response.status, parse_number(response)) == (503, 503)
         assert response.headers["retry-after"] == "1"
         links[0].link.close()
         while world.connections > 1:  # noqa: ASYNC110
@@ -334,9 +334,9 @@ async def test_sends_that_nobody_waits_for_hold_their_room_until_they_are_done(t
         room = world.api.budgets.bodies
         while not waiting(room):  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert room.used <= 100_000 + 2 * UNHEARD_BYTES
+        assert room.used <= 100_000 + 2 * UNACKNOWLEDGED_BYTES
         accepted = [asyncio.ensure_future(link.response()) for link in links]
-        while sum(each.done() for each in accepted) * UNHEARD_BYTES < 40_000:  # noqa: ASYNC110
+        while sum(each.done() for each in accepted) * UNACKNOWLEDGED_BYTES < 40_000:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert sum(each.done() for each in accepted) < 20
         disk.go()
@@ -384,14 +384,14 @@ async def test_requests_ahead_are_answered_in_order_and_too_many_end_the_connect
         await link.send(PING * 20)
         for _ in range(20):
             assert (await link.response()).body == b"pong"
-        await link.send(PING * (AHEAD_MAX + 20))
+        await link.send(PING * (PIPELINED_MAX + 20))
         answered = 0
         try:
             while (await link.response()).body == b"pong":
                 answered += 1
         except (EOFError, ConnectionResetError):
             pass
-        assert AHEAD_MAX <= answered <= AHEAD_MAX + 20
+        assert PIPELINED_MAX <= answered <= PIPELINED_MAX + 20
 
 
 # ------------------------------------------------------------------------------------------------- smuggling

@@ -336,7 +336,7 @@ async def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
     async with live(tmp_path) as world:
         _, asked = await waiting_poll(world, "wait=30s")
         began = time.monotonic()
-        world.api.part()
+        world.api.drain()
         await world.server.stop()
         assert time.monotonic() - began < 30, "the poll waits for 30 s"
         response = await asked

@@ -64,9 +64,9 @@ async def over(events: Events) -> Event:
             return event
 
 
-def untaken_bytes(kept: Tail) -> int:
-    assert kept._outlet is not None
-    return kept._outlet.untaken_bytes
+def unsent_bytes(kept: Tail) -> int:
+    assert kept._writer is not None
+    return kept._writer.unsent_bytes
 
 
 async def until_tails(world: Serving, count: int) -> None:
@@ -377,7 +377,7 @@ async def test_a_tail_ends_with_the_topic_with_the_server_and_with_the_right_to_
         root = await world.world.root()
         await root.ask(requests.CreateTopic("s", "t", 1))
         events = await tail(world)
-        world.api.part()
+        world.api.drain()
         stopping = asyncio.create_task(world.server.stop())
         end = await over(events)
         assert end.json == {
@@ -447,7 +447,7 @@ async def test_a_stalled_tail_is_dropped_and_told_where_it_was(tmp_path: Path) -
                 count += 1
             await asyncio.sleep(0)
         (kept,) = world.api.tails._tails
-        assert untaken_bytes(kept) < 1 << 20
+        assert unsent_bytes(kept) < 1 << 20
         await send(world, b"after it was dropped")
         numbers = []
         while True:
@@ -474,7 +474,7 @@ async def test_a_slow_tail_is_not_dropped_and_costs_no_memory(tmp_path: Path) ->
         largest = 0
         for number in range(2000):
             assert int((await slow.next()).payload[:6]) == number
-            largest = max(largest, untaken_bytes(only))
+            largest = max(largest, unsent_bytes(only))
         assert largest < 1 << 20
         await leave(world, slow)
 
@@ -491,7 +491,7 @@ async def test_a_tail_that_is_behind_for_minutes_is_kept_as_long_as_it_reads(tmp
         for _ in range(20):
             for _ in range(100):
                 await slow.next()
-            while not untaken_bytes(only):  # noqa: ASYNC110
+            while not unsent_bytes(only):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             now += 10
             world.server.listener.sweep(now)
@@ -663,7 +663,7 @@ async def test_a_tail_that_is_not_over_http_1_is_the_same(tmp_path: Path) -> Non
         may_send.set()
         ends = opened()
         await until_tails(world, 1)
-        world.api.part()
+        world.api.drain()
         await ends
         assert body.endswith(b"}\n\n")
         assert b"event: end" in body[-200:]

@@ -570,7 +570,7 @@ async def test_a_stop_answers_a_poll_that_waits_for_messages(tmp_path: Path) -> 
         asked = await browser.say(cmd="poll_messages", stream="s", topic="t", kind="next", wait="20s")
         while not len(world.serves.api.waiting):
             assert await browser.ask("ping") == "pong"
-        world.serves.api.part()
+        world.serves.api.drain()
         await world.websockets.stop(5)
         assert (await browser.answer(asked))["ok"]["count"] == 0
         assert (await browser.closed())[0] == 1001

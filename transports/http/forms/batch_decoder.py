@@ -1,6 +1,7 @@
-"""What was polled becomes JSON: batches, or slices of them, as a list of messages that is encoded in one go.
+"""Decodes batches, or slices of them, into the messages of a JSON response.
 
-Payloads are encoded from where they lie. A long answer is made batch by batch, and in between others get their turn.
+Payloads stay where they are until they are encoded. A long response is decoded batch by batch, and yields to the event
+loop in between.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from whippet.transports.wire.classic.unbatching import Head, batches
 
 LENGTHS = struct.Struct("<II")
 LENGTHS_AT = 32
-"""Of the user headers and of the payload, in a frame."""
-FEW = 48
-"""Up to so many messages of a batch are taken apart one by one, without numpy."""
-TURN_MESSAGES = 4096
-"""After so many the others on the event loop have waited long enough."""
+"""Where the lengths of the user headers and the payload are in a frame."""
+FEW_MESSAGES = 48
+"""Batches of up to this many messages are decoded one by one, without numpy."""
+YIELD_MESSAGES = 4096
+"""Messages to decode before yielding to the event loop."""
 
 
 class MessageHeader(msgspec.Struct, frozen=True, gc=False):
@@ -34,7 +35,7 @@ class MessageHeader(msgspec.Struct, frozen=True, gc=False):
     id: int
     offset: int
     timestamp: int
-    """When it was appended, in us."""
+    """When the message was appended, in us since 1970."""
     origin_timestamp: int
     user_headers_length: int
     payload_length: int
@@ -48,7 +49,7 @@ class PolledMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class PolledMessage06(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """As clients of 0.6 read it."""
+    """The format of clients of 0.6."""
 
     header: MessageHeader
     payload: bytes
@@ -60,25 +61,25 @@ class PolledMessages(msgspec.Struct, frozen=True):
     current_offset: int
     count: int
     messages: list[PolledMessage]
-    """Those of a client of 0.6 are PolledMessage06: no type can say that they are either."""
+    """PolledMessage06 for a client of 0.6, which the type cannot express."""
 
 
 async def decode_messages(buffers: Iterable[Readable], *, for_0_6: bool) -> list[PolledMessage | PolledMessage06]:
     found: list[PolledMessage | PolledMessage06] = []
-    turn = TURN_MESSAGES
+    next_yield = YIELD_MESSAGES
     for head, frames in batches(buffers):
         if offload.is_large(len(frames), head[6]):
             found += await asyncio.to_thread(lambda *given: list(_messages(*given)), head, frames, for_0_6)
         else:
             found += _messages(head, frames, for_0_6)
-        if len(found) >= turn:
-            turn = len(found) + TURN_MESSAGES
+        if len(found) >= next_yield:
+            next_yield = len(found) + YIELD_MESSAGES
             await asyncio.sleep(0)
     return found
 
 
 def iterate_messages(buffers: Iterable[Readable]) -> Iterator[PolledMessage]:
-    """For a few of them."""
+    """The same without yielding, for few messages."""
     for head, frames in batches(buffers):
         made: Any = _messages(head, frames, False)
         yield from made
@@ -88,7 +89,7 @@ def payload_views(buffers: Iterable[Readable]) -> list[memoryview]:
     found: list[memoryview] = []
     for head, frames in batches(buffers):
         count = head[6]
-        stride = _uniform_stride(frames, count) if count > FEW else None
+        stride = _uniform_stride(frames, count) if count > FEW_MESSAGES else None
         if stride is not None:
             length = stride - FRAME_BYTES
             found += [frames[start : start + length] for start in range(FRAME_BYTES, len(frames), stride)]
@@ -103,7 +104,7 @@ def payload_views(buffers: Iterable[Readable]) -> list[memoryview]:
 
 
 def _messages(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMessage | PolledMessage06]:
-    if head[6] > FEW:
+    if head[6] > FEW_MESSAGES:
         made = _uniform(head, frames, for_0_6)
         if made is not None:
             return made
@@ -117,19 +118,19 @@ def _one_by_one(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[Polle
         checksum, identity, delta, time, headers, payload, _ = FRAME.unpack_from(frames, position)
         body = position + FRAME_BYTES
         position = body + payload + headers
-        said = MessageHeader(
+        decoded = MessageHeader(
             checksum, int.from_bytes(identity, "little"), base + delta, timestamp, origin + time, headers, payload
         )
         content: Any = frames[body : body + payload]
         block = frames[body + payload : position]
         if for_0_6:
-            yield PolledMessage06(said, content, user_headers.decode_for_0_6(block) if headers else None)
+            yield PolledMessage06(decoded, content, user_headers.decode_for_0_6(block) if headers else None)
         else:
-            yield PolledMessage(said, content, user_headers.decode(block) if headers else [])
+            yield PolledMessage(decoded, content, user_headers.decode(block) if headers else [])
 
 
 def _uniform(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMessage | PolledMessage06] | None:
-    """Messages of one size without user headers, column by column; None for others."""
+    """Decodes messages of one size without user headers column by column; returns None for others."""
     _, base, timestamp, origin, _, _, count = head
     stride = _uniform_stride(frames, count)
     if stride is None:
@@ -137,7 +138,7 @@ def _uniform(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMe
     heads = np.ndarray((count,), dtype=frame_type(stride), buffer=frames)
     length = stride - FRAME_BYTES
     ids = [high << 64 | low for low, high in zip(heads["id_low"].tolist(), heads["id_high"].tolist(), strict=True)]
-    said = map(
+    decoded = map(
         MessageHeader,
         heads["checksum"].tolist(),
         ids,
@@ -149,12 +150,12 @@ def _uniform(head: Head, frames: memoryview, for_0_6: bool) -> Iterable[PolledMe
     )
     contents: Any = [frames[start : start + length] for start in range(FRAME_BYTES, len(frames), stride)]
     if for_0_6:
-        return map(PolledMessage06, said, contents)
-    return map(PolledMessage, said, contents, repeat([]))
+        return map(PolledMessage06, decoded, contents)
+    return map(PolledMessage, decoded, contents, repeat([]))
 
 
 def _uniform_stride(frames: memoryview, count: int) -> int | None:
-    """How far apart messages of one size without user headers are."""
+    """Returns the distance between messages of one size without user headers; None for others."""
     stride, rest = divmod(len(frames), count)
     if rest or stride <= FRAME_BYTES:
         return None

@@ -1,8 +1,7 @@
-"""Messages of JSON become one batch as the store has it, and what `whippet.storage.batch.check` would say of it.
+"""Encodes the messages of a JSON body as one stored batch, together with what `whippet.storage.batch.check` would find.
 
-A few go the way that a few messages of a classic client go. For many the heads are made by numpy, all at once. Where
-all messages have one size the payloads are put between them in one step; else what is left for each message is to put
-its parts together and to hash them, each in one call.
+Few messages are encoded like those of a classic client. For many, numpy makes all frame headers at once. If all
+messages have one size, it copies all payloads in one step; otherwise each message is joined and hashed by itself.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from whippet.storage.batch import FRAME_BYTES, HEADER, HEADER_BYTES, Checked, Fr
 from whippet.transports.http.forms import request_bodies, user_headers
 from whippet.transports.http.forms.field_types import base64_of
 from whippet.transports.http.forms.partition_context import Context
-from whippet.transports.http.forms.request_bodies import unfit
+from whippet.transports.http.forms.request_bodies import unprocessable
 from whippet.transports.wire.classic import batching
 from whippet.transports.wire.classic.batching import UNPLACED, Made, Plain
 from whippet.transports.wire.classic.message import frame_type, rows, uniform_checksums
 
-FEW = 12
-AROUND_BYTES_MAX = 4096
+FEW_MESSAGES = 12
+SURROUNDING_BYTES_MAX = 4096
 U128_MAX = 2**128 - 1
 _UUID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _DECIMAL = re.compile(r"[0-9]{1,39}", re.ASCII)
@@ -43,7 +42,7 @@ IdText = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_UUID.pattern}|[
 
 
 class PartitioningBody(msgspec.Struct, frozen=True, gc=False):
-    """`value`: four bytes, little-endian, of a partition's number; or 1 to 255 bytes of a key; or none."""
+    """`value` is the number of a partition in four bytes, little-endian; a key of 1 to 255 bytes; or empty."""
 
     kind: Literal["balanced", "partition_id", "messages_key"]
     value: Annotated[bytes, base64_of(longest=255)]
@@ -56,7 +55,7 @@ _DESTINATIONS = [
 
 
 class MessageBody(msgspec.Struct, frozen=True, gc=False):
-    """`id` is a number or a text: a number of up to 128 bits, or a UUID; 0 has the server make one."""
+    """`id` is a number of up to 128 bits, as a number or a string, or a UUID; for 0 the server generates one."""
 
     payload: Annotated[bytes, base64_of(shortest=1)]
     id: Id | IdText | None = 0
@@ -67,35 +66,35 @@ class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partitioning: Annotated[PartitioningBody, Meta(extra_json_schema={"anyOf": _DESTINATIONS})]
     messages: Annotated[list[MessageBody], Meta(extra_json_schema={"minItems": 1})]
     context: Context | None = None
-    """Of the partition, as a client from 0.12 on knows it."""
+    """The context of the partition, from clients since 0.12."""
 
 
 _MESSAGES = msgspec.json.Decoder(list[MessageBody])
 
 
 def decode(decoder: msgspec.json.Decoder[NewMessages], body: bytes) -> NewMessages:
-    """The members around the messages must not be there twice; those of messages are not looked through for that.
+    """Refuses duplicate members surrounding the messages; those within messages are not checked.
 
-    So the messages are cut out, from the first bracket to the last, and what is around them is looked at closely. Where
-    that is not how the body is made, or it is wrong, all of it is looked at, slowly.
+    So the messages are cut out, from the first bracket to the last, and only what surrounds them is checked for
+    duplicates. A body that is built differently, or is invalid, is checked as a whole, slowly.
     """
     first, last = body.find(b"["), body.rfind(b"]")
-    around = body[: first + 1] + body[last:]
-    if 0 < first < last and len(around) <= AROUND_BYTES_MAX:
+    surrounding = body[: first + 1] + body[last:]
+    if 0 < first < last and len(surrounding) <= SURROUNDING_BYTES_MAX:
         try:
-            outer = decoder.decode(around)
+            outer = decoder.decode(surrounding)
             messages = _MESSAGES.decode(memoryview(body)[first : last + 1])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             pass
         else:
             if not outer.messages:
-                request_bodies.refuse_duplicates(around)
+                request_bodies.refuse_duplicates(surrounding)
                 return NewMessages(outer.partitioning, messages, outer.context)
     found: NewMessages = request_bodies.decode_once(decoder, body)
     names = [name for name, _ in request_bodies.refuse_duplicates(body, tuple)]
     for name in names:
         if names.count(name) > 1:
-            raise unfit(f"duplicate field `{name}`", name)
+            raise unprocessable(f"duplicate field `{name}`", name)
     return found
 
 
@@ -110,7 +109,7 @@ _HEAD_TYPE = np.dtype(
         ("reserved", "<u8"),
     ]
 )
-"""The head of a frame after its checksum."""
+"""The header of a frame after its checksum."""
 _HEAD_ITEM = f"V{_HEAD_TYPE.itemsize}"
 _COUNTING = np.arange(1024, dtype=np.uint32)
 _U64_MAX = 2**64 - 1
@@ -133,7 +132,7 @@ def encode_messages(messages: Sequence[MessageBody], now_us: int, limits: Limits
 
 
 def encode_payloads(payloads: Sequence[bytes], user_headers: bytes, now_us: int, limits: Limits) -> Made:
-    """The same for payloads, none of them empty, that all have the same user headers and no ids of their own."""
+    """The same for non-empty payloads that share their user headers and have no ids."""
     count = len(payloads)
     if not 0 < count <= limits.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT, f"{count} messages: 1 to {limits.messages} may be sent at once")
@@ -156,7 +155,7 @@ def _made(
     ids: list[int] | None,
     now_us: int,
 ) -> Made:
-    if len(payloads) <= FEW:
+    if len(payloads) <= FEW_MESSAGES:
         return _few(payloads, blocks, ids, now_us)
     if blocks is None and uniform:
         return _uniform(payloads, ids, now_us)
@@ -165,9 +164,9 @@ def _made(
 
 def _check_payloads(lengths: list[int], limits: Limits) -> None:
     if 0 in lengths:
-        raise unfit(f"Invalid message payload length - at `$.messages[{lengths.index(0)}].payload`", "payload")
+        raise unprocessable(f"Invalid message payload length - at `$.messages[{lengths.index(0)}].payload`", "payload")
     if max(lengths) > limits.payload_bytes:
-        raise unfit(f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}", "payload")
+        raise unprocessable(f"a payload of {max(lengths)} bytes is over the limit of {limits.payload_bytes}", "payload")
 
 
 def _blocks(headers: list[user_headers.Incoming], limits: Limits) -> list[bytes]:
@@ -176,12 +175,12 @@ def _blocks(headers: list[user_headers.Incoming], limits: Limits) -> list[bytes]
         try:
             block = user_headers.encode(each)
         except ValueError as error:
-            raise unfit(f"{error} - at `$.messages[{number}].user_headers`", "user_headers") from None
+            raise unprocessable(f"{error} - at `$.messages[{number}].user_headers`", "user_headers") from None
         if len(block) > limits.user_headers_bytes:
             sentence = f"message {number}: user headers of {len(block)} bytes, {limits.user_headers_bytes} are allowed"
             if isinstance(each, str):
                 raise CommandError(Code.TOO_BIG_USER_HEADERS, sentence)
-            raise unfit(sentence, "user_headers")
+            raise unprocessable(sentence, "user_headers")
         blocks.append(block)
     return blocks
 
@@ -191,7 +190,7 @@ def _id(number: int, given: int | str | None) -> int:
         return 0
     identity = given if isinstance(given, int) else _of_text(given)
     if identity is None or not 0 <= identity <= U128_MAX:
-        raise unfit(f"invalid message id - at `$.messages[{number}].id`", "id")
+        raise unprocessable(f"invalid message id - at `$.messages[{number}].id`", "id")
     return identity
 
 
@@ -217,7 +216,7 @@ def _few(payloads: Sequence[bytes], blocks: list[bytes] | None, ids: list[int] |
 
 
 def _uniform(payloads: Sequence[bytes], ids: list[int] | None, now_us: int) -> Made:
-    """Many of one size, without user headers."""
+    """Encodes many messages of one size, without user headers."""
     count, length = len(payloads), len(payloads[0])
     stride = FRAME_BYTES + length
     octets = np.empty(HEADER_BYTES + count * stride, dtype=np.uint8)
@@ -284,7 +283,7 @@ _VERSION_4 = (0x0040_0000_0000_0000, 0x80)
 
 
 def _random_ids(count: int) -> tuple[Any, Any]:
-    """UUIDs of version 4, as SDKs make them."""
+    """Generates UUIDs of version 4, like the SDKs."""
     random = np.frombuffer(os.urandom(16 * count), dtype="<u8").reshape(count, 2)
     low, high = (random[:, i] & np.uint64(_KEPT[i]) | np.uint64(_VERSION_4[i]) for i in range(2))
     return low, high

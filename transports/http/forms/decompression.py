@@ -1,6 +1,6 @@
 """Decompresses request bodies, gzip or zstd, piece by piece and never beyond the limit.
 
-Small bodies are decompressed at once, the others in a thread. Both formats may have several members or frames.
+Small bodies are decompressed at once, the others in a thread. A body may have several members or frames.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ Coding = Callable[[bytes], Iterator[bytes]]
 
 PIECE_BYTES = 64 * 1024
 SMALL_BYTES = 16 * 1024
-"""A larger body may have thousands of empty members or blocks, each of which takes time."""
+"""A larger body may have thousands of empty members or blocks, and each takes time."""
 AT_ONCE_BYTES = 256 * 1024
 MEMBERS_MAX = 1024
-"""Members of a gzip body, or frames of a zstd body. Each costs some microseconds, and an empty one has few bytes."""
+"""Members of a gzip body, or frames of a zstd body. An empty one has few bytes, but takes some microseconds."""
 WINDOW_BYTES_MAX = 8 << 20
-"""What a zstd frame may have us remember: the bound that RFC 9659 sets for HTTP."""
-CUT_OFF = "it ends too early"
+"""The largest window of a zstd frame: the limit that RFC 9659 sets for HTTP."""
+CUT_OFF = "it ends prematurely"
 ACCEPTED = (b"accept-encoding", b"zstd, gzip")
 
 
-def coding_of(header: bytes | None) -> Coding | None:
-    """What `Content-Encoding` says; None for a body as it is."""
+def find_coding(header: bytes | None) -> Coding | None:
+    """Returns the decompressor for a `Content-Encoding`, None for a body that is not compressed."""
     name = (header or b"").strip().lower()
     if name in (b"", b"identity"):
         return None
     coding = _CODINGS.get(name)
     if coding is None:
-        sentence = f"Content-Encoding is {name.decode('latin-1')!r}: gzip and zstd are understood, one at a time"
+        sentence = f"Content-Encoding is {name.decode('latin-1')!r}: gzip and zstd are supported, one at a time"
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, sentence, "content-encoding", (ACCEPTED,))
     return coding
 
@@ -51,7 +51,7 @@ async def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
         if left >= 0:
             left = await asyncio.to_thread(_gather, pieces, found, left, limit)
     except (zlib.error, zstandard.ZstdError, _Broken) as error:
-        sentence = f"The body is not what its Content-Encoding says: {error}"
+        sentence = f"The body does not match its Content-Encoding: {error}"
         raise Refused(HTTPStatus.BAD_REQUEST, sentence, "content-encoding") from None
     if left < 0:
         raise Refused(
@@ -66,7 +66,7 @@ class _Broken(Exception):
 
 
 def _gather(pieces: Iterator[bytes], found: list[bytes], left: int, at_most: int) -> int:
-    """Takes pieces until there are none, or about so many bytes; says how many bytes may still come."""
+    """Collects pieces until none are left, or about `at_most` bytes; returns how many bytes may still follow."""
     stop = left - at_most
     for piece in pieces:
         found.append(piece)
@@ -114,8 +114,8 @@ _RLE = 1
 
 
 def _check_frames(body: memoryview) -> None:
-    """Refuses too many frames, and a last one that is cut off: the reader takes its time with the former, and ends
-    without an error at the latter (RFC 8878, 3.1)."""
+    """Refuses too many frames, which would take long, and a truncated last frame, which the reader would accept
+    (RFC 8878, 3.1)."""
     position, size, frames = 0, len(body), 0
     while position < size:
         frames += 1

@@ -18,7 +18,7 @@ from whippet.transports import offload
 from whippet.transports.http.forms import user_headers
 from whippet.transports.http.forms.batch_decoder import MessageHeader, iterate_messages, payload_views
 
-Form = Literal["json", "text"]
+EventFormat = Literal["json", "text"]
 
 
 class TailedMessage(msgspec.Struct, frozen=True, gc=False):
@@ -30,25 +30,22 @@ class TailedMessage(msgspec.Struct, frozen=True, gc=False):
     user_headers: user_headers.Outgoing
 
 
-# ------------------------------------------------------------------------------------------------- events as bytes
-
-
-NOWHERE = b"-"
-"""The id of what follows no partitions; not empty, which an EventSource would not say again."""
+EMPTY_CURSOR = b"-"
+"""The id of a tail without partitions. Not empty: an EventSource does not send an empty id again."""
 CURSOR_BYTES_MAX = 4096
-"""No id of an event is longer: 128 partitions, each with ten digits and twenty for the offset."""
+"""The longest id: 128 partitions, each with ten digits and twenty for the offset."""
 
 
-def id_of(numbers: Sequence[int], position: Iterable[int]) -> bytes:
-    return b",".join([b"%d:%d" % pair for pair in zip(numbers, position, strict=True)]) or NOWHERE
+def event_id(numbers: Sequence[int], position: Iterable[int]) -> bytes:
+    return b",".join([b"%d:%d" % pair for pair in zip(numbers, position, strict=True)]) or EMPTY_CURSOR
 
 
-def cursor_of(text: str) -> dict[int, int] | None:
-    """Offsets by partition; None for what is no id of an event."""
+def parse_cursor(text: str) -> dict[int, int] | None:
+    """Returns the offsets by partition, None for a text that is no id of an event."""
     if len(text) > CURSOR_BYTES_MAX:
         return None
     found: dict[int, int] = {}
-    for each in () if text == NOWHERE.decode() else text.split(","):
+    for each in () if text == EMPTY_CURSOR.decode() else text.split(","):
         number, colon, offset = each.partition(":")
         if not colon or not all(part.isascii() and part.isdigit() and len(part) <= 19 for part in (number, offset)):
             return None
@@ -59,12 +56,12 @@ def cursor_of(text: str) -> dict[int, int] | None:
 
 
 def chunk(octets: bytes) -> bytes:
-    """As a part of a body without a length."""
+    """Frames a part of a body without a length (HTTP/1.1)."""
     return b"%x\r\n%b\r\n" % (len(octets), octets)
 
 
-def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode[bytes]:
-    """For the partitions with these numbers."""
+def event_encoder(form: EventFormat, numbers: tuple[int, ...], *, is_framed: bool) -> Encode[bytes]:
+    """Returns the function that encodes messages of these partitions as events."""
     events_of = _json_events if form == "json" else _text_events
 
     def events(position: Position, parts: Sequence[Part]) -> bytes:
@@ -73,7 +70,7 @@ def encoder(form: Form, numbers: tuple[int, ...], *, is_framed: bool) -> Encode[
         for part in parts:
             for offset, event in events_of(numbers[part.of], part):
                 at[part.of] = offset + 1
-                found += (b"id: ", id_of(numbers, at), b"\n", event)
+                found += (b"id: ", event_id(numbers, at), b"\n", event)
         return chunk(b"".join(found)) if is_framed else b"".join(found)
 
     async def encode(position: Position, parts: Sequence[Part]) -> bytes:
@@ -88,8 +85,8 @@ _encode = msgspec.json.Encoder().encode
 
 def _json_events(partition_id: int, part: Part) -> Iterable[tuple[int, bytes]]:
     for message in iterate_messages(part.buffers):
-        said = TailedMessage(partition_id, message.header, message.payload, message.user_headers)
-        yield message.header.offset, b"data: %b\n\n" % _encode(said)
+        event = TailedMessage(partition_id, message.header, message.payload, message.user_headers)
+        yield message.header.offset, b"data: %b\n\n" % _encode(event)
 
 
 def _text_events(partition_id: int, part: Part) -> Iterable[tuple[int, bytes]]:
@@ -99,7 +96,7 @@ def _text_events(partition_id: int, part: Part) -> Iterable[tuple[int, bytes]]:
 
 
 def _text_event(payload: bytes) -> bytes:
-    """What is no text comes in base64, as an event of another name."""
+    """A payload that is not UTF-8 is sent in base64, as an event of another name."""
     try:
         payload.decode()
     except UnicodeDecodeError:
@@ -108,9 +105,9 @@ def _text_event(payload: bytes) -> bytes:
     return b"data: %b\n\n" % lines
 
 
-def position_of(partitions: Sequence[Partition], wanted: Sequence[int | None]) -> tuple[int, ...]:
-    """Where a reader goes on that comes back. A partition that is new begins at its beginning, and so does one that has
-    come to end before the place where the reader was: it was emptied meanwhile, and all that is in it is new."""
+def resume_position(partitions: Sequence[Partition], wanted: Sequence[int | None]) -> tuple[int, ...]:
+    """Returns where a client resumes. A new partition starts at its first message, and so does one that now ends before
+    the client's position: it was purged meanwhile, and all of its messages are new."""
     return tuple(
         [
             one.first_offset if at is None or at > one.readable else at

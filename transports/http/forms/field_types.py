@@ -1,6 +1,7 @@
-"""Texts of the API with their bounds, as types: for the OpenAPI document, which tells them to clients.
+"""Types of fields: numbers with their ranges, sizes, and strings with the limits that the OpenAPI document shows.
 
-Nothing is checked by them: a name that is too long is refused by the command that it is for, with a number of its own.
+Numbers out of range are refused when they are decoded. The limits of strings are not checked here: the command refuses
+a name that is too long, with an error of its own.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ U8 = Annotated[int, msgspec.Meta(ge=0, le=2**8 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 U64_MAX = 2**64 - 1
 U64 = Annotated[int, msgspec.Meta(ge=0, extra_json_schema={"maximum": U64_MAX})]
-"""Its upper end is checked with `check_u64`: msgspec knows bounds of 63 bits."""
+"""`check_u64` checks its upper limit: msgspec supports limits of 63 bits."""
 
 
 def _pattern_up_to(limit: int) -> str:
-    """The numbers up to the limit as a regular expression, so that the OpenAPI document refuses what the server does.
+    """Returns a regular expression for the numbers up to a limit, as strict as the server is.
 
-    One alternative for each digit of the limit: the digits before it, a smaller digit in its place, and any after it.
+    It has an alternative for each digit of the limit: the digits before it, a smaller digit in its place, any after it.
     """
     digits = str(limit)
     smaller = [
@@ -41,27 +42,27 @@ def _pattern_up_to(limit: int) -> str:
 
 
 NumberText = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": _pattern_up_to(U64_MAX)})]
-"""A number as text, for clients that cannot write every number of 64 bits as a number. `number_of` checks it: this
+"""A number as a string, for clients that cannot represent every number of 64 bits. `parse_number` checks it: this
 pattern would make a long error message."""
 
 
-def number_of(given: int | str | None) -> int | None:
-    """Raises a ValueError for a text that is not a number."""
+def parse_number(given: int | str | None) -> int | None:
+    """Raises a ValueError for a string that is not a number."""
     if isinstance(given, str) and not (given.isascii() and given.isdigit()):
         raise ValueError(f"{given[:40]!r} is not a number")
     return None if given is None else int(given[:40]) if isinstance(given, str) else given
 
 
 def check_u64(*numbers: int | None) -> None:
-    """For `__post_init__`, where a ValueError is what an invalid value is."""
+    """For `__post_init__`, where a ValueError makes the value invalid."""
     for number in numbers:
         if number is not None and number > U64_MAX:
             raise ValueError(f"{number} is more than {U64_MAX}")
 
 
 def f32(number: float) -> float:
-    """Returns the number with the fewest digits that is the same f32. It is what Rust writes for an f32; Iggy's Web UI
-    takes a number of more than 15 characters for an integer."""
+    """Returns the shortest number that is the same f32, which is what Rust writes. Iggy's Web UI reads a number of more
+    than 15 characters as an integer."""
     return float(str(np.float32(number)))
 
 
@@ -76,7 +77,7 @@ UNITS = tuple(
 
 
 def size_text(size: int) -> str:
-    """In the first unit in which it has at most three decimal places."""
+    """Returns the exact size in the first unit with at most three decimals: 1024 is "1 KiB", 1025 is "1.025 KB"."""
     for name, unit in UNITS:
         if size >= unit and size * 1000 % unit == 0:
             whole, thousandths = divmod(size * 1000 // unit, 1000)
@@ -89,7 +90,7 @@ def size_text(size: int) -> str:
 
 _BASE64 = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _DURATION = "[1-9][0-9]{0,3} ?(s|m|h|d|days)"
-_WORDS: dict[str, Sequence[str]] = {
+_VALUES: dict[str, Sequence[str]] = {
     "compression_algorithm": ("none", "gzip"),
     "consumer_offset_durability": topic_options.DURABILITIES,
     "durability": topic_options.DURABILITIES,
@@ -105,8 +106,7 @@ _NUMBERS = {
     "segment_size": "^([1-9][0-9]{0,2} ?MiB|1 ?GiB)$",
     "size_of_messages_required_to_save": "^([1-9][0-9]{0,8}|[1-9][0-9]{0,2} ?MiB)$",
 }
-"""The forms that a client needs. A few others are read as well, such as `1h 30m` and `134217728`, and numbers and
-truths as such."""
+"""The documented formats. A few others are accepted as well, such as `1h 30m` and `134217728`, numbers and booleans."""
 
 
 def _of_length(lengths: range) -> Meta:
@@ -114,7 +114,7 @@ def _of_length(lengths: range) -> Meta:
 
 
 def base64_of(shortest: int = 0, longest: int | None = None) -> Meta:
-    """Describes octets in base64, by how many there are."""
+    """Describes bytes in base64, by their number."""
     bounds = {"minLength": -(-shortest // 3) * 4}
     if longest is not None:
         bounds["maxLength"] = longest // 3 * 4
@@ -127,7 +127,7 @@ def _with_keys(keys: Iterable[str]) -> Meta:
         extra_json_schema={
             "propertyNames": {"enum": list(values)},
             "properties": values,
-            # Two names of one option, which may not contradict each other.
+            # Two names of one option, which must not contradict each other.
             "not": {"required": ["durability", "enforce_fsync"]},
         }
     )
@@ -136,8 +136,8 @@ def _with_keys(keys: Iterable[str]) -> Meta:
 def _schema_of_option(key: str) -> dict[str, object]:
     option = topic_options.TOPIC_OPTIONS[key]
     described: dict[str, object] = {"type": "string", "description": option.description, "minLength": 1}
-    words = _WORDS.get(key, ("true", "false") if option.kind is ValueKind.BOOL else ())
-    return described | ({"enum": list(words)} if words else {"pattern": _NUMBERS[key]})
+    values = _VALUES.get(key, ("true", "false") if option.kind is ValueKind.BOOL else ())
+    return described | ({"enum": list(values)} if values else {"pattern": _NUMBERS[key]})
 
 
 Name = Annotated[str, _of_length(NAME_BYTES)]
@@ -145,13 +145,13 @@ Username = Annotated[str, _of_length(users.NAME_BYTES)]
 Password = Annotated[str, _of_length(users.PASSWORD_BYTES)]
 TokenName = Annotated[str, _of_length(personal_tokens.NAME_BYTES)]
 Key = Annotated[str, _of_length(range(1, 256))]
-"""Of messages that belong together."""
+"""A key of messages that must go to the same partition."""
 
-NoOptions = Annotated[dict[str, str], Meta(description="There are none yet", extra_json_schema={"maxProperties": 0})]
+NoOptions = Annotated[dict[str, str], Meta(description="No options exist yet", extra_json_schema={"maxProperties": 0})]
 TopicOptions = Annotated[dict[str, str | int | bool], _with_keys(topic_options.TOPIC_OPTIONS)]
 ChangedTopicOptions = Annotated[
     dict[str, str | int | bool], _with_keys(key for key, each in topic_options.TOPIC_OPTIONS.items() if each.can_change)
 ]
 Period = Annotated[str, Meta(extra_json_schema={"pattern": f"^({_DURATION}|[1-9][0-9]{{0,3}} ?ms)?$"})]
-"""Such as `20s`; the server bounds it. Absent and empty are the same."""
-Algorithm = Annotated[str, Meta(description="In capital letters, too", extra_json_schema={"enum": ["none", "gzip"]})]
+"""Such as `20s`, within the limits of the server. Absent and empty mean the same."""
+Algorithm = Annotated[str, Meta(description="Case-insensitive", extra_json_schema={"enum": ["none", "gzip"]})]

@@ -1,6 +1,6 @@
-"""What may stand in a path and behind the question mark.
+"""Decodes the parameters of paths and queries.
 
-A path is taken apart before it is decoded, so what is in a name never becomes a part of the path: `a%2Fb` is one name.
+A path is split before it is decoded, so a name never becomes part of the path: `a%2Fb` is one name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ U32_MAX = 2**32 - 1
 NAME_BYTES = range(1, 256)
 QUERY_FIELDS_MAX = 64
 NAME_SHOWN_MAX = 64
-SPELLING = "x-another-spelling-of"
+ALIAS = "x-alias-of"
 
 
 def schema_of_text(lengths: range) -> dict[str, Any]:
-    """Describes texts by their length in UTF-8. A JSON Schema counts characters, of which each has up to four bytes, so
-    texts that are not ASCII are described as shorter than they may be."""
+    """Describes strings by their length in UTF-8. JSON Schema counts characters, of up to four bytes each, so the limit
+    for strings that are not ASCII is lower than the real one."""
     shortest, longest = lengths[0], lengths[-1]
     return {
         "minLength": shortest,
@@ -40,14 +40,13 @@ def schema_of_text(lengths: range) -> dict[str, Any]:
     }
 
 
-def another_spelling(of: str) -> msgspec.Meta:
-    """Marks a parameter that means the same as another one. The OpenAPI document does not list it: both together are
-    refused."""
-    return msgspec.Meta(extra_json_schema={SPELLING: of})
+def alias_of(of: str) -> msgspec.Meta:
+    """Marks a parameter as an alias. The OpenAPI document does not list it, because both together are refused."""
+    return msgspec.Meta(extra_json_schema={ALIAS: of})
 
 
 def identifier(text: str) -> Identifier:
-    """A number, if the whole of it is a u32; else a name."""
+    """Returns a number if the whole text is a u32, a name otherwise."""
     if text.isascii() and text.isdigit() and len(text) <= 20 and (number := int(text)) <= U32_MAX:
         return number
     if len(text.encode()) not in NAME_BYTES:
@@ -68,7 +67,7 @@ def _name(text: str) -> str:
 
 
 def _fsync(text: str) -> bool:
-    """The Rust SDK says `fsync=true`."""
+    """The Rust SDK sends `fsync=true`."""
     meaning = {"true": True, "false": False}.get(text.lower().removeprefix("fsync="))
     if meaning is None:
         raise ValueError("true or false is needed")
@@ -76,7 +75,7 @@ def _fsync(text: str) -> bool:
 
 
 _NAME: Mapping[str, Any] = {"type": "string", **schema_of_text(NAME_BYTES)}
-KINDS: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
+PARAMETER_TYPES: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
     name: (parse, schema)
     for names, parse, schema in (
         (
@@ -94,26 +93,26 @@ KINDS: Mapping[str, tuple[Callable[[str], Any], Mapping[str, Any]]] = {
     )
     for name in names.split()
 }
-"""By the name of a parameter: what its text means, and how the OpenAPI document says that."""
+"""By the name of a path parameter: how to convert its text, and its schema in the OpenAPI document."""
 
 
 def decode_path(segments: Mapping[str, bytes]) -> dict[str, Any]:
-    """The parameters of a path, each as its kind has it."""
+    """Decodes the parameters of a path into their types."""
     found = {}
     for name, raw in segments.items():
         try:
-            found[name] = KINDS[name][0]((unquote_to_bytes(raw) if b"%" in raw else raw).decode())
+            found[name] = PARAMETER_TYPES[name][0]((unquote_to_bytes(raw) if b"%" in raw else raw).decode())
         except ValueError as error:
             raise _bad_path(name, error) from None
     return found
 
 
-def path_of(texts: Mapping[str, str]) -> dict[str, Any]:
-    """The same, where they are texts already."""
+def convert_path(texts: Mapping[str, str]) -> dict[str, Any]:
+    """The same for parameters that are strings already."""
     found = {}
     for name, text in texts.items():
         try:
-            found[name] = KINDS[name][0](text)
+            found[name] = PARAMETER_TYPES[name][0](text)
         except ValueError as error:
             raise _bad_path(name, error) from None
     return found
@@ -128,7 +127,7 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 
 def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
-    """Decodes a query into its struct, and refuses parameters that the struct does not have: they would do nothing."""
+    """Decodes a query into its struct. Refuses unknown parameters, because they would do nothing."""
     fields: dict[str, Any] = {}
     known, numbers = into.__struct_encode_fields__, _numbers_of(into)
     try:
@@ -145,8 +144,8 @@ def decode_query(raw: bytes, into: type[msgspec.Struct]) -> Any:
     return _converted(fields, into)
 
 
-def query_of(texts: Mapping[str, str], into: type[msgspec.Struct]) -> Any:
-    """The same, where the parameters are taken apart already, and all known."""
+def convert_query(texts: Mapping[str, str], into: type[msgspec.Struct]) -> Any:
+    """The same for parameters that are split already, and all known."""
     numbers = _numbers_of(into)
     fields = {name: int(text) if name in numbers and _DIGITS.fullmatch(text) else text for name, text in texts.items()}
     return _converted(fields, into)
@@ -159,8 +158,8 @@ def _converted(fields: Mapping[str, Any], into: type[msgspec.Struct]) -> Any:
         raise _bad_query(str(error), field_of(error)) from None
 
 
-def value_of(raw: bytes, wanted: str) -> str | None:
-    """Finds one parameter in a query that is decoded elsewhere."""
+def find_parameter(raw: bytes, wanted: str) -> str | None:
+    """Returns one parameter of a query that is decoded elsewhere."""
     try:
         for pair in _pairs(raw):
             name, _, value = pair.partition(b"=")
@@ -171,10 +170,10 @@ def value_of(raw: bytes, wanted: str) -> str | None:
     return None
 
 
-def one_spelling(name: str, value: object, other_name: str, other_value: object) -> None:
-    """Refuses two spellings of one parameter in the same query."""
+def refuse_both(name: str, value: object, other_name: str, other_value: object) -> None:
+    """Refuses a parameter and its alias in the same query."""
     if value is not msgspec.UNSET and other_value is not msgspec.UNSET:
-        raise ValueError(f"`{name}` and `{other_name}` mean the same: give one of them")
+        raise ValueError(f"`{name}` and `{other_name}` mean the same: set only one of them")
 
 
 def _pairs(raw: bytes) -> list[bytes]:
@@ -190,9 +189,9 @@ def _unknown(name: str, known: Sequence[str]) -> Refused:
     if nearest:
         hint = f"did you mean `{nearest[0]}`?"
     elif known:
-        hint = f"the parameters here are {', '.join(f'`{each}`' for each in known)}"
+        hint = f"the parameters of this operation are {', '.join(f'`{each}`' for each in known)}"
     else:
-        hint = "no parameter is known here"
+        hint = "this operation has no parameters"
     return _bad_query(f"unknown parameter `{shown}`; {hint}", shown)
 
 
@@ -206,7 +205,7 @@ def _numbers_of(query: type[msgspec.Struct]) -> frozenset[str]:
 
 
 def _bare(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
-    """Without what is said of it for the OpenAPI document."""
+    """Returns the type without its metadata."""
     while isinstance(kind, msgspec.inspect.Metadata):
         kind = kind.type
     return kind

@@ -1,5 +1,6 @@
-"""What clients since 0.12 are told of a partition, and name when they send to it or store an offset in it: if it was
-deleted and created again meanwhile, they have to look it up again.
+"""The context of a partition: clients since 0.12 receive it, and send it with messages and stored offsets.
+
+If the partition was deleted and created again meanwhile, they have to look it up again.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from whippet.transports.http.forms.field_types import U64, check_u64
 from whippet.transports.http.operation import Call
 
 NO_OWNER = 0
-"""Partitions have no owners of their own here."""
+"""Partitions have no owners on a single node."""
 
 
 class Context(msgspec.Struct, frozen=True):
     incarnation: U64
-    """A number that no other partition of this server ever has."""
+    """Unique to this partition, also among those that were deleted."""
     owner_generation: U64
-    """Always 0 here."""
+    """Always 0 on a single node."""
     metadata_op: U64
     """The number of a change of the catalogue."""
 
@@ -27,6 +28,6 @@ class Context(msgspec.Struct, frozen=True):
 
 
 def check(call: Call, request: requests.SendMessages | requests.StoreConsumerOffset, context: Context | None) -> None:
-    """Refuses a request whose client knows another incarnation. To be called right before it is carried out."""
+    """Refuses a request of a client that knows another incarnation. Call it right before executing the request."""
     if context is not None:
         deferred_polls.check_incarnation(call.api.gateway, call.session.login, request, context.incarnation)

@@ -1,12 +1,12 @@
-"""What was polled, in the form that the reader asks for with `Accept`; and in headers where the cursor is.
+"""Formats of polled messages, which `Accept` selects; headers carry the cursor.
 
-    application/json              as Iggy has it
-    application/x-ndjson          the same messages, an object a line
-    application/vnd.iggy.batch    the batches as they are stored, one behind the other; those at the ends may be cut
-    text/plain                    a payload a line; one with line breaks takes several, and `Iggy-Count` counts messages
-    application/octet-stream      the payload of one message, for `count=1` alone
+    application/json              the format of Iggy
+    application/x-ndjson          the same messages, one object per line
+    application/vnd.iggy.batch    the stored batches, one after the other; the first and the last may be slices
+    text/plain                    one payload per line; a payload with line breaks takes several lines
+    application/octet-stream      the payload of one message; needs `count=1`
 
-`Iggy-Next-Offset` is where the reader goes on, in whichever form.
+`Iggy-Count` is the number of messages, and `Iggy-Next-Offset` where the next poll starts, in every format.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ JSON = "application/json"
 VARY = (b"vary", b"accept")
 
 
-def form_of(accept: bytes | None) -> str:
-    """The form that is asked for most; JSON for who takes anything."""
+def choose_format(accept: bytes | None) -> str:
+    """Returns the format that the client prefers, JSON if it accepts anything."""
     if accept is None:
         return JSON
     exact = _FORMS_BY_NAME.get(accept)
@@ -46,18 +46,18 @@ def form_of(accept: bytes | None) -> str:
         if weight > best_weight:
             best, best_weight = form, weight
     if best is None:
-        sentence = f"Messages are answered as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
+        sentence = f"Messages are available as {', '.join(FORMS)}; tails, at .../messages/tail, as text/event-stream"
         raise Refused(HTTPStatus.NOT_ACCEPTABLE, sentence, "accept")
     return best
 
 
-def refuse_several(form: str, count: int) -> None:
-    """Before anything is read: where one message ends and the next begins cannot be seen in octets."""
+def check_count(form: str, count: int) -> None:
+    """Refuses several messages in a format that cannot separate them, before anything is read."""
     if form == OCTETS and count != 1:
-        raise Refused(HTTPStatus.BAD_REQUEST, f"`count`: {OCTETS} is one message, so it needs count=1", "count")
+        raise Refused(HTTPStatus.BAD_REQUEST, f"`count`: {OCTETS} holds one message, so it needs count=1", "count")
 
 
-async def answer(call: Call, form: str, polled: responses.Polled) -> HttpResponse:
+async def encode_response(call: Call, form: str, polled: responses.Polled) -> HttpResponse:
     body = await FORMS[form](call, polled)
     headers = (
         (b"content-type", _TYPES.get(form, form).encode()),
@@ -72,7 +72,7 @@ async def answer(call: Call, form: str, polled: responses.Polled) -> HttpRespons
     return await compress(HttpResponse(HTTPStatus.OK, body, headers), call.headers.get(b"accept-encoding"))
 
 
-async def json_of(call: Call, polled: responses.Polled) -> bytes:
+async def encode_json(call: Call, polled: responses.Polled) -> bytes:
     messages: Any = await decode_messages(polled.batches, for_0_6=call.bearer.generation == "0.6")
     found = PolledMessages(polled.partition_id, polled.current_offset, len(messages), messages)
     encode = msgspec.json.Encoder().encode
@@ -108,12 +108,12 @@ async def _octets(call: Call, polled: responses.Polled) -> bytes:
 
 
 FORMS: Mapping[str, Callable[[Call, responses.Polled], Awaitable[bytes]]] = {
-    JSON: json_of,
+    JSON: encode_json,
     NDJSON: _ndjson,
     BATCH: _batches,
     TEXT: _text,
     OCTETS: _octets,
 }
-"""The one that is preferred first."""
+"""In the order of preference."""
 _FORMS_BY_NAME = {form.encode(): form for form in FORMS}
 _TYPES = {TEXT: "text/plain; charset=utf-8"}

@@ -1,7 +1,7 @@
-"""Request bodies: read within their limit, decoded from JSON into what the operation wants.
+"""Reads request bodies within their limit, and decodes JSON into the type of the operation.
 
-Bodies share memory as requests on other transports do (transports/admission); small ones never wait. A body is read
-whole: a batch is held in memory whole.
+Bodies reserve memory like requests on other transports (transports/admission); small ones never wait. A body is read
+as a whole, because a batch is in memory as a whole anyway.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from whippet.transports.admission.budget import FREE_BYTES, step
 from whippet.transports.http.errors import CLOSE, Refused
 from whippet.transports.reservations import Reservation
 
-LOOKED_AT_BYTES = 4096
+COUNTED_BYTES_MIN = 4096
 Body = bytes | bytearray
 
-BROKEN = "Failed to parse the request body as JSON: "
-UNFIT = "Failed to deserialize the JSON body into the target type: "
+NOT_JSON = "Failed to parse the request body as JSON: "
+WRONG_TYPE = "Failed to deserialize the JSON body into the target type: "
 TOO_LONG = "Failed to buffer the request body: length limit exceeded"
 
 
@@ -39,10 +39,10 @@ async def reading(
     grows: bool = False,
     writable: bool = False,
 ) -> AsyncIterator[Body]:
-    """The body, and the room that it takes for as long as it is needed. `announced` None: nobody knows how long.
-    `grows`: it will be expanded. `writable`: it is a bytearray."""
+    """Yields the body, and keeps its memory reserved meanwhile. `announced` is the length, None if unknown; a body that
+    `grows` will be decompressed; a `writable` one is a bytearray."""
     if announced is not None and announced > limit:
-        raise too_long(limit)
+        raise body_too_long(limit)
     if announced is not None and announced <= FREE_BYTES and not grows:
         yield await read(receive, limit, writable=writable)
         return
@@ -66,7 +66,7 @@ async def read(
     turn: Reservation | None = None,
     announced: int | None = None,
 ) -> Body:
-    """Takes room as the body arrives: each time as much again as there is already."""
+    """Reserves memory as the body arrives: each time as much again as there is already."""
     parts = []
     size = reserved = 0
     while True:
@@ -76,7 +76,7 @@ async def read(
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
-            raise too_long(limit)
+            raise body_too_long(limit)
         parts.append(part)
         if turn is not None and size > reserved:
             turn.claim.count(size - reserved)
@@ -90,7 +90,7 @@ async def read(
             reserved += await turn.reserve(step(size, left), left)
 
 
-def too_long(limit: int) -> Refused:
+def body_too_long(limit: int) -> Refused:
     return Refused(
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"{TOO_LONG} (http.max_request_size = {limit} bytes)", headers=(CLOSE,)
     )
@@ -99,19 +99,19 @@ def too_long(limit: int) -> Refused:
 # ------------------------------------------------------------------------------------------------------------ JSON
 
 
-def members_of(body: Body) -> int:
-    """About how many values a JSON text has: all but the first of an array or an object have a comma before them, and
-    how deep these may be nested is limited. A short text is not looked at."""
-    return occurrences(body, b",") if len(body) > LOOKED_AT_BYTES else 0
+def count_values(body: Body) -> int:
+    """Estimates the number of values in a JSON text: all but the first of an array or an object follow a comma, and the
+    nesting is limited. Short texts count as 0."""
+    return count_octet(body, b",") if len(body) > COUNTED_BYTES_MIN else 0
 
 
-def occurrences(body: Body, octet: bytes) -> int:
-    """Counts an octet in a long body several times as fast as `bytes.count`."""
+def count_octet(body: Body, octet: bytes) -> int:
+    """Counts a byte in a long body several times as fast as `bytes.count`."""
     return int(np.count_nonzero(np.frombuffer(body, np.uint8) == octet[0]))
 
 
 def media_type(value: bytes | None) -> bytes:
-    """Without its parameters."""
+    """Returns the media type of a `Content-Type`, without parameters."""
     return (value or b"").partition(b";")[0].strip().lower()
 
 
@@ -120,7 +120,7 @@ def is_json(media: bytes) -> bool:
 
 
 def check_json(media: bytes, also: Iterable[bytes] = ()) -> None:
-    """`also` is what else would do."""
+    """`also` has the other media types that the operation accepts."""
     if not is_json(media):
         expected = "Expected request with `Content-Type: application/json`"
         others = ", ".join(f"`{each.decode()}`" for each in also)
@@ -130,7 +130,7 @@ def check_json(media: bytes, also: Iterable[bytes] = ()) -> None:
 
 
 def decode(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
-    """A small body: what says a thing twice is refused, because others may read it differently."""
+    """Decodes a small body. Duplicate members are refused, because other programs may read the other one."""
     found = decode_once(decoder, body)
     refuse_duplicates(body)
     return found
@@ -140,19 +140,19 @@ def decode_once(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise unfit(str(error), field_of(error)) from None
+        raise unprocessable(str(error), field_of(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + str(error)) from None
+        raise Refused(HTTPStatus.BAD_REQUEST, NOT_JSON + str(error)) from None
     except RecursionError:
-        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply") from None
+        raise Refused(HTTPStatus.BAD_REQUEST, NOT_JSON + "it is nested too deeply") from None
 
 
-def unfit(why: str, field: str | None = None) -> Refused:
-    return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, UNFIT + why, field)
+def unprocessable(why: str, field: str | None = None) -> Refused:
+    return Refused(HTTPStatus.UNPROCESSABLE_ENTITY, WRONG_TYPE + why, field)
 
 
 def field_of(error: msgspec.ValidationError) -> str | None:
-    """The member that an error is about: its path, or the name that is missing or not known."""
+    """Returns the member that an error is about: its path, or the name that is missing or unknown."""
     text = str(error)
     what, _, path = text.partition(" - at `$")
     named = what.partition("field `")[2].partition("`")[0]
@@ -164,13 +164,13 @@ def refuse_duplicates(body: bytes, hook: Callable[[list[tuple[str, Any]]], Any] 
     try:
         return json.loads(body, object_pairs_hook=hook or _pairs)
     except (ValueError, RecursionError):
-        # It was decoded already: only the limits of this decoder are in the way.
-        raise Refused(HTTPStatus.BAD_REQUEST, BROKEN + "it is nested too deeply, or a number is too long") from None
+        # It was decoded before: only the limits of this decoder can fail.
+        raise Refused(HTTPStatus.BAD_REQUEST, NOT_JSON + "it is nested too deeply, or a number is too long") from None
 
 
 def _pairs(pairs: list[tuple[str, Any]]) -> None:
     seen = set()
     for name, _ in pairs:
         if name in seen:
-            raise unfit(f"duplicate field `{name}`", name)
+            raise unprocessable(f"duplicate field `{name}`", name)
         seen.add(name)

@@ -1,6 +1,6 @@
-"""Answers as bytes: status, headers, body; and what a client may ask to have done to them: not sent again, compressed.
+"""HTTP responses as bytes, with ETags and compression.
 
-Compressed is only what is long enough to pay, and what is very long beside the event loop.
+Only responses that are long enough to benefit are compressed, and very long ones in a thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Headers = Sequence[tuple[bytes, bytes]]
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 VIEW = (b"iggy-view", b"0")
-"""Of the consensus, which a single node does not need; clients of 0.9 may look for it."""
+"""The view of the consensus protocol, which a single node does not need; clients of 0.9 may read it."""
 PRIVATE = (b"cache-control", b"private, no-cache")
 NO_STORE = (b"cache-control", b"no-store")
 VARY = (b"vary", b"accept-encoding")
 
 COMPRESSED_BYTES_MIN = 1024
-ASIDE_BYTES_MIN = 128 * 1024
-"""From here on compressing takes longer than handing it to a thread."""
+THREAD_BYTES_MIN = 128 * 1024
+"""From this length on, compression takes longer than passing it to a thread."""
 GZIP_LEVEL = 1
 ZSTD_LEVEL = 1
 
@@ -38,8 +38,8 @@ class HttpResponse(NamedTuple):
     headers: Headers = ()
 
 
-async def send_response(answer: HttpResponse, send: Send) -> None:
-    status, body, headers = answer
+async def send_response(response: HttpResponse, send: Send) -> None:
+    status, body, headers = response
     if status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED):
         start = {"type": "http.response.start", "status": status, "headers": list(headers)}
     else:
@@ -49,32 +49,32 @@ async def send_response(answer: HttpResponse, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def with_etag(answer: HttpResponse, wanted: bytes | None) -> HttpResponse:
-    """With an ETag; without its body if the client has that already. Weak: compressed or not, it means the same."""
-    tag = b'W/"%016x"' % xxhash.xxh3_64_intdigest(answer.body)
-    headers = (*answer.headers, (b"etag", tag), PRIVATE)
-    if wanted is not None and _has(wanted, tag):
-        varies = (VARY,) if len(answer.body) >= COMPRESSED_BYTES_MIN else ()
+def with_etag(response: HttpResponse, wanted: bytes | None) -> HttpResponse:
+    """Adds an ETag, and omits the body if the client has it. The ETag is weak, because it ignores compression."""
+    tag = b'W/"%016x"' % xxhash.xxh3_64_intdigest(response.body)
+    headers = (*response.headers, (b"etag", tag), PRIVATE)
+    if wanted is not None and _matches(wanted, tag):
+        varies = (VARY,) if len(response.body) >= COMPRESSED_BYTES_MIN else ()
         kept = [header for header in headers if header[0] != b"content-type"]
         return HttpResponse(HTTPStatus.NOT_MODIFIED, b"", (*kept, *varies))
-    return HttpResponse(answer.status, answer.body, headers)
+    return HttpResponse(response.status, response.body, headers)
 
 
-def _has(wanted: bytes, tag: bytes) -> bool:
+def _matches(wanted: bytes, tag: bytes) -> bool:
     strong = tag.removeprefix(b"W/")
     return any(each.strip().removeprefix(b"W/") in (strong, b"*") for each in wanted.split(b","))
 
 
-async def compress(answer: HttpResponse, accepted: bytes | None) -> HttpResponse:
-    if len(answer.body) < COMPRESSED_BYTES_MIN:
-        return answer
-    name = None if accepted is None else chosen(accepted)
+async def compress(response: HttpResponse, accepted: bytes | None) -> HttpResponse:
+    if len(response.body) < COMPRESSED_BYTES_MIN:
+        return response
+    name = None if accepted is None else choose_coding(accepted)
     if name is None:
-        return HttpResponse(answer.status, answer.body, (*answer.headers, VARY))
+        return HttpResponse(response.status, response.body, (*response.headers, VARY))
     compress = _COMPRESSORS[name]
-    body = answer.body
-    smaller = compress(body) if len(body) < ASIDE_BYTES_MIN else await asyncio.to_thread(compress, body)
-    return HttpResponse(answer.status, smaller, (*answer.headers, VARY, (b"content-encoding", name)))
+    body = response.body
+    smaller = compress(body) if len(body) < THREAD_BYTES_MIN else await asyncio.to_thread(compress, body)
+    return HttpResponse(response.status, smaller, (*response.headers, VARY, (b"content-encoding", name)))
 
 
 def _gzip(body: bytes) -> bytes:
@@ -87,11 +87,11 @@ def _zstd(body: bytes) -> bytes:
 
 
 _COMPRESSORS: dict[bytes, Callable[[bytes], bytes]] = {b"zstd": _zstd, b"gzip": _gzip}
-"""The better one first."""
+"""In the order of preference."""
 
 
-def chosen(accepted: bytes) -> bytes | None:
-    """The best that the client takes; None for the body as it is (RFC 9110, 12.5.3)."""
+def choose_coding(accepted: bytes) -> bytes | None:
+    """Returns the best coding that the client accepts, None for no compression (RFC 9110, 12.5.3)."""
     weights = quality_values(accepted)
     best, best_weight = None, 0.0
     for name in _COMPRESSORS:
@@ -102,7 +102,7 @@ def chosen(accepted: bytes) -> bytes | None:
 
 
 def quality_values(accepted: bytes) -> dict[bytes, float]:
-    """Of each name in a header such as `Accept`."""
+    """Returns the weight of each name in a header such as `Accept`."""
     weights: dict[bytes, float] = {}
     for each in accepted.lower().split(b","):
         name, *parameters = (part.strip() for part in each.split(b";"))

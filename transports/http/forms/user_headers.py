@@ -1,8 +1,7 @@
-"""User headers of messages: entries of JSON and the stored block, both ways.
+"""Converts user headers between JSON and the stored block.
 
-The block: key kind u8, key length u32, key, value kind u8, value length u32, value, and again; sorted by key. JSON has
-a list of typed entries, or, for clients of 0.6, a map from names, or the bytes of the block where a client has
-encrypted it.
+The block repeats key kind u8, key length u32, key, value kind u8, value length u32, value; sorted by key. In JSON they
+are a list of typed entries; for clients of 0.6 an object by name; or the bytes of the block if the client encrypted it.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ Outgoing = list[HeaderEntry] | str
 
 
 def encode(headers: Incoming) -> bytes:
-    """The block of a message; ValueError if a text is not base64."""
+    """Returns the block of a message; raises a ValueError if a string is not base64."""
     if not headers:
         return b""
     if isinstance(headers, str):
@@ -83,13 +82,13 @@ def encode(headers: Incoming) -> bytes:
 
 
 def decode(block: Readable) -> Outgoing:
-    """The entries; the block itself in base64 where it is no such block."""
+    """Returns the entries, or the bytes in base64 if they are no valid block."""
     entries = _entries(block)
     return base64.b64encode(block).decode() if entries is None else entries
 
 
 def decode_for_0_6(block: Readable) -> dict[str, HeaderPart] | None:
-    """What a client of 0.6 can read: keys that are strings. None for nothing."""
+    """Returns the entries whose keys are strings, which clients of 0.6 can read; None if there are none."""
     named: dict[str, HeaderPart] = {}
     for entry in _entries(block) or ():
         if entry.key.kind == "string":

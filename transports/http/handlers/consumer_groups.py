@@ -1,4 +1,4 @@
-"""Consumer groups: made, seen and removed here, joined on connections."""
+"""Consumer groups: creating, reading and deleting them. Clients join on connections, or with leases."""
 
 from __future__ import annotations
 

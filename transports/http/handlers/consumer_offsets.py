@@ -1,4 +1,4 @@
-"""Stored offsets of consumers. Groups have theirs through the connections of their members."""
+"""Stored offsets of consumers. Members of groups store theirs on their connections, or with leases."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from whippet.app.commands import requests
 from whippet.app.commands.requests import Consumer, ConsumerKind
 from whippet.transports.http.forms import parameters, partition_context
 from whippet.transports.http.forms.field_types import U32, U64, Name, check_u64
-from whippet.transports.http.forms.parameters import another_spelling
+from whippet.transports.http.forms.parameters import alias_of
 from whippet.transports.http.forms.partition_context import Context
 from whippet.transports.http.operation import Call, require_topic
 
@@ -25,10 +25,10 @@ class ConsumerOffset(msgspec.Struct, frozen=True):
 class PartitionQuery(msgspec.Struct, frozen=True):
     partition_id: U32 | UnsetType = UNSET
     """Partition 0 if absent."""
-    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
+        parameters.refuse_both("partition_id", self.partition_id, "partition", self.partition)
 
     @property
     def number(self) -> int:
@@ -37,14 +37,14 @@ class PartitionQuery(msgspec.Struct, frozen=True):
 
 
 ConsumerWord = Literal["consumer"]
-"""Clients from 0.12 on say it; offsets of groups are changed by the connections of their members."""
+"""Clients since 0.12 send it; members of groups change their offsets on their connections."""
 
 
-class ReaderQuery(PartitionQuery, frozen=True):
+class ConsumerQuery(PartitionQuery, frozen=True):
     consumer_kind: ConsumerWord = "consumer"
 
 
-class OffsetQuery(ReaderQuery, frozen=True):
+class OffsetQuery(ConsumerQuery, frozen=True):
     consumer_id: Name = "1"
 
 
@@ -54,7 +54,7 @@ class NewOffset(msgspec.Struct, frozen=True, kw_only=True):
     offset: U64
     consumer_kind: ConsumerWord = "consumer"
     context: Context | None = None
-    """Of the partition, as the client knows it."""
+    """The context of the partition that the client knows."""
 
     def __post_init__(self) -> None:
         check_u64(self.offset)
@@ -81,7 +81,7 @@ async def store_offset(call: Call) -> None:
 
 
 async def delete_offset(call: Call) -> None:
-    query: ReaderQuery = call.query
+    query: ConsumerQuery = call.query
     consumer = Consumer(ConsumerKind.CONSUMER, call.parameters["consumer"])
     await call.execute(requests.DeleteConsumerOffset(consumer, call.stream, call.topic, query.number))
 

@@ -1,5 +1,5 @@
-"""Polls as clients since 0.12 make them: deferred until there is enough, and answered with the context that the client
-names when it sends to the partition, or stores an offset in it. The body is JSON.
+"""Deferred polls of clients since 0.12: they wait until there are enough messages, and return the partition's context,
+which the client sends with messages and stored offsets. The body is JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from whippet.transports.http.serving.tail_writers import until_disconnected
 U32_MAX = 2**32 - 1
 NUMBER = "(0|[1-9][0-9]{0,18})"
 CONTEXT = rf'^\{{"incarnation":{NUMBER},"owner_generation":{NUMBER},"metadata_op":{NUMBER}\}}$'
-Some = Annotated[int, Meta(ge=1, le=U32_MAX)]
+PositiveU32 = Annotated[int, Meta(ge=1, le=U32_MAX)]
 
 
 class DeferredMessages(PolledMessages, frozen=True, kw_only=True):
@@ -37,23 +37,23 @@ class DeferredMessages(PolledMessages, frozen=True, kw_only=True):
 
 class DeferredQuery(msgspec.Struct, frozen=True, kw_only=True):
     consumer_kind: Literal["consumer"] = "consumer"
-    """Groups poll over the binary protocols, or by a lease."""
+    """Groups poll over the binary protocols, or with a lease."""
     consumer_id: Name = "1"
     partition_id: U32 = 0
     kind: Kind = "offset"
     value: U64 = 0
-    count: Some = 10
+    count: PositiveU32 = 10
     auto_commit: Literal["true", "false"] = "false"
     wait_us: Annotated[int, Meta(ge=0, le=deferred_polls.WAIT_US_MAX)] = 0
     """How long to wait for messages, in microseconds."""
-    min_count: Some = 1
-    """Messages that are waited for; at most `count`."""
+    min_count: PositiveU32 = 1
+    """How many messages to wait for; at most `count`."""
     max_bytes: Annotated[int, Meta(ge=deferred_polls.BYTES_MIN, le=U32_MAX)] = 1 << 20
-    """Bytes of the messages; one message is returned however large it is."""
+    """Limits the bytes of the messages; at least one message is returned, however large it is."""
     request_timeout_us: Annotated[int, Meta(ge=1, le=deferred_polls.TIMEOUT_US_MAX)] = deferred_polls.TIMEOUT_US_MAX
     """When the client gives up, in microseconds: a second or more after `wait_us`."""
     context: Annotated[str, Meta(pattern=CONTEXT)] | UnsetType = UNSET
-    """What an earlier poll was answered with, as JSON: refused if the partition was created again meanwhile."""
+    """The context from an earlier poll, as JSON: refused if the partition was created again meanwhile."""
 
     def __post_init__(self) -> None:
         check_u64(self.value)
@@ -73,7 +73,7 @@ async def poll(call: Call) -> HttpResponse:
         query.partition_id,
         strategy_of(query.kind, query.value, UNSET, "offset"),
         query.count,
-        # Who asks for the head alone has read nothing.
+        # A HEAD request reads no messages.
         query.auto_commit == "true" and not call.is_head,
         None,
         query.wait_us,
@@ -94,9 +94,9 @@ async def poll(call: Call) -> HttpResponse:
     room = await turn.wait() if granted is None else granted
     count = min(query.count, answer_bytes // FRAME_JSON_BYTES)
     found: responses.PolledAt = await call.execute(msgspec.structs.replace(request, room=room, count=count))
-    body = await poll_formats.json_of(call, found.polled)
+    body = await poll_formats.encode_json(call, found.polled)
     context = msgspec.json.encode(Context(found.incarnation, NO_OWNER, found.metadata_op))
-    # In front of the other members: the messages are encoded already.
+    # In front of the other members, because the messages are encoded already.
     answer = HttpResponse(HTTPStatus.OK, b'{"context":' + context + b"," + body[1:], (JSON, VIEW, NO_STORE))
     turn.hold(len(answer.body))
     return answer
@@ -106,7 +106,7 @@ async def _until_over(call: Call, wait: LongPoll) -> None:
     loop = asyncio.get_running_loop()
     over, gone = loop.create_task(wait.until_ready()), loop.create_task(until_disconnected(call.receive))
     try:
-        await asyncio.wait((over, gone, call.api.parting), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((over, gone, call.api.draining), return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             raise ClientDisconnect
     finally:

@@ -23,7 +23,7 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """Partitions of the store."""
+    """How many partitions are recovered."""
 
     opened: int
     total: int
@@ -31,17 +31,17 @@ class Recovery(msgspec.Struct, frozen=True):
 
 class Ready(msgspec.Struct, frozen=True):
     status: str
-    """`ready`; else `recovering`, `starting` or `stopping`."""
+    """`ready`, `recovering`, `starting` or `stopping`."""
     recovery: Recovery | None
-    """Null before it is known how many partitions there are."""
+    """Null until the number of partitions is known."""
     seconds: float
-    """How long it has taken to get ready, or takes already."""
+    """How long the start took, or has taken so far."""
     problems: list[str] = []
-    """What is wrong with a server that serves all the same: certificates that have expired or soon will."""
+    """Problems of a server that still serves: certificates that have expired or soon will."""
 
 
 class NotReady(Ready, frozen=True, kw_only=True):
-    """An error like all others, and how far it is."""
+    """An error with the progress of the start."""
 
     id: int = int(HTTPStatus.SERVICE_UNAVAILABLE)
     code: str = NOT_READY

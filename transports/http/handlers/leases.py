@@ -1,8 +1,8 @@
-"""Consumer groups without a connection: a lease is taken, polled with, committed by, and given back.
+"""Leases: memberships of consumer groups without a connection, to poll and commit with, and to give back.
 
-Every answer says the generation of the group and the partitions that the lease may poll. A commit names the generation
-that it knows: if the group has changed since, it is refused, and who asks for the lease learns what is still his. What
-he has polled of a partition that is promised to another member he may finish: it is among `finishing` until he commits.
+Every response has the generation of the group and the partitions that the lease may poll. A commit carries the last
+generation: if the group has changed since, it is refused, and the client looks up which partitions it still has. A
+partition that goes to another member is listed in `finishing` until the client has committed what it polled.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from whippet.app.leases import ExpiryOutOfBounds, Lease, LeaseGone, TooManyLease
 from whippet.transports.http.errors import RETRY_AFTER, Refused
 from whippet.transports.http.forms.batch_decoder import PolledMessage, decode_messages
 from whippet.transports.http.forms.field_types import U32, U64, Period, check_u64
-from whippet.transports.http.forms.parameters import another_spelling, one_spelling
+from whippet.transports.http.forms.parameters import alias_of, refuse_both
 from whippet.transports.http.forms.responses import JSON, NO_STORE, VIEW, HttpResponse
-from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, Kind, Start, one_beginning, strategy_of
+from whippet.transports.http.handlers.messages import FRAME_JSON_BYTES, Kind, Start, check_start, strategy_of
 from whippet.transports.http.operation import Call
 
-TURNS_MAX = 64
-"""Partitions that one poll looks for messages in."""
+ATTEMPTS_MAX = 64
+"""Partitions that one poll tries."""
 
 
 class LeaseDetails(msgspec.Struct, frozen=True):
     lease_id: str
     client_id: int
-    """Under which the lease is among the clients."""
+    """The id of the lease in the list of clients."""
     generation: int
-    """Of the group: it rises with every change of what any member may poll."""
+    """The generation of the group, which rises whenever partitions are assigned anew."""
     partitions: list[int]
-    """Those to poll."""
+    """The partitions to poll."""
     finishing: list[int]
-    """Those that go to another member as soon as what was polled of them is committed."""
+    """Partitions that go to another member as soon as their polled messages are committed."""
     expiry: int
-    """For how long the lease lasts without being used, in us."""
+    """How long the lease lasts without being used, in us."""
     expires_at: int
     """When it lapses unless it is used, in us since 1970."""
 
 
 class LeasedMessages(msgspec.Struct, frozen=True):
     partition_id: int | None
-    """Null: the lease has no partition to poll."""
+    """Null if the lease has no partition to poll."""
     current_offset: int
     count: int
     messages: list[PolledMessage]
@@ -63,26 +63,26 @@ class LeasedMessages(msgspec.Struct, frozen=True):
 
 class LeaseQuery(msgspec.Struct, frozen=True):
     expiry: Period = ""
-    """Such as `30s`; absent: as the server has it."""
+    """Such as `30s`; the default of the server if absent."""
 
 
 class LeasePollQuery(msgspec.Struct, frozen=True):
     partition_id: U32 | UnsetType = UNSET
     """If absent, the lease's partitions that have messages take turns."""
-    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
     """Where to begin; `next` if absent."""
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
-    start: Annotated[Start, another_spelling("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
+    start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
     """For the beginnings that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
 
     def __post_init__(self) -> None:
         check_u64(None if self.value is UNSET else self.value)
-        one_spelling("partition_id", self.partition_id, "partition", self.partition)
-        one_beginning(self.kind, self.value, self.start)
+        refuse_both("partition_id", self.partition_id, "partition", self.partition)
+        check_start(self.kind, self.value, self.start)
 
     @property
     def number(self) -> int | None:
@@ -94,13 +94,13 @@ class LeaseCommit(msgspec.Struct, frozen=True):
     generation: U64
     partition_id: U32
     offset: U64
-    """Of the last message that is done with."""
+    """The offset of the last processed message."""
 
     def __post_init__(self) -> None:
         check_u64(self.generation, self.offset)
 
 
-# ------------------------------------------------------------------------------------------------ the routes
+# ------------------------------------------------------------------------------------------------ routes
 
 
 async def take_lease(call: Call) -> HttpResponse:
@@ -121,7 +121,7 @@ async def take_lease(call: Call) -> HttpResponse:
 
 
 async def get_lease(call: Call) -> LeaseDetails:
-    with _told_if_gone():
+    with _lease_errors():
         lease = call.api.leases.find(call.parameters["lease"], call.login)
         return _details(call, lease, await _assignment(call, lease))
 
@@ -164,8 +164,8 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
         if body.generation != found.generation:
             raise Refused(
                 HTTPStatus.CONFLICT,
-                f"Generation {body.generation} is not that of the group, which is {found.generation}: ask for the "
-                "lease, and commit what is still yours",
+                f"Generation {body.generation} is not that of the group, which is {found.generation}: get the "
+                "lease, and commit what you still have",
                 "generation",
                 code="stale_generation",
             )
@@ -177,11 +177,11 @@ async def commit_with_lease(call: Call) -> LeaseDetails:
         return _details(call, lease, await _assignment(call, lease))
 
 
-# ------------------------------------------------------------------------------------------------ what they share
+# ------------------------------------------------------------------------------------------------ shared
 
 
 async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> responses.Polled:
-    """One after the other of the lease's partitions, until there are messages."""
+    """Polls the partitions of the lease in turn, until one has messages."""
     query: LeasePollQuery = call.query
     answer_bytes = call.api.limits.answer_bytes
     named = query.number
@@ -195,11 +195,11 @@ async def _poll(call: Call, lease: Lease, offered: tuple[int, ...]) -> responses
         query.auto_commit == "true",
         answer_bytes * 3 // 4,
     )
-    turns = min(len(offered), TURNS_MAX) if named is None else 1
+    attempts = min(len(offered), ATTEMPTS_MAX) if named is None else 1
     while True:
         polled: responses.Polled = await _ask(call, lease, request)
-        turns -= 1
-        if polled.messages_count or turns <= 0:
+        attempts -= 1
+        if polled.messages_count or attempts <= 0:
             break
     if named is not None and not polled.owned:
         raise CommandError(Code.CONSUMER_GROUP_PARTITION_NOT_OWNED, f"partition {named} is not one of this lease")
@@ -215,20 +215,20 @@ async def _ask(call: Call, lease: Lease, request: requests.Request) -> Any:
 
 
 async def _assignment(call: Call, lease: Lease) -> responses.GroupAssignment:
-    with _told_if_gone():
+    with _lease_errors():
         wanted = requests.SyncConsumerGroup(call.stream, call.topic, call.parameters["group"])
         return await call.api.leases.assignment(lease, wanted)
 
 
 @contextlib.asynccontextmanager
 async def _using(call: Call) -> AsyncIterator[Lease]:
-    with _told_if_gone():
+    with _lease_errors():
         async with call.api.leases.using(call.parameters["lease"], call.login) as lease:
             yield lease
 
 
 @contextlib.contextmanager
-def _told_if_gone() -> Iterator[None]:
+def _lease_errors() -> Iterator[None]:
     try:
         yield
     except LeaseGone as gone:

@@ -1,4 +1,4 @@
-"""Logging in, with a password or a personal access token; refreshing what that gives, and logging out."""
+"""Logging in with a password or a personal access token, refreshing access tokens, logging out, and tickets."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from whippet.app.commands import requests
 from whippet.app.errors import Code, CommandError
 from whippet.transports.http.operation import Call
 
-NOT_TOLD = frozenset({Code.INVALID_USERNAME, Code.INVALID_PASSWORD, Code.USER_INACTIVE})
-"""Whoever cannot log in is told that it was wrong, and not what."""
+CONCEALED = frozenset({Code.INVALID_USERNAME, Code.INVALID_PASSWORD, Code.USER_INACTIVE})
+"""A failed login does not reveal what was wrong."""
 UNKNOWN_TOKEN = frozenset({Code.RESOURCE_NOT_FOUND, Code.PERSONAL_ACCESS_TOKEN_EXPIRED})
 _VERSION = re.compile(r"0\.(\d{1,4})\.", re.ASCII)
 FIRST_AFTER_0_6 = 9
-"""The core of the clients of 0.6 calls itself 0.8, that of the next 0.9."""
+"""The core library of the clients 0.6 has the version 0.8, that of the next ones 0.9."""
 
 
 class Login(msgspec.Struct, frozen=True):
@@ -52,10 +52,10 @@ async def log_in(call: Call) -> Identity:
     try:
         await call.execute(requests.LoginUser(body.username, body.password, body.version or "", body.context or ""))
     except CommandError as refused:
-        if refused.code in NOT_TOLD:
+        if refused.code in CONCEALED:
             raise CommandError(Code.INVALID_CREDENTIALS) from refused
         raise
-    return _give(call, _generation(body))
+    return _issue(call, _generation(body))
 
 
 async def log_in_with_token(call: Call) -> Identity:
@@ -66,34 +66,34 @@ async def log_in_with_token(call: Call) -> Identity:
         if refused.code in UNKNOWN_TOKEN:
             raise CommandError(Code.INVALID_PERSONAL_ACCESS_TOKEN) from refused
         raise
-    return _give(call, None)
+    return _issue(call, None)
 
 
 async def refresh(call: Call) -> Identity:
     body: TokenBody = call.body
-    return _said(await call.api.access_tokens.refresh(body.token))
+    return _identity(await call.api.access_tokens.refresh(body.token))
 
 
 async def log_out(call: Call) -> None:
-    """A token of another making is left as it is: it is not ours to end, or not made for one session."""
+    """Ends the access token. Tokens of other issuers and personal access tokens are not for one session, and stay."""
     claims = call.bearer.claims
     if claims is not None:
         await call.api.access_tokens.revoke(claims)
 
 
-def _give(call: Call, generation: str | None) -> Identity:
+def _issue(call: Call, generation: str | None) -> Identity:
     user = call.api.gateway.users.by_login(call.session.login)
     if user is None:
         raise CommandError(Code.INVALID_CREDENTIALS)
-    return _said(call.api.access_tokens.issue(user, generation))
+    return _identity(call.api.access_tokens.issue(user, generation))
 
 
-def _said(issued: Issued) -> Identity:
+def _identity(issued: Issued) -> Identity:
     return Identity(issued.user_id, AccessToken(issued.text, issued.expires_at))
 
 
 def _generation(body: Login) -> str | None:
-    """Clients of 0.6 read polled messages in another form. Those of other makers say a context."""
+    """Detects clients of 0.6, which read polled messages in another format. Other clients send a context."""
     found = _VERSION.match(body.version or "")
     is_0_6 = body.context == "" and found is not None and int(found[1]) < FIRST_AFTER_0_6
     return "0.6" if is_0_6 else None
@@ -101,7 +101,7 @@ def _generation(body: Login) -> str | None:
 
 class TicketDetails(msgspec.Struct, frozen=True):
     ticket: str
-    """For `?ticket=`, once."""
+    """For `?ticket=`, to be used once."""
     expires_at: int
     """In us since 1970."""
 

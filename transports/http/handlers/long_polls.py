@@ -1,4 +1,4 @@
-"""Long polls: an answer as soon as there is something to say, or when the time is over. The append wakes who waits."""
+"""Long polls: the response is sent as soon as there are messages, or when the time is over."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seconds_of(text: str, longest: float) -> float:
 
 
 async def poll(call: Call, request: requests.PollMessages, seconds: float) -> responses.Polled:
-    """What is found, at the latest when the time is over; ClientDisconnect when nobody waits for it any more."""
+    """Returns what is found, at the latest when the time is over. Raises ClientDisconnect if the client has gone."""
     polled = await call.poll(request)
     if polled.messages_count or not request.count or not polled.owned:
         return polled
@@ -38,18 +38,18 @@ async def poll(call: Call, request: requests.PollMessages, seconds: float) -> re
 async def _wait(
     call: Call, request: requests.PollMessages, polled: responses.Polled, seconds: float
 ) -> responses.Polled:
-    loop, parting = asyncio.get_running_loop(), call.api.parting
+    loop, draining = asyncio.get_running_loop(), call.api.draining
     deadline = loop.time() + seconds
     gone = loop.create_task(until_disconnected(call.receive))
     try:
-        while not parting.done():
+        while not draining.done():
             followed: ReadPositions = await call.execute(
                 requests.FollowMessages(call.stream, call.topic, request.partition_id)
             )
             appended = loop.create_task(followed.partitions[0].until(polled.next_offset))
             try:
                 await asyncio.wait(
-                    (appended, gone, parting), timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                    (appended, gone, draining), timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED
                 )
             finally:
                 appended.cancel()
@@ -57,7 +57,7 @@ async def _wait(
                 raise ClientDisconnect
             before, polled = polled, await call.poll(request)
             if polled.messages_count or loop.time() >= deadline or polled.next_offset == before.next_offset:
-                # Nothing, and nowhere else to look: what was there was deleted, or cannot be read.
+                # The messages were deleted meanwhile, or cannot be read, and no later ones exist.
                 break
         return polled
     finally:

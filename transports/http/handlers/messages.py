@@ -1,4 +1,4 @@
-"""Messages: sending, polling, flushing. How they look as JSON is in packing and unpacking."""
+"""Messages: sending, polling, flushing. Their formats are in forms/."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters, partition_context, poll_formats, send_formats
 from whippet.transports.http.forms.batch_encoder import NewMessages, PartitioningBody, encode_messages
 from whippet.transports.http.forms.field_types import U32, U64, Key, Name, Period, check_u64
-from whippet.transports.http.forms.parameters import another_spelling, one_spelling
+from whippet.transports.http.forms.parameters import alias_of, refuse_both
 from whippet.transports.http.forms.responses import JSON, VIEW, HttpResponse
-from whippet.transports.http.forms.send_formats import Ready
+from whippet.transports.http.forms.send_formats import EncodedBatches
 from whippet.transports.http.handlers import long_polls
 from whippet.transports.http.operation import Call
 from whippet.transports.reservations import Reservation
@@ -30,18 +30,18 @@ from whippet.transports.reservations import Reservation
 _log = logging.getLogger(__name__)
 
 KEY_BYTES_MAX = 255
-UNHEARD_BYTES = 4096
-"""What a send that nobody waits for takes besides its batches."""
+UNACKNOWLEDGED_BYTES = 4096
+"""Memory of a send without acknowledgement besides its batches."""
 PRODUCER_HEADERS = ("Producer-Id", "Producer-Epoch", "Producer-Seq")
 FRAME_JSON_BYTES = 256
-"""About what a message takes as JSON besides its payload."""
+"""The approximate size of a message as JSON without its payload."""
 DURABILITIES = {Durability.MEMORY: b"replicated", Durability.WRITTEN: b"replicated", Durability.SYNCED: b"persisted"}
-"""In the words of 0.9, for its clients. `replicated` is not what a single node does, so `Whippet-Durability` says which
-level a send has reached."""
+"""The names of 0.9, for its clients. A single node does not replicate, so `Whippet-Durability` has the level that a
+send has really reached."""
 LEVELS = {level.name.lower(): level for level in Durability}
 LEVEL_NAMES = {level: name.encode() for name, level in LEVELS.items()}
 
-KINDS = {
+PARAMETER_TYPES = {
     "balanced": PartitioningKind.BALANCED,
     "partition_id": PartitioningKind.PARTITION_ID,
     "messages_key": PartitioningKind.MESSAGES_KEY,
@@ -61,22 +61,22 @@ class Confirmations(msgspec.Struct, frozen=True):
     confirmations: list[Confirmation]
 
 
-NOT_WITH_JSON = "Not with a JSON body, which names its destination itself"
+NOT_WITH_JSON = "Not with a JSON body, which names its own destination"
 
 
 class SendQuery(msgspec.Struct, frozen=True):
-    """`partition_id` (or `partition`) and `key` are for bodies that do not name a destination themselves; without them
-    the partitions take turns. `durability` is the level that the batch must reach before the response, where that is
-    more than the topic's own."""
+    """`partition_id` (or `partition`) and `key` are for bodies that do not name their own destination; without them
+    the partitions take turns. `durability` is the level that the batch must reach before the response, if it is
+    higher than that of the topic."""
 
     ack: Literal["replicated", "none"] = "replicated"
     durability: Literal["memory", "written", "synced"] | UnsetType = UNSET
     partition_id: Annotated[U32, Meta(description=NOT_WITH_JSON)] | UnsetType = UNSET
-    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
     key: Annotated[Key, Meta(description=f"{NOT_WITH_JSON}, and not with `partition_id`")] | UnsetType = UNSET
 
     def __post_init__(self) -> None:
-        one_spelling("partition_id", self.partition_id, "partition", self.partition)
+        refuse_both("partition_id", self.partition_id, "partition", self.partition)
 
     @property
     def number(self) -> int | UnsetType:
@@ -91,22 +91,22 @@ class PollQuery(msgspec.Struct, frozen=True):
     consumer_id: Name = "1"
     partition_id: U32 | UnsetType = UNSET
     """Partition 0 if absent."""
-    partition: Annotated[U32, another_spelling("partition_id")] | UnsetType = UNSET
+    partition: Annotated[U32, alias_of("partition_id")] | UnsetType = UNSET
     kind: Kind | UnsetType = UNSET
-    """Where to begin; `offset` if absent."""
+    """Where to start; `offset` if absent."""
     value: U64 | UnsetType = UNSET
     """The offset, or the timestamp in microseconds, that `kind` asks for; 0 if absent."""
-    start: Annotated[Start, another_spelling("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
-    """For the beginnings that need no value."""
+    start: Annotated[Start, alias_of("kind")] | UnsetType = msgspec.field(default=UNSET, name="from")
+    """For the kinds that need no value."""
     count: U32 = 10
     auto_commit: Literal["true", "false"] = "false"
     wait: Period = ""
-    """How long to wait for messages if there are none, such as `20s`; after that the response has none."""
+    """How long to wait for messages if there are none, such as `20s`; then the response is empty."""
 
     def __post_init__(self) -> None:
         check_u64(None if self.value is UNSET else self.value)
-        one_spelling("partition_id", self.partition_id, "partition", self.partition)
-        one_beginning(self.kind, self.value, self.start)
+        refuse_both("partition_id", self.partition_id, "partition", self.partition)
+        check_start(self.kind, self.value, self.start)
 
     @property
     def number(self) -> int:
@@ -114,9 +114,9 @@ class PollQuery(msgspec.Struct, frozen=True):
         return 0 if given is UNSET else given
 
 
-def one_beginning(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
-    """Refuses two beginnings in the same query."""
-    one_spelling("kind", kind, "from", start)
+def check_start(kind: Kind | UnsetType, value: int | UnsetType, start: Start | UnsetType) -> None:
+    """Refuses two starting positions in the same query."""
+    refuse_both("kind", kind, "from", start)
     if start is not UNSET and value is not UNSET:
         raise ValueError(f"`value` has no meaning with `from={start}`")
 
@@ -131,8 +131,8 @@ def strategy_of(kind: Kind | UnsetType, value: int | UnsetType, start: Start | U
 
 async def send_messages(call: Call) -> HttpResponse:
     query: SendQuery = call.query
-    body: NewMessages | Ready = call.body
-    if isinstance(body, Ready):
+    body: NewMessages | EncodedBatches = call.body
+    if isinstance(body, EncodedBatches):
         to, ready = _destination(query), body
     else:
         to, ready = _partitioning(body.partitioning), await _packed(call, body)
@@ -143,29 +143,29 @@ async def send_messages(call: Call) -> HttpResponse:
     if isinstance(body, NewMessages):
         partition_context.check(call, request, body.context)
     if query.ack == "none":
-        # Nobody will hear of a refusal that comes later.
+        # The client does not learn of a refusal after this.
         admit(call.api.gateway, call.session, requests.SendMessages, Destination(call.stream, call.topic))
         turn = Reservation(call.api.budgets.bodies_of(call.session), free_bytes=0)
-        size = sum(map(len, request.batches)) + UNHEARD_BYTES
+        size = sum(map(len, request.batches)) + UNACKNOWLEDGED_BYTES
         try:
             await turn.reserve(size, size)
         except BaseException:
             turn.close()
             raise
-        call.api.in_background(_send_unheard(call, request, turn))
+        call.api.run_in_background(_send_unacknowledged(call, request, turn))
         return HttpResponse(HTTPStatus.ACCEPTED, b"", ((b"iggy-durability", b"none"), VIEW))
     try:
-        return confirmed(await call.execute(request))
+        return _confirmation(await call.execute(request))
     except CommandError:
         raise
     except Exception as error:
-        # Not a 500 of the endpoint, which makes clients send again: the batch may be stored.
-        _log.exception("%s: a send ended in a defect", call.session.address)
+        # Not a 500, which makes clients send again: the batch may be stored.
+        _log.exception("%s: a send failed unexpectedly", call.session.address)
         raise CommandError(Code.ERROR) from error
 
 
 def _producer(call: Call) -> Producer | None:
-    """Who numbers his sends says so in three headers; then one that comes again is answered again, and stored once."""
+    """Three headers number a send. If it is repeated, it gets the same response, and is stored once."""
     given = [call.headers.get(name.lower().encode()) for name in PRODUCER_HEADERS]
     if not any(each is not None for each in given):
         return None
@@ -176,23 +176,23 @@ def _producer(call: Call) -> Producer | None:
     return requests.producer(*[(each or b"").decode(errors="surrogateescape") for each in given])
 
 
-async def _packed(call: Call, body: NewMessages) -> Ready:
+async def _packed(call: Call, body: NewMessages) -> EncodedBatches:
     query: SendQuery = call.query
     for field in ("partition_id", "partition", "key"):
         if getattr(query, field) is not UNSET:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body names the destination of its messages", field)
+            raise Refused(HTTPStatus.BAD_REQUEST, f"`{field}`: this body names its own destination", field)
     send_formats.refuse_headers(call)
     if not body.messages:
         raise CommandError(Code.INVALID_MESSAGES_COUNT)
     now, limits = call.api.gateway.clock(), call.api.batch_limits
     made = await offload.call(0, len(body.messages), encode_messages, body.messages, now, limits)
-    return Ready((made.batch,), (made.checked,))
+    return EncodedBatches((made.batch,), (made.checked,))
 
 
 def _destination(query: SendQuery) -> Partitioning:
     if query.number is not UNSET:
         if query.key is not UNSET:
-            raise Refused(HTTPStatus.BAD_REQUEST, "give a partition or a `key` as the destination, not both", "key")
+            raise Refused(HTTPStatus.BAD_REQUEST, "set a partition or a `key` as the destination, not both", "key")
         return Partitioning(PartitioningKind.PARTITION_ID, partition_id=query.number)
     if query.key is UNSET:
         return Partitioning(PartitioningKind.BALANCED)
@@ -202,31 +202,31 @@ def _destination(query: SendQuery) -> Partitioning:
     return Partitioning(PartitioningKind.MESSAGES_KEY, key=key)
 
 
-def confirmed(sent: responses.Sent) -> HttpResponse:
-    said = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
+def _confirmation(sent: responses.Sent) -> HttpResponse:
+    confirmation = Confirmation(sent.stream_id, sent.topic_id, sent.partition_id, sent.base_offset)
     headers = (
         JSON,
         (b"iggy-durability", DURABILITIES[sent.durability]),
         (b"whippet-durability", LEVEL_NAMES[sent.durability]),
         VIEW,
     )
-    return HttpResponse(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([said])), headers)
+    return HttpResponse(HTTPStatus.CREATED, msgspec.json.encode(Confirmations([confirmation])), headers)
 
 
-async def _send_unheard(call: Call, request: requests.SendMessages, turn: Reservation) -> None:
-    """Holds its room until it is done, so that nobody can have more accepted than the disk takes."""
+async def _send_unacknowledged(call: Call, request: requests.SendMessages, turn: Reservation) -> None:
+    """Keeps its memory reserved until it is done, so that clients cannot send faster than the disk writes."""
     try:
         await call.execute(request)
     except CommandError as refused:
-        _log.info("%s: a send that nobody waits for was refused: %s", call.session.address, refused)
-    except Exception:  # noqa: BLE001 -- nobody is there to be told; it is logged once, here
-        _log.exception("%s: a send that nobody waits for ended in a defect", call.session.address)
+        _log.info("%s: an unacknowledged send was refused: %s", call.session.address, refused)
+    except Exception:  # noqa: BLE001 -- no client waits for the response
+        _log.exception("%s: an unacknowledged send failed unexpectedly", call.session.address)
     finally:
         turn.close()
 
 
 def _partitioning(body: PartitioningBody) -> Partitioning:
-    kind, value = KINDS[body.kind], body.value
+    kind, value = PARAMETER_TYPES[body.kind], body.value
     if kind is PartitioningKind.BALANCED:
         if len(value) > KEY_BYTES_MAX:
             raise CommandError(Code.INVALID_KEY_VALUE_LENGTH)
@@ -236,7 +236,7 @@ def _partitioning(body: PartitioningBody) -> Partitioning:
     if kind is PartitioningKind.MESSAGES_KEY:
         return Partitioning(kind, key=value)
     if len(value) < 4:
-        raise CommandError(Code.INVALID_COMMAND, "the number of a partition has four bytes")
+        raise CommandError(Code.INVALID_COMMAND, "the number of a partition needs four bytes")
     return Partitioning(kind, partition_id=int.from_bytes(value[:4], "little"))
 
 
@@ -245,8 +245,8 @@ def _partitioning(body: PartitioningBody) -> Partitioning:
 
 async def poll_messages(call: Call) -> HttpResponse:
     query: PollQuery = call.query
-    form = poll_formats.form_of(call.headers.get(b"accept"))
-    poll_formats.refuse_several(form, query.count)
+    form = poll_formats.choose_format(call.headers.get(b"accept"))
+    poll_formats.check_count(form, query.count)
     answer_bytes = call.api.limits.answer_bytes
     is_json = form in (poll_formats.JSON, send_formats.NDJSON)
     request = requests.PollMessages(
@@ -256,22 +256,22 @@ async def poll_messages(call: Call) -> HttpResponse:
         query.number,
         strategy_of(query.kind, query.value, query.start, "offset"),
         min(query.count, answer_bytes // FRAME_JSON_BYTES) if is_json else query.count,
-        # Who asks for the head alone has read nothing.
+        # A HEAD request reads no messages.
         query.auto_commit == "true" and not call.is_head,
         answer_bytes * 3 // 4 if is_json else answer_bytes,
     )
     seconds = long_polls.seconds_of(query.wait, call.api.config.readers.wait_time) if query.wait else 0.0
     polled = await (long_polls.poll(call, request, seconds) if seconds and not call.is_head else call.poll(request))
-    answer = await poll_formats.answer(call, form, polled)
+    answer = await poll_formats.encode_response(call, form, polled)
     call.response_reservation().hold(len(answer.body))
     return answer
 
 
 class FlushQuery(msgspec.Struct, frozen=True):
-    """Iggy's SDK for Rust repeats in the query what is in the path."""
+    """Iggy's SDK for Rust repeats the path parameters in the query."""
 
-    partition_id: Annotated[U32, another_spelling("partition")] | UnsetType = UNSET
-    fsync: Annotated[Literal["true", "false"], another_spelling("fsync")] | UnsetType = UNSET
+    partition_id: Annotated[U32, alias_of("partition")] | UnsetType = UNSET
+    fsync: Annotated[Literal["true", "false"], alias_of("fsync")] | UnsetType = UNSET
 
 
 async def flush(call: Call) -> None:

@@ -14,13 +14,13 @@ from whippet.app.telemetry import metrics
 from whippet.transports.http.forms.responses import NO_STORE, HttpResponse, compress
 from whippet.transports.http.operation import Call
 
-OFTEN_SECONDS = 0.005
-"""What took no longer is made anew for everybody."""
-KEPT_TIMES = 10
+CHEAP_SECONDS = 0.005
+"""Metrics that take no longer than this are rendered for every scrape."""
+KEPT_FACTOR = 10
 
 
 class Scrapes:
-    """The texts that were made last, by their form."""
+    """Caches the last rendered metrics, by format."""
 
     def __init__(self) -> None:
         self._texts: dict[bool, asyncio.Future[bytes]] = {}
@@ -39,8 +39,8 @@ class Scrapes:
         sampled = metrics.sample(call.api.gateway)
         took = time.monotonic() - began
         text = await asyncio.to_thread(metrics.render, sampled, as_openmetrics=as_openmetrics)
-        if took > OFTEN_SECONDS:
-            self._until[as_openmetrics] = time.monotonic() + KEPT_TIMES * took
+        if took > CHEAP_SECONDS:
+            self._until[as_openmetrics] = time.monotonic() + KEPT_FACTOR * took
         return text
 
 

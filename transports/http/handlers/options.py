@@ -1,4 +1,4 @@
-"""Options of topics, streams and users: texts in JSON, values of a kind behind it. And what options there are."""
+"""Options of topics, streams and users: strings in JSON, typed values in the commands; and their descriptions."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class OptionValue(msgspec.Struct, frozen=True):
     value: str
     """Never empty."""
     explicit: bool
-    """Whether somebody has chosen it."""
+    """Whether it was set, and is not a default."""
     kind: Kind
-    """For clients from 0.12 on."""
+    """For clients since 0.12."""
 
 
 class OptionBody(msgspec.Struct, frozen=True):
     key: str
     kind: Kind
     default_value: list[int]
-    """The bytes of the value, numbers little-endian."""
+    """The bytes of the value; numbers are little-endian."""
     description: str
     updatable: bool
-    """Whether it may be changed; the others are fixed when their owner is made."""
+    """Whether it may be changed; others are fixed when the topic, stream or user is created."""
     resettable: bool
     secret: bool
     read_only: bool
@@ -44,7 +44,7 @@ class OptionBody(msgspec.Struct, frozen=True):
 async def describe(call: Call) -> list[OptionBody]:
     scope = SCOPES.get(call.parameters["scope"])
     if scope is None:
-        raise CommandError(Code.INVALID_COMMAND, f"options are there for {', '.join(SCOPES)}")
+        raise CommandError(Code.INVALID_COMMAND, f"options exist for {', '.join(SCOPES)}")
     found: Sequence[responses.OptionDescription] = await call.execute(requests.DescribeOptions(scope))
     return [
         OptionBody(
@@ -59,7 +59,7 @@ async def describe(call: Call) -> list[OptionBody]:
 
 
 OptionText = str | int | bool
-"""A value in JSON. What it amounts to is found out by the command, which reads texts."""
+"""A value in JSON. The command, which reads strings, decides what it means."""
 
 
 def of_texts(values: Mapping[str, OptionText] | None) -> tuple[Option, ...]:
@@ -70,7 +70,7 @@ def of_texts(values: Mapping[str, OptionText] | None) -> tuple[Option, ...]:
 
 
 def texts_of(explicit: Sequence[Option], derived: Sequence[Option]) -> dict[str, OptionValue]:
-    """By key, in the order of the keys."""
+    """Returns the options by key, sorted by key."""
     found = {option.key: OptionValue(text_of(option), True, NAMES[option.kind]) for option in explicit}
     found |= {
         option.key: OptionValue(text_of(option), False, NAMES[option.kind])

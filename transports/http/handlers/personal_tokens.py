@@ -1,4 +1,4 @@
-"""Personal access tokens of the one who asks."""
+"""Personal access tokens of the caller."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from whippet.transports.http.operation import Call
 class PersonalAccessToken(msgspec.Struct, frozen=True):
     name: str
     expiry_at: int | None
-    """In us since 1970; null: never."""
+    """In us since 1970; null if it never expires."""
 
 
 class NewPersonalAccessToken(msgspec.Struct, frozen=True):
     name: TokenName
     expiry: U64
-    """In us from now; 0 and 2**64 - 1: never."""
+    """In us from now; 0 and 2**64 - 1 mean never."""
 
     def __post_init__(self) -> None:
         check_u64(self.expiry)
 
 
 class RawToken(msgspec.Struct, frozen=True):
-    """Said once."""
+    """Returned once."""
 
     token: str
 

@@ -1,4 +1,4 @@
-"""Streams."""
+"""Streams: creating, reading, changing, purging and deleting them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes about the server itself."""
+"""The server itself: statistics, clients, the cluster, snapshots, limits."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class GroupMembership(msgspec.Struct, frozen=True):
 class Client(msgspec.Struct, frozen=True):
     client_id: int
     user_id: int | None
-    """Null before it has logged in."""
+    """Null before the client has logged in."""
     address: str
     transport: str
     consumer_groups_count: int
@@ -105,7 +105,7 @@ class Node(msgspec.Struct, frozen=True):
     role: str
     status: str
     replica_id: int = 0
-    """For clients from 0.12 on; there is one node."""
+    """For clients since 0.12; there is one node."""
 
 
 class ClusterMetadata(msgspec.Struct, frozen=True):
@@ -121,11 +121,11 @@ class NewSnapshot(msgspec.Struct, frozen=True):
         ],
         Meta(extra_json_schema={"anyOf": [{"items": {"not": {"const": "All"}}}, {"maxItems": 1}]}),
     ]
-    """All of them, or those that are wanted."""
+    """`All`, or a selection."""
 
 
 async def index(call: Call) -> HttpResponse:
-    # SDKs and load balancers compare this text: it names the API, not the program. Browsers are sent to the dashboard.
+    # SDKs and load balancers compare this text, which names the API, not the program. Browsers are redirected to /ui.
     return HttpResponse(HTTPStatus.OK, b"Iggy API", (TEXT, (b"vary", b"accept")))
 
 
@@ -188,7 +188,7 @@ async def get_cluster_metadata(call: Call) -> ClusterMetadata:
 
 
 def _node(call: Call, node: responses.ClusterNode) -> Node:
-    """A node that listens everywhere is reached at the address at which it was reached."""
+    """Replaces the address of a node that listens on all interfaces by the one that the client used."""
     ip = call.scope["server"][0] if node.ip in ANYWHERE else node.ip
     ports = Endpoints(node.tcp_port, node.quic_port, node.http_port, node.websocket_port)
     return Node(node.name, ip, ports, ROLES[node.role], STATUSES[node.status])

@@ -1,4 +1,4 @@
-"""The route of tails: where a reader begins, or goes on."""
+"""The route of tails: where a client starts or resumes."""
 
 from __future__ import annotations
 
@@ -12,51 +12,52 @@ from whippet.app.commands.messages import ReadPositions
 from whippet.app.commands.requests import Consumer, ConsumerKind, Strategy, StrategyKind
 from whippet.transports.http.errors import Refused
 from whippet.transports.http.forms import parameters
-from whippet.transports.http.forms.events import cursor_of, position_of
+from whippet.transports.http.forms.events import parse_cursor, resume_position
 from whippet.transports.http.forms.field_types import U64, check_u64
-from whippet.transports.http.forms.parameters import another_spelling
+from whippet.transports.http.forms.parameters import alias_of
 from whippet.transports.http.forms.responses import HttpResponse
 from whippet.transports.http.handlers.messages import Start
 from whippet.transports.http.operation import Call
-from whippet.transports.http.serving.open_tails import HEADERS, Events, following
+from whippet.transports.http.serving.open_tails import HEADERS, TailResponse, follow_request
 
 PARTITIONS_MAX = 128
-"""The id of every event names all of them."""
+"""The id of every event names all partitions."""
 LAST_EVENT_ID = b"last-event-id"
 
 
 class TailQuery(msgspec.Struct, frozen=True):
     partition_id: str | UnsetType = UNSET
     """A number, or `all`; partition 0 if absent."""
-    partition: Annotated[str, another_spelling("partition_id")] | UnsetType = UNSET
+    partition: Annotated[str, alias_of("partition_id")] | UnsetType = UNSET
     start: Start | UnsetType = msgspec.field(default=UNSET, name="from")
-    """`first` begins with the oldest message, `last` with the newest one that there is, `next` with the first one to
-    come, or, with `consumer`, after what that consumer has stored."""
+    """`first` starts with the oldest message, `last` with the newest one, `next` with the first one to arrive or, with
+    `consumer`, after the stored offset of that consumer."""
     offset: U64 | UnsetType = UNSET
-    """Begins here. At most one beginning can be given; without any, the tail begins with the next message to come."""
+    """Starts here. At most one starting position can be set; without any, the tail starts with the next message to
+    arrive."""
     timestamp: U64 | UnsetType = UNSET
-    """With the first message of this time, in us, or later."""
+    """Starts with the first message of this time, in us, or later."""
     last: U64 | UnsetType = UNSET
-    """With so many of the newest messages."""
+    """Starts with this many of the newest messages."""
     consumer: str | UnsetType = UNSET
-    """After what this consumer has stored; nothing is stored by a tail."""
+    """Starts after the stored offset of this consumer. The tail itself stores no offset."""
     cursor: str | UnsetType = UNSET
-    """The id of an event, to go on behind it: what `Last-Event-ID` says, for who cannot send that."""
+    """The id of the event after which to resume, for clients that cannot send `Last-Event-ID`."""
     form: Literal["json", "text"] = "json"
-    """The data of an event: the message as JSON, or its payload as it is."""
+    """The data of an event: the message as JSON, or only its payload."""
     ticket: str | UnsetType = UNSET
-    """In place of the `Authorization` header, which an EventSource cannot send: `POST /tickets`."""
+    """From `POST /tickets`, in place of the `Authorization` header, which an EventSource cannot send."""
 
     def __post_init__(self) -> None:
         for number in (self.offset, self.timestamp, self.last):
             check_u64(None if number is UNSET else number)
-        parameters.one_spelling("partition_id", self.partition_id, "partition", self.partition)
+        parameters.refuse_both("partition_id", self.partition_id, "partition", self.partition)
         if self.number != "all" and not isinstance(parameters.identifier(self.number), int):
             raise ValueError("a number or `all` is needed - at `$.partition`")
         start = UNSET if self.start == "next" and self.consumer is not UNSET else self.start
-        beginnings = (start, self.offset, self.timestamp, self.last, self.consumer, self.cursor)
-        if sum(each is not UNSET for each in beginnings) > 1:
-            raise ValueError("from, offset, timestamp, last, consumer, cursor: give one of them")
+        positions = (start, self.offset, self.timestamp, self.last, self.consumer, self.cursor)
+        if sum(each is not UNSET for each in positions) > 1:
+            raise ValueError("from, offset, timestamp, last, consumer, cursor: set only one of them")
 
     @property
     def number(self) -> str:
@@ -64,12 +65,12 @@ class TailQuery(msgspec.Struct, frozen=True):
         return "0" if given is UNSET else given
 
 
-async def tail_messages(call: Call) -> HttpResponse | Events:
+async def tail_messages(call: Call) -> HttpResponse | TailResponse:
     query: TailQuery = call.query
     header = call.headers.get(LAST_EVENT_ID)
     text = header.decode("latin-1") if header else None if query.cursor is UNSET else query.cursor
-    start, consumer = (None, None) if text is not None else _beginning(query)
-    followed: ReadPositions = await call.execute(following(call, start, consumer))
+    start, consumer = (None, None) if text is not None else _start(query)
+    followed: ReadPositions = await call.execute(follow_request(call, start, consumer))
     if len(followed.partitions) > PARTITIONS_MAX:
         sentence = f"The topic has {len(followed.partitions)} partitions: a tail follows at most {PARTITIONS_MAX}"
         raise Refused(HTTPStatus.BAD_REQUEST, sentence, "partition")
@@ -80,7 +81,7 @@ async def tail_messages(call: Call) -> HttpResponse | Events:
     return call.api.tails.open(call, followed, query.form)
 
 
-def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
+def _start(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
     if query.start == "first":
         return Strategy(StrategyKind.FIRST), None
     if query.start == "last":
@@ -98,9 +99,9 @@ def _beginning(query: TailQuery) -> tuple[Strategy | None, Consumer | None]:
 
 
 def _resumed(followed: ReadPositions, text: str, field: str) -> ReadPositions:
-    known = cursor_of(text)
+    known = parse_cursor(text)
     numbers = [partition.place.partition for partition in followed.partitions]
     if known is None or (known and not known.keys() & set(numbers)):
-        raise Refused(HTTPStatus.BAD_REQUEST, f"{text[:100]!r} is no id of an event of this tail", field)
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{text[:100]!r} is not the id of an event of this tail", field)
     wanted = [known.get(number) for number in numbers]
-    return followed._replace(start=position_of(followed.partitions, wanted))
+    return followed._replace(start=resume_position(followed.partitions, wanted))

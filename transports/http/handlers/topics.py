@@ -23,7 +23,7 @@ from whippet.transports.http.forms.field_types import (
     NumberText,
     TopicOptions,
     check_u64,
-    number_of,
+    parse_number,
 )
 from whippet.transports.http.forms.parameters import NAME_BYTES
 from whippet.transports.http.forms.partition_context import NO_OWNER, Context
@@ -36,7 +36,7 @@ ALGORITHM_NAMES = {number: name for name, number in ALGORITHMS.items()}
 
 
 def _between(low: int, high: int) -> Meta:
-    """Describes bounds that the command checks, with an error of its own."""
+    """Describes limits that the command checks, with an error of its own."""
     return Meta(extra_json_schema={"allOf": [{"minimum": low, "maximum": high}]})
 
 
@@ -50,7 +50,7 @@ class Partition(msgspec.Struct, frozen=True):
     first_offset: int
     next_offset: int
     context: Context
-    """For clients from 0.12 on."""
+    """For clients since 0.12."""
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -62,11 +62,11 @@ class Topic(msgspec.Struct, frozen=True):
     compression_algorithm: str
     max_topic_size: int
     replication_factor: int
-    """For clients before 0.9, which cannot do without it."""
+    """For clients before 0.9, which require it."""
     messages_count: int
     partitions_count: int
     options: dict[str, OptionValue]
-    """For clients from 0.9 on."""
+    """For clients since 0.9."""
 
 
 class TopicDetails(Topic, frozen=True):
@@ -74,7 +74,7 @@ class TopicDetails(Topic, frozen=True):
 
 
 class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """Expiry in us, size in bytes; 0 is the server's default, 2**64 - 1 never and unlimited."""
+    """The expiry is in us, the size in bytes; 0 is the server's default, 2**64 - 1 means never and unlimited."""
 
     name: Name
     partitions_count: Annotated[U32, _between(0, PARTITIONS_MAX)]
@@ -90,8 +90,8 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What is absent, null or 0 stays as it is. Clients from 0.12 on name only what changes, and in `reset` the options
-    for which the server's default is to hold again."""
+    """What is absent, null or 0 stays unchanged. Clients since 0.12 send only what changes, and list in `reset` the
+    options that return to the server's default."""
 
     name: Name | None = None
     reset: Annotated[
@@ -104,7 +104,7 @@ class ChangedTopic(msgspec.Struct, frozen=True, kw_only=True):
     options: ChangedTopicOptions | None = None
 
     def __post_init__(self) -> None:
-        check_u64(number_of(self.message_expiry), number_of(self.max_topic_size))
+        check_u64(parse_number(self.message_expiry), parse_number(self.max_topic_size))
         _check_algorithm(self.compression_algorithm)
 
 
@@ -162,8 +162,8 @@ async def update_topic(call: Call) -> None:
             topic=call.topic,
             name=body.name,
             compression_algorithm=_algorithm(body.compression_algorithm),
-            message_expiry=number_of(body.message_expiry) or None,
-            max_topic_size=number_of(body.max_topic_size) or None,
+            message_expiry=parse_number(body.message_expiry) or None,
+            max_topic_size=parse_number(body.max_topic_size) or None,
             replication_factor=body.replication_factor,
             options=options.of_texts(body.options),
         )
@@ -195,16 +195,16 @@ async def delete_segments(call: Call) -> None:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- pieces
+# ---------------------------------------------------------------------------------------------------- conversions
 
 
 def _patched(body: ChangedTopic) -> tuple[Option, ...]:
-    """What is named, as options. Compression is fixed for clients that change a topic in this way."""
+    """Returns what changes, as options. Clients that use them cannot change the compression."""
     named = {
         "name": body.name,
         "compression_algorithm": body.compression_algorithm,
-        "message_expiry": number_of(body.message_expiry) or None,
-        "max_topic_size": number_of(body.max_topic_size) or None,
+        "message_expiry": parse_number(body.message_expiry) or None,
+        "max_topic_size": parse_number(body.max_topic_size) or None,
     }
     texts: dict[str, OptionText] = {key: value for key, value in named.items() if value is not None}
     return options.of_texts(texts | (body.options or {}))
@@ -228,7 +228,7 @@ def _members(info: responses.TopicInfo) -> Members:
         info.name,
         field_types.size_text(info.size_bytes),
         info.message_expiry,
-        # Clients know these two; another one, as classic clients can choose, would spoil the whole answer for them.
+        # HTTP clients know these two. Another one, which classic clients can set, would make the response unreadable.
         ALGORITHM_NAMES.get(info.compression_algorithm, "none"),
         info.max_topic_size,
         info.replication_factor,

@@ -1,4 +1,4 @@
-"""Users and their permissions."""
+"""Users, their permissions, passwords and sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whippet.app.commands.requests import Identifier
 from whippet.app.model.identity import UserStatus
 from whippet.transports.http.forms.field_types import NoOptions, Password, Username
 from whippet.transports.http.forms.parameters import U32_MAX
-from whippet.transports.http.forms.request_bodies import unfit
+from whippet.transports.http.forms.request_bodies import unprocessable
 from whippet.transports.http.handlers import options
 from whippet.transports.http.handlers.options import OptionValue
 from whippet.transports.http.operation import Call
@@ -85,7 +85,7 @@ class ChangedUser(msgspec.Struct, frozen=True, kw_only=True):
     username: Username | None = None
     status: Status | None = None
     user_status: Status | None = None
-    """What the C# SDK calls it."""
+    """The name in the C# SDK."""
     options: NoOptions | None = None
 
 
@@ -97,12 +97,12 @@ class ChangedPassword(msgspec.Struct, frozen=True):
     current_password: Password
     new_password: Password
     end_personal_access_tokens: bool = False
-    """Sessions and access tokens end in any case."""
+    """Sessions and access tokens always end."""
 
 
 class EndingQuery(msgspec.Struct, frozen=True):
     personal_access_tokens: Literal["true", "false"] = "false"
-    """Whether those end as well."""
+    """Whether personal access tokens end as well."""
 
 
 async def get_users(call: Call) -> list[User]:
@@ -127,7 +127,7 @@ async def create_user(call: Call) -> UserDetails:
                 body.username,
                 body.password,
                 _NUMBERS[body.status],
-                _asked_for(body.permissions),
+                _to_permissions(body.permissions),
                 options.of_texts(body.options),
             )
         )
@@ -153,7 +153,7 @@ async def delete_user(call: Call) -> None:
 
 async def update_permissions(call: Call) -> None:
     body: ChangedPermissions = call.body
-    await call.execute(requests.UpdatePermissions(call.parameters["user"], _asked_for(body.permissions)))
+    await call.execute(requests.UpdatePermissions(call.parameters["user"], _to_permissions(body.permissions)))
 
 
 async def change_password(call: Call) -> None:
@@ -178,7 +178,7 @@ async def _end_sessions(call: Call, user: Identifier) -> None:
     await call.execute(requests.EndSessions(user, query.personal_access_tokens == "true"))
 
 
-# ----------------------------------------------------------------------------------------------------------- pieces
+# ---------------------------------------------------------------------------------------------------- conversions
 
 
 def _members(info: responses.UserInfo) -> tuple[int, int, str, str, dict[str, OptionValue]]:
@@ -186,20 +186,20 @@ def _members(info: responses.UserInfo) -> tuple[int, int, str, str, dict[str, Op
 
 
 def _details(found: responses.UserDetails) -> UserDetails:
-    return UserDetails(*_members(found.info), permissions=_described(found.permissions))
+    return UserDetails(*_members(found.info), permissions=_describe(found.permissions))
 
 
-def _described(found: granted.Permissions | None) -> Permissions | None:
+def _describe(found: granted.Permissions | None) -> Permissions | None:
     if found is None:
         return None
     streams = {
-        stream_id: StreamPermissions(**_flags(stream), topics=_topics_described(stream.topics))
+        stream_id: StreamPermissions(**_flags(stream), topics=_describe_topics(stream.topics))
         for stream_id, stream in sorted(found.streams.items())
     }
     return Permissions(GlobalPermissions(*msgspec.structs.astuple(found.everywhere)), streams or None)
 
 
-def _topics_described(topics: dict[int, granted.TopicPermissions]) -> dict[int, TopicPermissions] | None:
+def _describe_topics(topics: dict[int, granted.TopicPermissions]) -> dict[int, TopicPermissions] | None:
     return {
         topic_id: TopicPermissions(*msgspec.structs.astuple(topic)) for topic_id, topic in sorted(topics.items())
     } or None
@@ -209,18 +209,18 @@ def _flags(stream: granted.StreamPermissions | StreamPermissions) -> dict[str, A
     return {name: getattr(stream, name) for name in stream.__struct_fields__ if name != "topics"}
 
 
-def _asked_for(body: Permissions | None) -> granted.Permissions | None:
-    """The names of the flags are the same on both sides, and so is their order."""
+def _to_permissions(body: Permissions | None) -> granted.Permissions | None:
+    """The flags have the same names and order on both sides."""
     if body is None:
         return None
     streams = {
-        _u32(stream_id): granted.StreamPermissions(**_flags(stream), topics=_topics_asked_for(stream.topics))
+        _u32(stream_id): granted.StreamPermissions(**_flags(stream), topics=_to_topic_permissions(stream.topics))
         for stream_id, stream in (body.streams or {}).items()
     }
     return granted.Permissions(granted.GlobalPermissions(*msgspec.structs.astuple(body.everywhere)), streams)
 
 
-def _topics_asked_for(topics: dict[int, TopicPermissions] | None) -> dict[int, granted.TopicPermissions]:
+def _to_topic_permissions(topics: dict[int, TopicPermissions] | None) -> dict[int, granted.TopicPermissions]:
     return {
         _u32(topic_id): granted.TopicPermissions(*msgspec.structs.astuple(topic))
         for topic_id, topic in (topics or {}).items()
@@ -229,5 +229,5 @@ def _topics_asked_for(topics: dict[int, TopicPermissions] | None) -> dict[int, g
 
 def _u32(number: int) -> int:
     if not 0 <= number <= U32_MAX:
-        raise unfit(f"permissions are for ids from 0 to {U32_MAX}, not {number}", "permissions")
+        raise unprocessable(f"permissions are for ids from 0 to {U32_MAX}, not {number}", "permissions")
     return number

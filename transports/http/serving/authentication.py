@@ -1,6 +1,6 @@
-"""Who a request comes from: `Authorization: Bearer`, and behind it an access token or a personal access token.
+"""Authenticates requests: `Authorization: Bearer` with an access token or a personal access token, or a ticket.
 
-An access token has two dots, a personal one has none. Neither is ever repeated in an answer or a log.
+An access token has two dots, a personal one has none. Neither ever appears in a response or the log.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ async def authenticate(api: Api, header: bytes | None) -> Caller:
         raise CommandError(Code.UNAUTHENTICATED) from None
     caller = await api.access_tokens.authenticate(text) if text.count(".") == DOTS else _of_personal_token(api, text)
     if caller is None:
-        raise CommandError(Code.UNAUTHENTICATED, "the access token is not valid, or not any more")
+        raise CommandError(Code.UNAUTHENTICATED, "the access token is not valid, or has expired")
     return caller
 
 
-def has_ended(api: Api, header: bytes | None) -> bool:
-    """Whether an access token has ended with all sessions of its user."""
+def token_has_ended(api: Api, header: bytes | None) -> bool:
+    """Whether an access token has ended together with all sessions of its user."""
     if header is None or not header.startswith(SCHEME) or not header.isascii():
         return False
     return api.access_tokens.has_ended(header[len(SCHEME) :].decode())
@@ -47,14 +47,14 @@ class TicketQuery(msgspec.Struct, frozen=True):
     ticket: str = ""
 
 
-def of_ticket(api: Api, query: bytes) -> bytes | None:
-    """What the ticket in a query stands for: it is used up with that. None where there is none."""
-    text = parameters.value_of(query, "ticket")
+def redeem_ticket(api: Api, query: bytes) -> bytes | None:
+    """Redeems the ticket in a query for its `Authorization` header; returns None without a ticket."""
+    text = parameters.find_parameter(query, "ticket")
     if not text:
         return None
     found = api.tickets.redeem(text)
     if found is None:
-        raise CommandError(Code.UNAUTHENTICATED, "the ticket was used, or has ended")
+        raise CommandError(Code.UNAUTHENTICATED, "the ticket was used before, or has expired")
     return found
 
 
@@ -65,8 +65,8 @@ def _of_personal_token(api: Api, text: str) -> Caller | None:
         return None
 
 
-def challenged(answer: HttpResponse) -> HttpResponse:
-    """A 401 says what would do."""
+def with_challenge(answer: HttpResponse) -> HttpResponse:
+    """Adds the challenge that a 401 must have."""
     if answer.status != HTTPStatus.UNAUTHORIZED:
         return answer
     return HttpResponse(answer.status, answer.body, (*answer.headers, CHALLENGE))

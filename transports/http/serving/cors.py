@@ -1,7 +1,7 @@
-"""What browsers let scripts of other origins do here: CORS, as configured. Around everything, so also around refusals.
+"""CORS, as configured, for every response including errors.
 
-An origin that is not allowed is answered as if there were no CORS: its requests are carried out if they have a token,
-but its scripts cannot read the answers, and a browser does not even send those that need a preflight.
+An origin that is not allowed gets responses without CORS headers: its requests are processed if they have a token, but
+its scripts cannot read the responses, and browsers do not even send those that need a preflight.
 """
 
 from __future__ import annotations

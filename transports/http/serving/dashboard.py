@@ -1,7 +1,7 @@
-"""The dashboard at `/ui`, where Iggy has its own, and how a browser gets there: it is what asks for `/` and wants HTML.
+"""Serves the dashboard at `/ui`, like Iggy, and redirects browsers, which request HTML, from `/` to it.
 
-In front of the API, which knows nothing of it. Its files are read before anything is served, and are the same for
-everybody; what the page may see is decided by the channel that it opens.
+Its files are read before anything is served, and are the same for everybody; the channel that the page opens decides
+what it may see.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ POLICY = "; ".join(
         "script-src 'self'",
         "style-src 'self'",
         "img-src 'self'",
-        # With this a browser lets it open a WebSocket to the same host as well.
+        # This allows a WebSocket to the same host as well.
         "connect-src 'self'",
         "base-uri 'none'",
         "form-action 'none'",
         "frame-ancestors 'none'",
-        # Nothing that is a text can become a part of the page in another way than as a text.
+        # Strings can enter the page only as text.
         "require-trusted-types-for 'script'",
         "trusted-types 'none'",
     )
@@ -47,7 +47,7 @@ HEADERS: Headers = (
 
 
 def responses() -> dict[bytes, HttpResponse]:
-    """By the name of the file."""
+    """Returns the responses by file name."""
     return {
         name.encode(): HttpResponse(
             HTTPStatus.OK, octets, ((b"content-type", (dashboard.media_of(name) or "").encode()), *HEADERS)
@@ -72,7 +72,7 @@ class Dashboard:
         if scope["method"] not in METHODS:
             allow = (b"allow", ", ".join(METHODS).encode())
             return refusal_response(Refused(HTTPStatus.METHOD_NOT_ALLOWED, "Method Not Allowed", headers=(allow,)))
-        # What looks like no file is a place within the page, which finds it by itself.
+        # A name without a dot is a view of the page, which the page finds by itself.
         found = self._files.get(name if b"." in name else dashboard.PAGE.encode())
         if found is None:
             return refusal_response(not_found())

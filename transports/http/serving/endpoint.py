@@ -1,8 +1,8 @@
-"""What happens to every request of an operation, in this order: who asks, what for, with what; then the answer.
+"""Processes the requests of one operation:
 
     token -> path -> query -> body -> handler -> JSON -> ETag -> compression
 
-Whatever is refused on the way becomes the one shape of errors. An exception that nobody expected is logged once, here.
+Every refusal on the way becomes an error response of the same shape. Unexpected exceptions are logged here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from whippet.transports.admission.budget import FREE_BYTES
 from whippet.transports.http.api import Api
 from whippet.transports.http.errors import Refused, bug_response, command_error_response, not_found, refusal_response
 from whippet.transports.http.forms import decompression, parameters, request_bodies
-from whippet.transports.http.forms.request_bodies import members_of
+from whippet.transports.http.forms.request_bodies import count_values
 from whippet.transports.http.forms.responses import (
     JSON,
     NO_STORE,
@@ -42,8 +42,8 @@ from whippet.transports.http.serving.protocol import CONNECTION
 
 _log = logging.getLogger(__name__)
 
-STRANGER_BODY_BYTES = 64 << 10
-"""Nobody needs more to log in."""
+PUBLIC_BODY_BYTES_MAX = 64 << 10
+"""Enough for every login."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -57,47 +57,47 @@ class Endpoint:
         self._forms = {form.media.encode(): form for form in operation.forms}
         self._query = operation.query or (CatalogueQuery if operation.catalogue else parameters.NoQuery)
         limit = api.config.max_request_size
-        self._body_limit = min(limit, STRANGER_BODY_BYTES) if operation.public else limit
+        self._body_limit = min(limit, PUBLIC_BODY_BYTES_MAX) if operation.public else limit
         self._headers: Headers = (JSON, VIEW) if operation.catalogue else (JSON, NO_STORE, VIEW)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _stay)
+        session = Session(Transport.HTTP, peer(scope), self._api.gateway.clock(), _keep_connection)
         call = Call(self._api, self.operation, scope, receive, session)
         try:
             try:
-                answer = await self._answer(call)
+                answer = await self._respond(call)
             except Refused as refused:
                 answer = refusal_response(refused)
             except CommandError as refused:
-                answer = authentication.challenged(command_error_response(refused))
+                answer = authentication.with_challenge(command_error_response(refused))
             except ClientDisconnect:
                 return
-            except Exception:  # noqa: BLE001 -- a defect of ours; the client is told, the connection goes on
-                _log.exception("%s: %s ended in a defect", peer(scope), self.operation.name)
+            except Exception:  # noqa: BLE001 -- a bug; the client gets a 500, the connection stays open
+                _log.exception("%s: %s failed unexpectedly", peer(scope), self.operation.name)
                 answer = bug_response()
             if isinstance(answer, Response):
                 await answer(scope, receive, send)
             else:
                 if len(answer.body) > FREE_BYTES:
-                    # It may wait for those before it to be taken.
+                    # It may have to wait until the client has read earlier responses.
                     call.response_reservation().hold(len(answer.body))
                 await send_response(answer, send)
             if (connection := scope.get(CONNECTION)) is not None and connection.is_full:
-                # The transport has all of it, and the client has not.
-                call.response_reservation().hold(connection.untaken_bytes)
+                # The transport has buffered the response, but the client has not read it.
+                call.response_reservation().hold(connection.unsent_bytes)
                 await connection.drain()
         finally:
             call.close()
 
-    async def _answer(self, call: Call) -> HttpResponse | Response:
+    async def _respond(self, call: Call) -> HttpResponse | Response:
         operation, api, scope, session = self.operation, self._api, call.scope, call.session
         headers = call.headers = _headers_of(scope)
         if not operation.public:
             call.authorization = headers.get(b"authorization")
             if call.authorization is None and operation.ticket:
-                call.authorization = authentication.of_ticket(api, scope["query_string"])
-            if operation.ended_too and authentication.has_ended(api, call.authorization):
-                return await self._encoded(None, headers)
+                call.authorization = authentication.redeem_ticket(api, scope["query_string"])
+            if operation.accepts_ended_token and authentication.token_has_ended(api, call.authorization):
+                return await self._encode_response(None, headers)
             call.caller = await authentication.authenticate(api, call.authorization)
             session.login = call.caller.user.login
         call.parameters = parameters.decode_path(scope["path_params"])
@@ -107,16 +107,19 @@ class Endpoint:
         if self._decoder is None:
             if api.budgets.are_responses_many and operation.method == "GET":
                 await call.response_reservation().wait_for_share()
-            found = await self._handler(call)
+            result = await self._handler(call)
         else:
-            found = await self._with_body(call, self._decoder)
-        if isinstance(found, HttpResponse | Response):
-            return found
-        return await self._encoded(found, headers)
+            result = await self._with_body(call, self._decoder)
+        if isinstance(result, HttpResponse | Response):
+            return result
+        return await self._encode_response(result, headers)
 
     async def _with_body(self, call: Call, decoder: msgspec.json.Decoder[Any]) -> Any:
         headers, limit = call.headers, self._body_limit
-        announced, coding = _announced(call.scope, headers), decompression.coding_of(headers.get(b"content-encoding"))
+        announced, coding = (
+            _announced_length(call.scope, headers),
+            decompression.find_coding(headers.get(b"content-encoding")),
+        )
         media = request_bodies.media_type(headers.get(b"content-type"))
         form = self._forms.get(media)
         is_readable = form is not None or request_bodies.is_json(media)
@@ -135,56 +138,56 @@ class Endpoint:
             size = len(body)
             try:
                 if form is None:
-                    call.body = await offload.call(size, members_of(body), self._decode, decoder, bytes(body))
+                    call.body = await offload.call(size, count_values(body), self._decode, decoder, bytes(body))
                 else:
                     call.body = await offload.call(size, form.items(body), form.read, call, body)
             except (CommandError, Refused):
                 if is_small:
-                    # Reading a small body takes less time than this check, which the command makes anyway. But what is
-                    # wrong with a body is nothing to those who may not send it.
+                    # Decoding a small body is faster than this check, which the command repeats anyway. But errors in
+                    # a body are not for callers who may not send it.
                     admit_call(call)
                 raise
             del body
             return await self._handler(call)
 
-    async def _encoded(self, found: Any, headers: dict[bytes, bytes]) -> HttpResponse:
+    async def _encode_response(self, result: Any, headers: dict[bytes, bytes]) -> HttpResponse:
         operation = self.operation
         if operation.answer is None:
             return HttpResponse(operation.status, b"", (VIEW,))
-        if found is None:
+        if result is None:
             raise not_found()
-        answer = HttpResponse(operation.status, _encode(found), self._headers)
+        answer = HttpResponse(operation.status, _encode(result), self._headers)
         if operation.catalogue:
             answer = with_etag(answer, headers.get(b"if-none-match"))
         return await compress(answer, headers.get(b"accept-encoding"))
 
 
 class CatalogueQuery(msgspec.Struct, frozen=True):
-    """On a single node both say the same."""
+    """On a single node both mean the same."""
 
     consistency: Literal["serializable", "linearizable"] = "serializable"
 
 
-ONCE = (
+SINGLE_HEADERS = (
     *(b"authorization", b"content-type", b"content-length", b"content-encoding", b"host"),
     *(b"producer-id", b"producer-epoch", b"producer-seq"),
 )
 
 
 def _headers_of(scope: Scope) -> dict[bytes, bytes]:
-    """By name. Of some there must not be two, because others might read the other one."""
+    """Returns the headers by name. Some must not occur twice, because other programs might read the other one."""
     pairs: list[tuple[bytes, bytes]] = scope["headers"]
     headers = dict(pairs)
     if len(headers) != len(pairs):
         names = [name for name, _ in pairs]
-        for name in ONCE:
+        for name in SINGLE_HEADERS:
             if names.count(name) > 1:
-                raise Refused(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} is there twice", name.decode())
+                raise Refused(HTTPStatus.BAD_REQUEST, f"the header {name.decode()} occurs twice", name.decode())
     return headers
 
 
-def _announced(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
-    """Returns the length of the body, or None if only its end will tell, as over HTTP/3."""
+def _announced_length(scope: Scope, headers: Mapping[bytes, bytes]) -> int | None:
+    """Returns the length of the body, None if it is unknown until its end, as over HTTP/3."""
     length = headers.get(b"content-length")
     if length is not None:
         return int(length)
@@ -196,5 +199,5 @@ def peer(scope: Scope) -> str:
     return "?:0" if client is None else host_and_port(*client[:2])
 
 
-def _stay() -> None:
-    """A connection over HTTP carries many sessions; none of them ends it."""
+def _keep_connection() -> None:
+    """Ends nothing: a connection over HTTP carries many sessions."""

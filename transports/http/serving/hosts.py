@@ -1,8 +1,8 @@
-"""The names by which this server may be asked for: those of `http.allowed_hosts`, or what follows from its address.
+"""The host names under which requests are accepted: `http.allowed_hosts`, or a default that follows from the address.
 
-A web page may have its own name lead here (DNS rebinding), and a browser then takes what is here for the page's own.
-The name that it asks by gives it away: it is in the Host header of every request, of a handshake of WebSocket, too. A
-server on a loopback address is what such a page is after, and nobody else has a name for it but the machine itself.
+A web page may let its own name resolve to this server (DNS rebinding); a browser then treats the server as part of the
+page. The Host header gives it away, in requests and in WebSocket handshakes. Such pages attack servers on loopback
+addresses, which have no other names than those of the machine itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOCAL = "localhost"
 
 class Hosts:
     def __init__(self, allowed: Sequence[str], address: Address) -> None:
-        """`address` is where the listener is, which decides where nothing is configured."""
+        """`address` is that of the listener, which decides if no names are configured."""
         names = [name.strip().lower().strip("[]") for name in allowed if name.strip()]
         self._only_loopback = not names and _is_loopback(address.host)
         self.is_any = ANY in names or (not names and not self._only_loopback)
@@ -32,7 +32,8 @@ class Hosts:
         self._allowed_last: bytes | None = None
 
     def check_request(self, scope: Scope) -> None:
-        """Nearly all requests name the same host, so the last one that was allowed is not checked again."""
+        """Raises `Refused` for a host that is not allowed. Nearly all requests name the same one, so the last allowed
+        host is not checked again."""
         if self.is_any:
             return
         host = b""
@@ -45,14 +46,14 @@ class Hosts:
             self._allowed_last = host
 
     def check(self, host: str) -> None:
-        """`Refused`, unless it is one of them, whatever port it says."""
+        """Raises `Refused` unless the host is allowed, with any port."""
         if self.is_any:
             return
         name = _name(host)
         if self._only_loopback:
-            # Every browser says a host. Who says none is a simple probe.
+            # Every browser sends a host. A client that sends none is a simple probe.
             if host and not _is_loopback(name):
-                sentence = f"The host {host[:255]!r} is no loopback name: set http.allowed_hosts to serve others"
+                sentence = f"The host {host[:255]!r} is not a loopback name: set http.allowed_hosts to allow others"
                 raise Refused(HTTPStatus.MISDIRECTED_REQUEST, sentence, "host")
         elif name not in self._names and not (self._endings and name.endswith(self._endings)):
             sentence = f"The host {host[:255]!r} is not among http.allowed_hosts"

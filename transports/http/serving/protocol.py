@@ -1,22 +1,23 @@
-"""One HTTP connection: uvicorn's protocol, with deadlines and bounds that it does not have.
+"""One HTTP connection: uvicorn's protocol, with deadlines and limits that it does not have.
 
 A connection is always in one phase, and a phase that waits for the client has a deadline:
 
-    FIRST      nothing was said yet                             then closed
-    HEADERS    a request has begun                              then 408
-    BODY       its body comes; the deadline moves with it       then 408, if nothing was answered yet
-    WORKING    it is all there, and in hand                     none: that is our time
-    DRAINING   it was answered before it was all there: the
-               rest is thrown away                              then closed
-    IDLE       it was answered, the next one may come           then closed
-    ENDING     nothing more is read, what is in hand is
-               answered                                         none
-    LINGERING  all was said, and the client still talks: it is
-               not heard, so that it hears the answer           then closed
+    FIRST      nothing was received yet                          then closed
+    HEADERS    a request has begun                               then 408
+    BODY       its body arrives; the deadline moves with it      then 408, if no response has begun
+    WORKING    it is complete, and being processed               none: the time is the server's
+    DRAINING   the response was sent before the request was
+               complete: the rest is discarded                   then closed
+    IDLE       waiting for the next request                      then closed
+    ENDING     nothing more is read, requests in progress are
+               finished                                          none
+    LINGERING  everything was sent, and the client still sends:
+               it is discarded, so that the client can read
+               the response                                      then closed
 
-Deadlines are looked at by a sweep over all connections, once in a while; nothing here has a timer of its own. A client
-that does not take its answer is not kept either. Whatever is refused here was not read by anybody, so nothing that was
-stored is ever answered with 408.
+A sweep over all connections checks the deadlines, so that none has a timer of its own. A client that does not read its
+responses is closed, too. A request that is refused here has not reached a handler, so a 408 never means that something
+was stored.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-AHEAD_MAX = 64
-"""Requests that a connection may send before their turn; more end it, after those."""
+PIPELINED_MAX = 64
+"""Pipelined requests of a connection. More of them end it, after these."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES_MAX = 4 << 20
 CHUNKS_FREE = 4096
 CHUNK_BYTES_MIN = 16
-"""How long chunks have to be on average, once there are more than that: each costs as much as many bytes."""
+"""The average length that chunks must have, once there are more than that: each costs as much as many bytes."""
 
 
 class Phase(enum.Enum):
@@ -71,11 +72,11 @@ class Phase(enum.Enum):
 
 
 CONNECTION = "whippet.connection"
-"""Under this name the connection of a request is in its scope."""
+"""The key of the connection in the scope of a request."""
 
 
-class Link:
-    """The transport of a connection, closed in the way of the connection."""
+class GracefulTransport:
+    """The transport of a connection, which is closed gracefully."""
 
     __slots__ = ("__dict__", "_protocol", "transport")
 
@@ -84,12 +85,12 @@ class Link:
         self._protocol = protocol
 
     def write(self, octets: bytes) -> None:
-        """An application that does not know yet that the connection was cut must not fail for that."""
+        """Ignores writes after the connection was aborted, of which the application may not know yet."""
         if not self.transport.is_closing():
             self.transport.write(octets)
 
     def close(self) -> None:
-        self._protocol.close_kindly()
+        self._protocol.close_gracefully()
 
     def is_closing(self) -> bool:
         return self.transport.is_closing() or self._protocol.phase is Phase.LINGERING
@@ -99,25 +100,24 @@ class Link:
 
 
 class Listener:
-    """What all connections of a listener share."""
+    """What the connections of one listener share."""
 
     def __init__(self, limits: HttpLimits, address: Address) -> None:
         self.limits = limits
         self.address = address
-        """Where the listener is."""
         self.application: ASGIApp | None = None
-        """Serves requests in place of the application that the server was started with, once there is one."""
+        """Replaces the application with which the server was started."""
         self.connections: set[Protocol] = set()
-        self.over_quic = 0
-        """Connections of HTTP/3, which are served elsewhere and count all the same."""
+        self.http3_connections = 0
+        """The number of HTTP/3 connections, which count towards the same limit."""
         self.websockets: WebSockets | None = None
-        """Where those go who ask for an upgrade; None: nobody is heard who does."""
+        """Accepts upgrades to WebSocket; None if upgrades are ignored."""
         self.budgets: Budgets | None = None
-        """What is overdue in them is ended with what is overdue here."""
+        """Overdue reservations are reclaimed in the same sweep."""
         self._limit = ConnectionLimit("http.limits.connections", limits.connections)
 
     def has_room(self, more: int = 0) -> bool:
-        return self._limit.allows_one_more(len(self.connections) + self.over_quic + more)
+        return self._limit.allows_one_more(len(self.connections) + self.http3_connections + more)
 
     def sweep(self, now: float) -> None:
         for connection in list(self.connections):
@@ -146,11 +146,11 @@ class Protocol(HttpToolsProtocol):
         self._body_began_at = 0.0
         self._body_bytes = 0
         self._chunks = 0
-        self._thrown_away = 0
+        self._discarded = 0
         self._stalling = StallDetector()
         self._refused: Refused | None = None
         self._running: RequestResponseCycle | None = None
-        """The request whose turn it is; uvicorn's `cycle` is the last that has come."""
+        """The request that is being processed; uvicorn's `cycle` is the last one received."""
 
     # ------------------------------------------------------------------------------------------------- the connection
 
@@ -158,14 +158,14 @@ class Protocol(HttpToolsProtocol):
         now = self.loop.time()
         if not self.listener.has_room():
             headers = ((b"retry-after", b"1"),)
-            refused = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections", headers=headers)
-            transport.write(_written(refused))
+            refused = Refused(HTTPStatus.SERVICE_UNAVAILABLE, "The limit of connections is reached", headers=headers)
+            transport.write(_encode_refusal(refused))
             transport.close()
             self.phase = Phase.LINGERING
             self.transport = transport
             return
         self.listener.connections.add(self)
-        super().connection_made(Link(transport, self))  # type: ignore[arg-type]
+        super().connection_made(GracefulTransport(transport, self))  # type: ignore[arg-type]
         self._deadline = now + self.listener.limits.first_byte_time
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -174,8 +174,8 @@ class Protocol(HttpToolsProtocol):
         if self.flow is not None:
             super().connection_lost(exc)
 
-    def close_kindly(self) -> None:
-        """What was written is sent; what the client is still sending is thrown away for a while."""
+    def close_gracefully(self) -> None:
+        """Sends what was written, and discards what the client still sends, for a while."""
         if self.phase not in (Phase.BODY, Phase.DRAINING):
             self._transport.close()
             return
@@ -185,16 +185,16 @@ class Protocol(HttpToolsProtocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
 
-    def give_way(self) -> None:
-        """Others need the memory that a request or a response of this connection holds."""
+    def reclaim(self) -> None:
+        """Closes the connection, because others need the memory that its request or response holds."""
         _log.info("%s: closed, because %s", self.client, RECLAIMED)
         self._transport.abort()
 
-    # ------------------------------------------------------------------------------------------------- for a tail
+    # ------------------------------------------------------------------------------------------------- used by tails
 
     def write_chunk(self, octets: bytes) -> bool:
-        """A part of the body of the answer that has begun, framed already: the very same bytes for many connections.
-        Says whether there is room for more."""
+        """Writes a part of the response body, framed already: the very same bytes for many connections. Returns whether
+        there is room for more."""
         transport = self._transport
         if not transport.is_closing():
             transport.write(octets)
@@ -202,16 +202,16 @@ class Protocol(HttpToolsProtocol):
 
     @property
     def is_full(self) -> bool:
-        """The client takes what it is sent more slowly than it comes."""
+        """Whether the client reads more slowly than the server writes."""
         return bool(self.flow.write_paused)
 
     async def drain(self) -> None:
-        """Returns when there is room for more, or nobody any more who could take it."""
+        """Returns when there is room for more, or the client has gone."""
         if self.flow.write_paused:
             await self.flow.drain()
 
-    def make_room(self) -> None:
-        """What is written from now on is buffered, however much that is: for last words."""
+    def buffer_everything(self) -> None:
+        """Buffers everything that is written from now on, for a last event."""
         self.flow.resume_writing()
 
     def resume_writing(self) -> None:
@@ -219,25 +219,25 @@ class Protocol(HttpToolsProtocol):
         super().resume_writing()
 
     @property
-    def untaken_bytes(self) -> int:
+    def unsent_bytes(self) -> int:
         size: int = self._transport.get_write_buffer_size()
         return size
 
     @property
     def _transport(self) -> asyncio.Transport:
         link: Any = self.transport
-        found: asyncio.Transport = link.transport if isinstance(link, Link) else link
+        found: asyncio.Transport = link.transport if isinstance(link, GracefulTransport) else link
         return found
 
     def eof_received(self) -> None:
         if self.phase is Phase.LINGERING:
             self._transport.close()
 
-    # ------------------------------------------------------------------------------------------------- what comes in
+    # ------------------------------------------------------------------------------------------------- receiving
 
     def data_received(self, data: bytes) -> None:
         if self.phase is Phase.LINGERING:
-            self._throw_away(len(data))
+            self._discard(len(data))
             return
         if self.phase is Phase.ENDING:
             self._transport.pause_reading()
@@ -251,23 +251,23 @@ class Protocol(HttpToolsProtocol):
             self._refuse(self._refused or Refused(HTTPStatus.BAD_REQUEST, f"Invalid HTTP request: {_cause(error)}"))
         else:
             if was_in_head and self.phase is Phase.HEADERS:
-                # The parser keeps a header to itself until it is whole.
+                # The parser passes a header on only when it is complete.
                 self._head_read_bytes += len(data)
                 if self._head_read_bytes > self.listener.limits.headers_bytes:
-                    self._refuse(self._too_much(f"more than {self.listener.limits.headers_bytes} bytes"))
+                    self._refuse(self._headers_too_large(f"more than {self.listener.limits.headers_bytes} bytes"))
 
-    def _throw_away(self, size: int) -> None:
-        self._thrown_away += size
-        if self._thrown_away > LINGER_BYTES_MAX:
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > LINGER_BYTES_MAX:
             self._transport.close()
 
     def on_message_begin(self) -> None:
-        if len(self.pipeline) >= AHEAD_MAX:
-            raise self._refusal(HTTPStatus.BAD_REQUEST, "Too many requests ahead of their turn")
+        if len(self.pipeline) >= PIPELINED_MAX:
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "Too many pipelined requests")
         super().on_message_begin()
         scope: dict[str, Any] = self.scope  # type: ignore[assignment]
         scope[CONNECTION] = self
-        scope[CUT] = self.give_way
+        scope[CUT] = self.reclaim
         self.phase = Phase.HEADERS
         self._deadline = self.loop.time() + self.listener.limits.headers_time
         self._head_bytes = self._head_read_bytes = self._headers_count = self._hosts = 0
@@ -275,17 +275,17 @@ class Protocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
         if b"#" in url:
-            # No client sends what is behind it. One that wrote a name as it is would reach another one.
-            raise self._refusal(HTTPStatus.BAD_REQUEST, "A path with a `#` in it has that as `%23`")
+            # Clients do not send fragments. A name with a raw `#` would be cut off, and reach something else.
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "A `#` in a path must be encoded as `%23`")
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers_count += 1
         if self._headers_count > self.listener.limits.headers:
-            raise self._keep(self._too_much(f"more than {self.listener.limits.headers} of them"))
+            raise self._keep(self._headers_too_large(f"more than {self.listener.limits.headers} headers"))
         self._count_head(len(name) + len(value))
         if self.phase is not Phase.HEADERS:
-            # Behind the body, where a header can do nothing any more.
+            # Trailers have no effect.
             return
         name = name.lower()
         if name == b"host":
@@ -297,22 +297,22 @@ class Protocol(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > self.listener.limits.headers_bytes:
-            raise self._keep(self._too_much(f"more than {self.listener.limits.headers_bytes} bytes"))
+            raise self._keep(self._headers_too_large(f"more than {self.listener.limits.headers_bytes} bytes"))
 
     def on_headers_complete(self) -> None:
         if self._hosts > 1 or (not self._hosts and self.parser.get_http_version() == "1.1"):
-            raise self._refusal(HTTPStatus.BAD_REQUEST, "A request has one Host header")
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "A request must have exactly one Host header")
         self.phase = Phase.BODY
         self._body_bytes = self._chunks = 0
         self._body_began_at = self.loop.time()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """In place of uvicorn's, which copies a body that comes in one piece into a buffer and out of it again."""
+        """Replaces uvicorn's, which copies a body that arrives in one piece into a buffer and out of it again."""
         self._body_bytes += len(body)
         cycle: Any = self.cycle
         if cycle.response_complete:
-            self._throw_away(len(body))
+            self._discard(len(body))
             return
         cycle.body = cycle.body + body if cycle.body else body
         if len(cycle.body) > HIGH_WATER_LIMIT:
@@ -322,11 +322,11 @@ class Protocol(HttpToolsProtocol):
     def on_chunk_header(self) -> None:
         self._chunks += 1
         if self._chunks > CHUNKS_FREE and self._body_bytes < self._chunks * CHUNK_BYTES_MIN:
-            raise self._refusal(HTTPStatus.BAD_REQUEST, "The body comes in too many too small chunks")
+            raise self._refusal(HTTPStatus.BAD_REQUEST, "The body has too many small chunks")
 
     def on_message_complete(self) -> None:
         if self.phase is Phase.DRAINING:
-            self._rest()
+            self._become_idle()
         else:
             self.phase = Phase.WORKING
         super().on_message_complete()
@@ -340,17 +340,17 @@ class Protocol(HttpToolsProtocol):
             cycle, application = self.pipeline.pop()
             self._start_asgi_task(cycle, application)
         elif self.phase is Phase.WORKING:
-            self._rest()
+            self._become_idle()
         elif self.phase is Phase.BODY:
             self.phase = Phase.DRAINING
             self._deadline = self.loop.time() + self.listener.limits.body_time
-            self._thrown_away = 0
+            self._discarded = 0
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._running = cycle
         super()._start_asgi_task(cycle, self.listener.application or app)  # type: ignore[arg-type]
 
-    def _rest(self) -> None:
+    def _become_idle(self) -> None:
         self.phase = Phase.IDLE
         self._deadline = self.loop.time() + self.listener.limits.idle_time
 
@@ -358,35 +358,35 @@ class Protocol(HttpToolsProtocol):
         return self.listener.websockets is not None
 
     def _upgrade(self, rest: bytes) -> None:
-        """`rest` came behind the request."""
+        """`rest` arrived after the request."""
         if self._should_upgrade():
             try:
                 self._become_websocket(rest)
             except Refused as refused:
                 self._refuse(refused)
         elif self.cycle is not None:
-            # Not understood, so answered as if it had not been asked for; the parser will not go on after it.
+            # Unsupported: the request is served without an upgrade. The parser cannot go on after it.
             self.cycle.keep_alive = False
 
     def _become_websocket(self, rest: bytes) -> None:
         assert self.listener.websockets is not None
         if self._is_answering():
-            raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade waits for the answers to what was asked before")
+            raise Refused(HTTPStatus.BAD_REQUEST, "An upgrade must wait for the responses to earlier requests")
         if rest:
-            raise Refused(HTTPStatus.BAD_REQUEST, "A client says nothing until its upgrade is answered")
+            raise Refused(HTTPStatus.BAD_REQUEST, "A client must not send anything before the response to its upgrade")
         path, _, query = self.url.decode("latin-1").partition("?")
         method, version = self.scope["method"], self.scope["http_version"]
-        answer, talk = self.listener.websockets.upgrade(
+        response, talk = self.listener.websockets.upgrade(
             Upgrade(method, path, query, self.headers, version, self.scheme or "http", self.listener.address)
         )
         transport = self._transport
         self.listener.connections.discard(self)
         self.connections.discard(self)
         self.phase = Phase.LINGERING
-        # The loop looks at what a protocol is when it begins to read for it.
+        # The event loop checks the type of a protocol when it starts reading.
         transport.pause_reading()
         transport.set_protocol(talk)
-        transport.write(answer)
+        transport.write(response)
         talk.connection_made(transport)
         if not transport.is_closing():
             transport.resume_reading()
@@ -396,16 +396,16 @@ class Protocol(HttpToolsProtocol):
     def check(self, now: float) -> None:
         is_contended = self.listener.budgets is not None and self.listener.budgets.is_contended
         if self._stalling.has_stalled(
-            now, self.untaken_bytes, self.listener.limits.answer_time, is_contended=is_contended
+            now, self.unsent_bytes, self.listener.limits.answer_time, is_contended=is_contended
         ):
-            _log.info("%s: closed, because it does not take what it was sent", self.client)
+            _log.info("%s: closed, because the client stopped reading", self.client)
             self._transport.abort()
             return
         match self.phase:
             case Phase.WORKING | Phase.ENDING:
                 return
             case Phase.HEADERS if self._is_answering():
-                # It speaks while it is not its turn.
+                # It is pipelined: earlier requests are in progress.
                 self._deadline = now + self.listener.limits.headers_time
             case Phase.HEADERS if now > self._deadline:
                 self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The headers of the request took too long"))
@@ -417,7 +417,7 @@ class Protocol(HttpToolsProtocol):
     def _check_body(self, now: float) -> None:
         limits = self.listener.limits
         if self.flow.read_paused or self.pipeline:
-            # It is us who do not read, or others whose turn it is: the time does not count.
+            # The server does not read now, or processes earlier requests: the time does not count.
             self._body_began_at = now - self._body_bytes / limits.body_rate
         elif now - self._body_began_at > limits.body_time + self._body_bytes / limits.body_rate:
             self._refuse(Refused(HTTPStatus.REQUEST_TIMEOUT, "The body of the request took too long"))
@@ -427,23 +427,23 @@ class Protocol(HttpToolsProtocol):
     def _is_answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _too_much(self, what: str) -> Refused:
-        return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers of the request are too large: {what}")
+    def _headers_too_large(self, limit: str) -> Refused:
+        return Refused(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers of the request are too large: {limit}")
 
     def _refusal(self, status: HTTPStatus, reason: str) -> Refused:
         return self._keep(Refused(status, reason))
 
     def _keep(self, refused: Refused) -> Refused:
-        """For when the parser has wrapped it."""
+        """Keeps the refusal, because the parser wraps the exception."""
         self._refused = refused
         return refused
 
     def _refuse(self, refused: Refused) -> None:
-        """The last that is said on this connection, if it may still be said."""
+        """Sends the refusal if possible, and ends the connection."""
         _log.debug("%s: %s", self.client, refused.reason)
         cycle = self.cycle if self._is_answering() else None
         if cycle is not None and (self.phase is not Phase.BODY or self.pipeline):
-            # Requests before this one are in hand: they are answered, and then it is over.
+            # Earlier requests are in progress: they are finished, and then the connection ends.
             if self.phase is Phase.BODY:
                 self.pipeline.popleft()
             last = self.pipeline[0][0] if self.pipeline else self._running
@@ -459,11 +459,11 @@ class Protocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.phase = Phase.BODY
-        self._transport.write(_written(refused))
-        self.close_kindly()
+        self._transport.write(_encode_refusal(refused))
+        self.close_gracefully()
 
 
-def _written(refused: Refused) -> bytes:
+def _encode_refusal(refused: Refused) -> bytes:
     answer = refusal_response(refused)
     lines = [STATUS_LINE[answer.status], b"content-length: %d\r\n" % len(answer.body), b"connection: close\r\n"]
     lines += [b"%s: %s\r\n" % header for header in answer.headers]
@@ -471,5 +471,5 @@ def _written(refused: Refused) -> bytes:
 
 
 def _cause(error: Exception) -> str:
-    """What the parser says; of a callback's own error nothing."""
-    return "it cannot be read" if isinstance(error, httptools.HttpParserCallbackError) else str(error)
+    """Returns the parser's message, but no details of an error in a callback."""
+    return "it cannot be parsed" if isinstance(error, httptools.HttpParserCallbackError) else str(error)

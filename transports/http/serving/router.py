@@ -1,7 +1,7 @@
-"""Which endpoint a request is for: by the raw path, taken apart at its slashes, without trying one route after another.
+"""Finds the endpoint of a request in a tree of raw path segments, without trying one route after another.
 
-A segment is decoded only when it is known to be a name, so nothing in a name can become a part of the path, and no two
-spellings lead to the same route. A literal segment wins over a name where it has the method that is asked for.
+Segments are split before they are decoded, so nothing in a name can become part of the path, and no two spellings lead
+to the same route. A literal segment wins over a name if it has the requested method.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whippet.transports.http.serving.endpoint import Endpoint
 
 
 class Node:
-    """A place in the tree of paths."""
+    """A segment in the tree of paths."""
 
     __slots__ = ("endpoints", "literals", "name", "parameter")
 
@@ -24,7 +24,7 @@ class Node:
         self.literals: dict[bytes, Node] = {}
         self.parameter: Node | None = None
         self.name = ""
-        """Of the parameter."""
+        """The name of the parameter."""
         self.endpoints: dict[str, Endpoint] = {}
 
 
@@ -44,17 +44,17 @@ class Router:
             if segment.startswith("{"):
                 name = segment[1:-1]
                 node.parameter = node.parameter or Node()
-                assert node.name in ("", name), f"{operation.path}: one place, two names"
+                assert node.name in ("", name), f"{operation.path}: one segment with two names"
                 node.name = name
                 node = node.parameter
             else:
                 node = node.literals.setdefault(segment.encode(), Node())
         for method in (operation.method, "HEAD") if operation.method == "GET" else (operation.method,):
-            assert method not in node.endpoints, f"{method} {operation.path} is there twice"
+            assert method not in node.endpoints, f"{method} {operation.path} is defined twice"
             node.endpoints[method] = endpoint
 
     def find(self, scope: Scope) -> Endpoint:
-        """Returns the endpoint, and puts the parameters of the path into the scope."""
+        """Returns the endpoint, and puts the path parameters into the scope. Raises a 404 or 405."""
         method: str = scope["method"]
         allowed: Iterable[str] = ()
         for node, parameters in _walk(self._root, scope["raw_path"].split(b"/"), 1, {}):
@@ -62,7 +62,7 @@ class Router:
             if endpoint is not None:
                 scope["path_params"] = parameters
                 return endpoint
-            # Those of the path itself come first, and those of a name that could stand in its place are not of it.
+            # The first node matches most literally: the methods of a name in its place do not count.
             allowed = allowed or node.endpoints
         if allowed:
             allow = (b"allow", ", ".join(sorted(allowed)).encode())
@@ -71,7 +71,7 @@ class Router:
 
 
 def _walk(node: Node, segments: list[bytes], at: int, parameters: dict[str, bytes]) -> Iterator[Found]:
-    for behind, segment in enumerate(segments[at:], at + 1):
+    for following, segment in enumerate(segments[at:], at + 1):
         literal = node.literals.get(segment)
         if node.parameter is None or not segment:
             if literal is None:
@@ -79,7 +79,7 @@ def _walk(node: Node, segments: list[bytes], at: int, parameters: dict[str, byte
             node = literal
             continue
         if literal is not None:
-            yield from _walk(literal, segments, behind, parameters)
+            yield from _walk(literal, segments, following, parameters)
         parameters = {**parameters, node.name: segment}
         node = node.parameter
     if node.endpoints:

@@ -1,7 +1,6 @@
-"""uvicorn inside the gateway's own event loop: a listening socket, an application, a start and a stop.
+"""Runs uvicorn in the gateway's event loop: a listening socket and an application.
 
-The composition root starts one and stops it. Signals, log configuration and the end of the process are not uvicorn's
-business here: whoever composes the process decides them for all transports together.
+The composition root starts and stops it, and handles signals, logging and the end of the process for all transports.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from whippet.transports.http.serving.protocol import Listener, Protocol
 from whippet.transports.tls_handshakes import TlsHandshakes
 
 ANNOUNCED_SECONDS = 86_400
-"""How long a browser may remember that there is HTTP/3."""
+"""How long a browser may remember that HTTP/3 is available."""
 SWEEPS = 8
-"""How often the deadlines are looked at in the shortest time that a client is given."""
+"""How often the deadlines are checked within the shortest one."""
 SWEEP_SECONDS_MAX = 1.0
 
 
 class HttpServer:
-    """One listener that is serving. Made by `start`, ended by `stop`; both on the event loop."""
+    """A running HTTP listener. Created by `start`, ended by `stop`; both on the event loop."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class HttpServer:
         stop_seconds_max: float,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`stop_seconds_max` is how long requests in hand may take to finish once the listener stops."""
+        """`stop_seconds_max` is how long requests in progress may take once the listener stops."""
         self.address = listening.effective(bound)
         self.listener = Listener(limits, self.address)
         self._server = _Uvicorn(
@@ -60,11 +59,11 @@ class HttpServer:
             self.listener,
         )
         self.serving = asyncio.create_task(self._server.serve(sockets=[bound]), name="http")
-        """Ends with `stop`. When it ends before, the listener has failed."""
+        """Ends with `stop`. If it ends earlier, the listener has failed."""
         self._sweeping = asyncio.create_task(self._sweep(), name="http deadlines")
 
     def announce_http3(self, port: int) -> None:
-        """Tells browsers, in every response from now on, that there is HTTP/3, and on which port."""
+        """Announces HTTP/3 and its port in every response from now on."""
         self._server.add_header("alt-svc", f'h3=":{port}"; ma={ANNOUNCED_SECONDS}')
 
     def _protocol(self, **given: Any) -> Protocol:
@@ -80,7 +79,7 @@ class HttpServer:
             self.listener.sweep(loop.time())
 
     async def stop(self) -> None:
-        """Stops accepting, closes idle connections, returns when the requests in hand are answered."""
+        """Stops accepting, closes idle connections, and returns when the requests in progress are finished."""
         self._server.should_exit = True
         try:
             await self.serving
@@ -96,7 +95,7 @@ async def start(
     tls: ssl.SSLContext | None = None,
     setting: str = "http.address",
 ) -> HttpServer:
-    """`setting` is where the address comes from, for the sentence that says why it cannot be listened on."""
+    """`setting` is the key of the address, for the error if it cannot be listened on."""
     return HttpServer(await listening.listen(address, setting), application, limits, stop_seconds_max, tls)
 
 
@@ -115,7 +114,7 @@ class _Uvicorn(uvicorn.Server):
             self.server_state.default_headers = [*self.server_state.default_headers, added]
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """With TLS the connections of a client that is not through its handshake count as well."""
+        """With TLS, connections whose handshake is not finished count as well."""
         if self._tls is None or sockets is None:
             await super().startup(sockets)
             return

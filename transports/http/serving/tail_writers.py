@@ -1,4 +1,4 @@
-"""Where a tail writes. Over HTTP/1.1 straight onto the connection, the same bytes for many; else as ASGI has it."""
+"""Writers of tails: directly onto an HTTP/1.1 connection, with the same bytes for many clients, or through ASGI."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from whippet.transports.http.serving.protocol import Protocol
 
 class TailWriter(Interface):
     is_framed: bool
-    """Whether what is written has to be a chunk already, as HTTP/1.1 frames a body without a length."""
+    """Whether data must be framed as a chunk, as HTTP/1.1 frames a body without a length."""
 
     async def write(self, octets: bytes) -> None:
-        """Returns when there is room for more."""
+        """Writes, and returns when there is room for more."""
 
-    def beat(self, octets: bytes) -> None:
-        """Something short, while nothing else is being written."""
+    def write_heartbeat(self, octets: bytes) -> None:
+        """Writes something short, while nothing else is being written."""
 
     @property
-    def untaken_bytes(self) -> int:
-        """Of what was written, as far as that can be seen."""
+    def unsent_bytes(self) -> int:
+        """Bytes that were written and not sent yet, as far as that is known."""
 
-    def can_say_more(self) -> bool:
-        """Whether last words may follow. From now on what is written is buffered, however much that is."""
+    def can_finish(self) -> bool:
+        """Whether a last event may follow. Everything that is written from now on is buffered."""
 
 
 class ConnectionWriter:
@@ -34,56 +34,56 @@ class ConnectionWriter:
     def __init__(self, connection: Protocol) -> None:
         self._connection = connection
         self.push = connection.write_chunk
-        """Without waiting for room; says whether there is some."""
+        """Writes without waiting, and returns whether there is room for more."""
         self.room = connection.drain
 
     async def write(self, octets: bytes) -> None:
         self._connection.write_chunk(octets)
         await self._connection.drain()
 
-    def beat(self, octets: bytes) -> None:
+    def write_heartbeat(self, octets: bytes) -> None:
         self._connection.write_chunk(octets)
 
     @property
-    def untaken_bytes(self) -> int:
-        return self._connection.untaken_bytes
+    def unsent_bytes(self) -> int:
+        return self._connection.unsent_bytes
 
-    def can_say_more(self) -> bool:
-        self._connection.make_room()
+    def can_finish(self) -> bool:
+        self._connection.buffer_everything()
         return True
 
 
 class AsgiWriter:
-    """Nothing can follow a write that was cut short, so a reader that has stalled is dropped without a word."""
+    """Nothing can follow an interrupted write, so a stalled client is disconnected without a last event."""
 
     is_framed = False
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._turn = asyncio.Lock()
-        self._untaken = 0
-        self._beats: set[asyncio.Task[None]] = set()
+        self._unsent = 0
+        self._heartbeats: set[asyncio.Task[None]] = set()
 
     async def write(self, octets: bytes) -> None:
         async with self._turn:
-            self._untaken = len(octets)
+            self._unsent = len(octets)
             await self._send({"type": "http.response.body", "body": octets, "more_body": True})
-            self._untaken = 0
+            self._unsent = 0
 
-    def beat(self, octets: bytes) -> None:
-        beat = asyncio.get_running_loop().create_task(self.write(octets))
-        self._beats.add(beat)
-        beat.add_done_callback(self._beats.discard)
+    def write_heartbeat(self, octets: bytes) -> None:
+        heartbeat = asyncio.get_running_loop().create_task(self.write(octets))
+        self._heartbeats.add(heartbeat)
+        heartbeat.add_done_callback(self._heartbeats.discard)
 
     @property
-    def untaken_bytes(self) -> int:
-        return self._untaken
+    def unsent_bytes(self) -> int:
+        return self._unsent
 
-    def can_say_more(self) -> bool:
-        return not self._untaken
+    def can_finish(self) -> bool:
+        return not self._unsent
 
 
 async def until_disconnected(receive: Receive) -> None:
-    """Returns when the client is not there any more."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -147,7 +147,7 @@ async def serving(
             yield serves
         finally:
             serves.close_links()
-            api.part()
+            api.drain()
             await server.stop()
             await api.close()
         assert api.budgets.used == 0, "room that was taken was not given back"
